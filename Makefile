@@ -1,0 +1,50 @@
+# One word for everything. Nothing outside this folder is changed: the environment is .venv, the servers that
+# the tests fetch are in .servers, and both can be deleted at any time.
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+PY := .venv/bin/python
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench requirements docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Watch a small fleet work through a queue
+	@$(PY) -m shiftwork.demo $(ARGS)
+
+test: $(READY) ## Run every test, with its own PostgreSQL, PgBouncer and Redis (ARGS="-k word")
+	@$(PY) -m tests.services -- $(PY) -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(READY) ## Lint, formatting, types
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: $(READY) ## Repair formatting and what the linter can repair
+	@$(PY) -m ruff check --fix-only .
+	@$(PY) -m ruff format .
+
+bench: $(READY) ## Measure throughput and latency
+	@$(PY) -m bench $(ARGS)
+
+requirements: $(READY) ## Show which requirement is proven by which test
+	@$(PY) -m tests.requirements $(ARGS)
+
+docs: $(READY) ## Write the generated pages of docs/ and check the rest
+	@$(PY) -m tools.docs $(ARGS)
+
+clean: ## Delete the environment, the fetched servers and all caches
+	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shiftwork needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@echo "Making .venv (once; a minute or so) ..."
+	@$(PYTHON) -m venv .venv
+	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[postgres,dev]'
+	@touch $@

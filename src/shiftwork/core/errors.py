@@ -1,0 +1,192 @@
+"""Every error a caller can meet: a stable code, what happened, where, and how to mend it.
+
+The tree, by who can mend it:
+
+ShiftworkError
+  InputError      the caller sent something that cannot be done as asked
+  ConflictError   the request was fine, but the queue's state says no
+  StoreError      the database cannot serve now
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ShiftworkError(Exception):
+    """Base of all errors. `code` never changes its meaning once released."""
+
+    code: ClassVar[str] = "error"
+    mend: ClassVar[str] = ""
+
+    def __init__(self, what: str, *, where: str | None = None, mend: str | None = None, **facts: Any) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.how_to_mend = mend if mend is not None else type(self).mend
+        self.facts = facts
+
+    def __str__(self) -> str:
+        place = f" (at {self.where})" if self.where else ""
+        hint = f" {self.how_to_mend}" if self.how_to_mend else ""
+        return f"{self.code}: {self.what}{place}.{hint}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as a machine reads it."""
+        return {
+            "code": self.code,
+            "what": self.what,
+            "where": self.where,
+            "mend": self.how_to_mend,
+            **self.facts,
+        }
+
+
+class InputError(ShiftworkError):
+    code = "invalid_input"
+    mend = "Correct the field named and send the request again; nothing was changed."
+
+
+class BadText(InputError):
+    code = "bad_text"
+    mend = "Remove NUL bytes and lone surrogates; text must be valid UTF-8."
+
+
+class TooLarge(InputError):
+    code = "too_large"
+    mend = "Send less: put large content into an artifact and pass its reference."
+
+
+class UnknownSetting(InputError):
+    code = "unknown_setting"
+    mend = "`settings` lists every key with its meaning."
+
+
+class CircularDependency(InputError):
+    """The message is the documents' own: "Would create circular dependency"."""
+
+    code = "circular_dependency"
+    mend = "Remove one of the edges of the cycle named in `cycle`; nothing was added."
+
+
+class UnknownDependency(InputError):
+    code = "unknown_dependency"
+    mend = "Submit the dependency first, in the same batch, or set missing_dependency to wait."
+
+
+class KeyRequired(InputError):
+    code = "idempotency_key_required"
+    mend = "This workspace takes no task without an idempotency_key."
+
+
+class FenceRequired(InputError):
+    code = "fence_required"
+    mend = "Send the claim token `<task id>.<fence>` that the claim answered."
+
+
+class NotFound(ShiftworkError):
+    code = "not_found"
+    mend = "Check the id and the workspace."
+
+
+class ConflictError(ShiftworkError):
+    code = "conflict"
+
+
+class IdInUse(ConflictError):
+    code = "id_in_use"
+    mend = "Choose another id, or leave it out and one is made."
+
+
+class DuplicateTask(ConflictError):
+    code = "duplicate_task"
+    mend = "The task named in `task_id` has this idempotency key; use it, or send another key."
+
+
+class LeaseLost(ConflictError):
+    """A write under an old fence. It changed no state."""
+
+    code = "lease_lost"
+    mend = "Stop working on this task: it was given to another attempt, cancelled or finished."
+
+
+class WrongState(ConflictError):
+    code = "wrong_state"
+    mend = "Read the task's status; this verb is not allowed from it."
+
+
+class VersionConflict(ConflictError):
+    code = "version_conflict"
+    mend = "Read the task again, decide anew, and send the version you read."
+
+
+class AgentUnknown(ConflictError):
+    code = "agent_unregistered"
+    mend = "Register the agent before it claims."
+
+
+class AgentUnavailable(ConflictError):
+    code = "agent_unavailable"
+    mend = "A draining, offline or failed agent takes no work; set it active first."
+
+
+class OperationTimeout(ShiftworkError):
+    code = "operation_timeout"
+    mend = "Nothing was changed; try again when the store is less busy."
+
+
+class StoreError(ShiftworkError):
+    code = "store_error"
+
+
+class StoreReadOnly(StoreError):
+    code = "store_read_only"
+    mend = "Make the database file and its folder writable, or connect to the primary."
+
+
+class StoreFull(StoreError):
+    code = "store_full"
+    mend = "Free disk space; nothing that was acknowledged is lost."
+
+
+class StoreLocked(StoreError):
+    code = "store_locked"
+    mend = "Another process holds the database for long; find it, or raise lock_timeout_sec."
+
+
+class StoreNewer(StoreError):
+    code = "store_newer"
+    mend = "The database was migrated by a newer Shiftwork; upgrade this program."
+
+
+class StoreOlder(StoreError):
+    code = "store_needs_migration"
+    mend = "Run `shiftwork migrate` with a role that may change the schema."
+
+
+class StoreUnsuitable(StoreError):
+    """Not a place where a queue is safe: a network file system, an old engine, a foreign file."""
+
+    code = "store_unsuitable"
+    mend = "Use a local disk and a current SQLite, or PostgreSQL 14 or newer."
+
+
+class StoreUnavailable(StoreError):
+    code = "store_unavailable"
+    mend = "The database cannot be reached; acknowledged work is safe, try again."
+
+
+class StoreClosed(StoreError):
+    code = "store_closed"
+    mend = "The queue was closed; open it again."
+
+
+def all_errors() -> list[type[ShiftworkError]]:
+    """Every error class, for the documentation and its test."""
+    found: list[type[ShiftworkError]] = []
+    todo: list[type[ShiftworkError]] = [ShiftworkError]
+    while todo:
+        kind = todo.pop(0)
+        found.append(kind)
+        todo.extend(kind.__subclasses__())
+    return found

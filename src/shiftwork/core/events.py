@@ -1,0 +1,67 @@
+"""The names under which an event is told: one stored row per verb and task becomes the events it stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.core.states import State
+
+_ARRIVED: dict[str, str] = {
+    State.READY: "task.ready",
+    State.WAITING_APPROVAL: "approval.requested",
+    State.RUNNING: "task.started",
+    State.RETRYING: "task.retrying",
+    State.DEAD_LETTERED: "task.dead_lettered",
+}
+"""What is told when a path ends in a state, besides the verb's own name."""
+
+_NAMES: dict[str, str] = {
+    "submitted": "task.created",
+    "spawned": "task.created",
+    "retried": "task.created",
+    "rerun": "task.created",
+    "unblocked": "",
+    "promoted": "",
+    "claimed": "task.claimed",
+    "started": "",
+    "completed": "task.completed",
+    "failed": "task.attempt_failed",
+    "released": "task.released",
+    "lease_expired": "task.lease_expired",
+    "waited": "task.waiting",
+    "cancelled": "task.cancelled",
+    "displaced": "task.displaced",
+    "reviewed": "task.reviewed",
+    "updated": "task.updated",
+    "blocked": "task.blocked",
+    "progress": "task.progress",
+    "message": "task.message",
+    "heartbeat": "task.heartbeat",
+    "session": "task.session",
+    "usage": "task.usage",
+    "merged": "task.merged",
+    "dependency_failed": "task.dependency_failed",
+}
+
+VERBS = tuple(_NAMES)
+
+
+def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> list[str]:
+    """The dotted names of the events one row stands for, in order."""
+    told = [_NAMES.get(verb, verb.replace("_", ".", 1))]
+    states = path.split(">") if path else []
+    if verb == "claimed" and data and data.get("original_consumer"):
+        told.append("task.reclaimed")
+    if states and (arrival := _ARRIVED.get(states[-1])) and arrival not in told:
+        told.append(arrival)
+    if verb == "failed" and states and states[-1] in {State.DEAD_LETTERED, State.FAILED}:
+        told.append("task.failed")
+    if data and (dag := data.get("dag")):
+        told.append(f"dag.{dag}")
+    return [name for name in told if name]
+
+
+def every_name() -> set[str]:
+    """All names an event can have, for the documentation and the views."""
+    fixed = {name for name in _NAMES.values() if name} | set(_ARRIVED.values())
+    return fixed | {"task.failed", "task.reclaimed", "dag.completed", "dag.failed", "dag.cancelled"}

@@ -1,0 +1,317 @@
+"""Every setting of the queue, its default (the profile `standard`), and how levels of settings add up.
+
+A value is found at the task, else its type, else the workspace, else the profile, else here. Keys are
+written with dots (`retry.max_delay_sec`). A setting that no part of the code enforces yet is listed in
+`NOT_ENFORCED`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.core import reasons
+
+Seconds = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+Level = Literal["high", "medium", "low"]
+
+BOOST_CLASSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Ageing rates a task may have: a few classes, since tasks of one rate share a lane and keep their order."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all groups of settings."""
+
+
+class Escalation(Part, frozen=True):
+    """After so long in the queue a task counts as a better level."""
+
+    after_sec: Seconds
+    to_level: Level
+
+
+class AgeBoost(Part, frozen=True):
+    """Past the threshold the score improves by a share of the base priority per minute."""
+
+    threshold_sec: Seconds
+    pct_per_min: float
+
+
+class Deadline(Part, frozen=True):
+    urgent_sec: Seconds | None = 120
+    preempt_running: bool = False
+
+
+class Retry(Part, frozen=True):
+    """When a failed attempt is tried again, how long it waits, and who gets it."""
+
+    mode: Literal["same_task", "new_task"] = "same_task"
+    strategy: Literal["exponential", "fixed", "immediate", "schedule"] = "exponential"
+    initial_delay_sec: Seconds = 10
+    backoff_multiplier: Annotated[float, Meta(ge=1)] = 2.0
+    max_delay_sec: Seconds | None = 300
+    schedule_sec: tuple[Seconds, ...] = ()
+    jitter: bool = True
+    jitter_range: tuple[float, float] = (0.5, 1.5)
+    retry_on: tuple[str, ...] = (
+        reasons.TIMEOUT,
+        reasons.CRASH,
+        reasons.RATE_LIMIT,
+        reasons.INVALID_OUTPUT,
+    )
+    no_retry_on: tuple[str, ...] = (reasons.AUTH_FAILURE, reasons.BUDGET_EXCEEDED, reasons.CANCELLED)
+    otherwise: Literal["retry", "fail"] = "retry"
+    exclude_triggers: tuple[str, ...] = ()
+    worker_preference: Literal["any", "different", "same_runtime"] = "any"
+    priority_delta: float = 0
+    keep_position: bool = True
+
+
+class Poison(Part, frozen=True):
+    """A task that fails with several agents is a bad task, not a bad agent."""
+
+    min_agents: Count = 2
+    min_attempts: Count = 3
+
+
+class Heartbeat(Part, frozen=True):
+    scope: Literal["worker", "task"] = "task"
+    log_every_sec: Seconds = 0
+
+
+class Lease(Part, frozen=True):
+    mode: Literal["heartbeat", "fixed"] = "heartbeat"
+
+
+class Idempotency(Part, frozen=True):
+    source: Literal["caller", "payload_hash", "params_hash", "required", "none"] = "caller"
+    scope_states: tuple[str, ...] = (
+        "pending",
+        "waiting_approval",
+        "ready",
+        "claimed",
+        "running",
+        "validating",
+        "retrying",
+        "completed",
+    )
+    window_sec: Seconds | None = None
+    on_duplicate: Literal["return_existing", "reject", "merge"] = "return_existing"
+
+
+class Breaker(Part, frozen=True):
+    """Stops a type that keeps failing, and tries one task after a while."""
+
+    failure_threshold: Count = 5
+    half_open_after: Seconds = 60
+    cooldown_seconds: Seconds = 300
+    count: Literal["dead_letter", "every_failure"] = "every_failure"
+    reset_on_success: Literal["any", "half_open_only"] = "any"
+    ignore: tuple[str, ...] = (
+        reasons.RATE_LIMIT,
+        reasons.CANCELLED,
+        reasons.INVALID_INPUT,
+        reasons.BUDGET_EXCEEDED,
+    )
+
+
+class RateLimit(Part, frozen=True):
+    classify: bool = True
+    counts_attempt: bool = False
+    max_waits: Count = 20
+    base_sec: Seconds = 60
+    max_wait_sec: Seconds = 3600
+    jitter_range: tuple[float, float] = (1.0, 1.1)
+
+
+class Cooldown(Part, frozen=True):
+    others: Annotated[float, Meta(ge=0, le=1)] = 1.0
+
+
+class Quotas(Part, frozen=True):
+    high: Count | None = None
+    medium: Count | None = None
+    low: Count | None = None
+
+
+class Cancel(Part, frozen=True, rename={"from_states": "from"}):
+    from_states: tuple[str, ...] = (
+        "pending",
+        "waiting_approval",
+        "ready",
+        "claimed",
+        "running",
+        "validating",
+        "retrying",
+        "failed",
+        "dead_lettered",
+    )
+
+
+class Purge(Part, frozen=True):
+    mode: Literal["cancel", "delete"] = "cancel"
+
+
+class Guard(Part, frozen=True):
+    """Tasks that match every given field wait for a person."""
+
+    type: str | None = None
+    tool_name: str | None = None
+    tag: str | None = None
+    created_by: str | None = None
+    min_cost_usd: float | None = None
+    on_expire: Literal["reject", "approve"] = "reject"
+    expire_after_sec: Seconds | None = None
+
+
+class Maintenance(Part, frozen=True):
+    """How often each duty runs."""
+
+    reclaim_sec: Seconds = 1
+    retry_promoter_sec: Seconds = 5
+    rerank_sec: Seconds = 1
+    dependencies_sec: Seconds = 5
+    metrics_sec: Seconds = 30
+    snapshot_sec: Seconds = 60
+    dead_letter_sec: Seconds = 300
+    stale_sec: Seconds = 600
+    retention_sec: Seconds = 60
+
+
+class Limits(Part, frozen=True):
+    """How much one call may carry."""
+
+    body_bytes: Count = 1_048_576
+    result_bytes: Count = 8_388_608
+    text_chars: Count = 65_536
+    depth: Count = 64
+    batch: Count = 10_000
+    dependencies: Count = 1_000
+
+
+class Settings(Part, frozen=True):
+    """All settings of one task in force."""
+
+    priority_scale: Literal["0-100", "1-10", "level", "none"] = "0-100"
+    ordering: Literal["effective", "strict_level", "static", "fifo"] = "effective"
+    priority_boost_per_minute: Annotated[float, Meta(ge=0)] = 0.1
+    type_boost: float = 0
+    escalation: tuple[Escalation, ...] = ()
+    age_boost: AgeBoost | None = None
+    starvation_threshold_sec: Seconds | None = None
+    deadline: Deadline = Deadline()
+    requeue_front: bool = False
+
+    max_attempts: Annotated[int, Meta(ge=1)] = 3
+    retry: Retry = Retry()
+    on_exhausted: Literal["dead_letter", "stay_failed"] = "dead_letter"
+    poison: Poison | None = Poison()
+    delivery: Literal["at_least_once", "at_most_once"] = "at_least_once"
+
+    claim_ttl_sec: Seconds | None = 60
+    auto_start: bool = False
+    on_claim_expired: Literal["fail", "release", "fail_uncounted"] = "fail"
+    lease: Lease = Lease()
+    heartbeat: Heartbeat = Heartbeat()
+    heartbeat_interval_sec: Seconds = 30
+    heartbeat_timeout_sec: Seconds | None = 90
+    health_checks: Count = 3
+    worker_timeout_sec: Seconds | None = 300
+    runtime_offline_sec: Seconds | None = None
+    on_stale: Literal["fail", "reclaim", "requeue"] = "fail"
+    reclaim_counts_attempt: bool = False
+    max_reclaims: Count | Literal["max_attempts"] | None = "max_attempts"
+    timeout_sec: Seconds | None = 3600
+    timeout_grace: Annotated[float, Meta(ge=1)] = 1.0
+    timeout_from: Literal["start", "claim"] = "start"
+    max_concurrent_tasks: Annotated[int, Meta(ge=1)] | None = 1
+    require_registration: bool = False
+    recover: Literal["fail", "requeue", "keep"] = "fail"
+
+    on_dependency_failed: Literal["wait", "cancel", "retry_chain"] = "wait"
+    on_dependency_cancelled: Literal["cancel", "wait", "satisfy"] = "cancel"
+    missing_dependency: Literal["wait", "reject"] = "wait"
+    dependency_wait_sec: Seconds | None = 300
+    dependency_wait_applies_to: Literal["missing", "all"] = "missing"
+
+    idempotency: Idempotency = Idempotency()
+    allowed_types: tuple[str, ...] | None = None
+    serialize_by: Literal["agent_type", "key"] | None = None
+    require_decision_report: bool = False
+    on_missing_report: Literal["refuse", "fail"] = "refuse"
+    guards: tuple[Guard, ...] = ()
+
+    circuit_breaker: Breaker | None = Breaker()
+    rate_limit: RateLimit = RateLimit()
+    cooldown: Cooldown = Cooldown()
+
+    max_queue_size: Count | None = None
+    priority_quotas: Quotas = Quotas()
+    overflow: Literal["displace_to_dlq", "drop_oldest_low", "reject"] = "displace_to_dlq"
+    warning_at: Annotated[float, Meta(ge=0, le=1)] = 0.80
+    critical_at: Annotated[float, Meta(ge=0, le=1)] = 0.95
+    min_workers: Count = 0
+
+    cancel: Cancel = Cancel()
+    purge: Purge = Purge()
+    archive_after_sec: Seconds | None = None
+    poll_interval_sec: Seconds = 5
+    fallback_poll_sec: Seconds = 30
+    wakeup: Literal["notify", "poll"] = "notify"
+    lock_timeout_sec: Seconds = 10
+    operation_max_sec: Seconds = 30
+    maintenance: Maintenance = Maintenance()
+    limits: Limits = Limits()
+
+
+REACH: dict[str, Literal["workspace", "type"]] = {
+    "ordering": "workspace",
+    "allowed_types": "workspace",
+    "require_registration": "workspace",
+    "max_queue_size": "workspace",
+    "priority_quotas": "workspace",
+    "overflow": "workspace",
+    "warning_at": "workspace",
+    "critical_at": "workspace",
+    "min_workers": "workspace",
+    "wakeup": "workspace",
+    "lock_timeout_sec": "workspace",
+    "operation_max_sec": "workspace",
+    "maintenance": "workspace",
+    "limits": "workspace",
+    "type_boost": "type",
+    "guards": "type",
+    "circuit_breaker": "type",
+    "cooldown": "type",
+}
+"""The lowest level that may set a key; a task may set what is not named here. These protect the workspace
+from its submitters, or mean nothing for less than a type."""
+
+NOT_ENFORCED: dict[str, str] = {
+    "circuit_breaker": "circuit breakers",
+    "cooldown": "cooldowns",
+    "max_queue_size": "capacity",
+    "priority_quotas": "capacity",
+    "overflow": "capacity",
+    "warning_at": "capacity",
+    "critical_at": "capacity",
+    "min_workers": "worker health",
+    "worker_timeout_sec": "worker health",
+    "health_checks": "worker health",
+    "deadline.preempt_running": "preemption",
+    "guards": "approvals",
+    "require_decision_report": "output checks",
+    "on_missing_report": "output checks",
+    "serialize_by": "serial execution",
+    "maintenance.snapshot_sec": "snapshots",
+    "maintenance.metrics_sec": "metrics",
+}
+"""Settings, or whole groups, that are kept and shown before the feature named here acts on them."""
+
+
+def not_enforced(key: str) -> str | None:
+    """The feature that will act on this dotted key, or None where it works now."""
+    return NOT_ENFORCED.get(key) or NOT_ENFORCED.get(key.partition(".")[0])

@@ -1,0 +1,82 @@
+"""The states of a task and the only map of how it moves between them.
+
+The drawing in the docs, the CHECK in the database and the tests are made from `TRANSITIONS`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """What a task is doing. `created` and the passing `failed` stand in the history, not in the row."""
+
+    CREATED = "created"  # accepted, not yet placed; never stored
+    PENDING = "pending"  # waits for dependencies, children, a person or a time
+    WAITING_APPROVAL = "waiting_approval"  # a guard wants a person to say yes first
+    READY = "ready"  # may be claimed now
+    CLAIMED = "claimed"  # an agent holds it and has not started
+    RUNNING = "running"  # an agent works on it and must beat
+    VALIDATING = "validating"  # output is in, being checked
+    COMPLETED = "completed"  # final: accepted output
+    FAILED = "failed"  # one attempt failed; rests here only where the profile says so
+    RETRYING = "retrying"  # waits for its delay
+    DEAD_LETTERED = "dead_lettered"  # settled: only a person brings it back
+    CANCELLED = "cancelled"  # final
+
+
+FINAL = frozenset({State.COMPLETED, State.CANCELLED})
+SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})
+HELD = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under somebody's claim
+WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # nobody's yet
+STORED = tuple(s for s in State if s is not State.CREATED)
+
+_MOVES: dict[str, dict[State, State]] = {
+    "accept": {State.CREATED: State.PENDING},
+    "unblock": {State.PENDING: State.READY},
+    "guard": {State.PENDING: State.WAITING_APPROVAL},
+    "approve": {State.WAITING_APPROVAL: State.READY},
+    "block": {State.READY: State.PENDING, State.RETRYING: State.PENDING},
+    "claim": {State.READY: State.CLAIMED},
+    "start": {State.CLAIMED: State.RUNNING},
+    "wait": {State.RUNNING: State.PENDING},
+    "release": {State.CLAIMED: State.READY, State.RUNNING: State.READY},
+    "reclaim": {State.CLAIMED: State.READY, State.RUNNING: State.READY, State.VALIDATING: State.READY},
+    "submit_output": {State.RUNNING: State.VALIDATING},
+    "accept_output": {State.VALIDATING: State.COMPLETED},
+    "fail": dict.fromkeys(HELD, State.FAILED),
+    "retry": {State.FAILED: State.RETRYING},
+    "requeue": {State.FAILED: State.READY},
+    "exhaust": {State.FAILED: State.DEAD_LETTERED},
+    "promote": {State.RETRYING: State.READY},
+    "displace": {State.PENDING: State.DEAD_LETTERED, State.READY: State.DEAD_LETTERED},
+    "review_retry": dict.fromkeys(SETTLED, State.READY),
+    "review_block": dict.fromkeys(SETTLED, State.PENDING),
+    "review_later": dict.fromkeys(SETTLED, State.RETRYING),
+    "cancel": dict.fromkeys((s for s in STORED if s not in FINAL), State.CANCELLED),
+    "revive": {State.CANCELLED: State.PENDING},
+}
+
+TRANSITIONS: dict[tuple[State, str], State] = {
+    (source, name): target for name, moves in _MOVES.items() for source, target in moves.items()
+}
+
+
+def move(state: State, *names: str) -> list[State]:
+    """The path of states passed from `state` by these transitions, first and last included.
+
+    A KeyError here is a bug of the caller: verbs check what is allowed before they move.
+    """
+    path = [state]
+    for name in names:
+        path.append(TRANSITIONS[path[-1], name])
+    return path
+
+
+def can(state: State, name: str) -> bool:
+    return (state, name) in TRANSITIONS
+
+
+def write_path(path: list[State]) -> str:
+    """How a path stands in an event: `created>pending>ready`."""
+    return ">".join(path)

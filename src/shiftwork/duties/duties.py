@@ -1,0 +1,182 @@
+"""The duties of the queue, each one transaction over a bounded batch."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.settings import Settings
+from shiftwork.core.states import State
+from shiftwork.policy import lease
+from shiftwork.policy.decide import after_loss
+from shiftwork.queue import finish, read
+from shiftwork.queue.control import erase
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.review import Verdict, review
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Row, Tx
+
+BATCH = 500
+Counts = dict[str, int]
+
+
+async def reclaim(tx: Tx, engine: Engine) -> Counts:
+    """Take back claims that were never started, went silent or ran too long."""
+    due = await tx.all("due_claims", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = Work(tx, engine, Caller("duty:reclaim"))
+    beats = {row["id"]: row for row in due}
+    checks, counts = [], {"looked": len(due), "expired": 0}
+    for row in await work.lock(beats):
+        if row.id not in beats or not row.held or row.lease_check_at is None or row.lease_check_at > tx.now:
+            continue
+        settings = (await work.settings([row]))[row.id]
+        verdict = lease.inspect(_facts(row, beats[row.id]), settings, tx.now)
+        if isinstance(verdict, lease.Alive):
+            checks.append((row.id, verdict.check_at))
+        elif (rest := _rests_until(engine, settings)) > tx.now and verdict.reason != "timeout":
+            checks.append((row.id, rest))
+        else:
+            counts["expired"] += 1
+            await _expire(work, row, settings, verdict.reason)
+    if checks:
+        await tx.run("move_checks", items=checks)
+    await work.save()
+    return counts
+
+
+def _facts(row: TaskRow, beat: Row) -> lease.ClaimFacts:
+    own = [at for at in (row.heartbeat_at, beat["beat_at"]) if at is not None]
+    return lease.ClaimFacts(
+        status=row.status,  # type: ignore[arg-type]  # a held row has one of the three
+        claimed_at=row.claimed_at or 0.0,
+        started_at=row.started_at,
+        beat_at=max(own, default=None),
+        runtime_seen_at=max(beat["seen_at"] or 0.0, row.claimed_at or 0.0),
+        ack_by=row.ack_by,
+        run_until=row.run_until,
+        lease_until=row.lease_until,
+    )
+
+
+def _rests_until(engine: Engine, settings: Settings) -> float:
+    """After the store was away or a clock stepped, silence means nothing until everybody could have beaten once."""
+    return engine.store.unsettled_since() + (
+        settings.heartbeat_timeout_sec or settings.runtime_offline_sec or 90
+    )
+
+
+async def _expire(work: Work, row: TaskRow, settings: Settings, reason: str) -> None:
+    facts = await finish.facts_of(work, row)
+    decision = after_loss(facts, settings, reason, work.engine.random.random())
+    error = f"Timeout after {row.timeout_sec:g}s" if reason == "timeout" and row.timeout_sec else None
+    note = f"{reason}: agent {row.agent_id}, last heard {_ago(row, work.now)}"
+    await finish.end_failed(work, row, decision, error=error, note=note, lost=True)
+
+
+def _ago(row: TaskRow, now: float) -> str:
+    heard = max(at for at in (row.claimed_at, row.started_at, row.heartbeat_at) if at is not None)
+    return f"{now - heard:.0f} s ago"
+
+
+async def promote(tx: Tx, engine: Engine) -> Counts:
+    """Bring retries whose delay has passed back into their lanes."""
+    due = await tx.all("due_retries", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = Work(tx, engine, Caller("duty:promote"))
+    promoted = 0
+    for row in await work.lock(row["id"] for row in due):
+        if row.status != State.RETRYING or row.available_at is None or row.available_at > tx.now:
+            continue
+        promoted += 1
+        row.available_at = None
+        if row.waiting:
+            work.tell(row, "promoted", work.move(row, "block"))
+            continue
+        path = work.move(row, "promote")
+        work.arrive(row, (await work.settings([row]))[row.id])
+        work.tell(row, "promoted", path)
+    await work.save()
+    return {"promoted": promoted}
+
+
+async def rerank(tx: Tx, engine: Engine) -> Counts:
+    """Move the few ready tasks whose place changes by more than ageing: deadlines, escalation, starvation."""
+    due = await tx.all("due_reranks", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = Work(tx, engine, Caller("duty:rerank"))
+    rows = [row for row in await work.lock(row["id"] for row in due) if row.status == State.READY]
+    for row in rows:
+        work.arrive(row, (await work.settings([row]))[row.id])
+        work.touch(row)
+    await work.save()
+    return {"reranked": len(rows)}
+
+
+async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
+    """Mark tasks whose dependency has not come in time; they still go on if it comes later."""
+    due = await tx.all("due_blocks", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = Work(tx, engine, Caller("duty:dependencies"))
+    rows = await work.lock(row["id"] for row in due)
+    missing: dict[str, list[str]] = {}
+    for edge in await tx.all("missing_parents", items=[(row.root_id,) for row in rows]):
+        missing.setdefault(edge["child"], []).append(edge["name"])
+    blocked = 0
+    for row in rows:
+        if row.block_check_at is None or row.block_check_at > tx.now:
+            continue
+        row.block_check_at = None
+        work.touch(row)
+        if row.status != State.PENDING:
+            continue
+        blocked += 1
+        row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
+        names = [_shown(name) for name in missing.get(row.root_id, [])]
+        work.tell(row, "blocked", reason=row.blocked_reason, data={"missing": names})
+    await work.save()
+    return {"blocked": blocked}
+
+
+def _shown(name: str) -> str:
+    uuid = ids.parse(name)
+    return ids.show_task(uuid) if uuid else name
+
+
+async def displaced(tx: Tx, engine: Engine) -> Counts:
+    """Bring back work that had to make room."""
+    rows = await tx.all("displaced_letters", count=BATCH)
+    if not rows:
+        return {}
+    verdict = Verdict("retry", "there is room again")
+    outcomes = await review(tx, engine, Caller("duty:displaced"), [row["task_id"] for row in rows], verdict)
+    return {"resubmitted": sum(1 for outcome in outcomes if outcome.error is None)}
+
+
+async def retention(tx: Tx, engine: Engine) -> Counts:
+    """Move what ended long ago into the archive, where it stays readable by its id."""
+    archived = 0
+    for workspace in await tx.all("list_workspaces"):
+        settings = (await engine.book.of(tx, workspace["name"])).settings()
+        if settings.archive_after_sec is None:
+            continue
+        before = tx.now - settings.archive_after_sec
+        due = await tx.all("archivable", workspace=workspace["name"], before=before, count=BATCH)
+        archived += await _archive(tx, engine, workspace["name"], [row["id"] for row in due])
+    return {"archived": archived} if archived else {}
+
+
+async def _archive(tx: Tx, engine: Engine, workspace: str, uuids: list[str]) -> int:
+    written = []
+    for task, uuid in zip(await read.tasks(tx, engine, workspace, uuids), uuids, strict=True):
+        kept = msgspec.structs.replace(task, archived=True)
+        text = msgspec.json.encode(kept).decode()
+        written.append((uuid, workspace, task.external_id, task.status, task.type, tx.now, text))
+    await tx.insert("insert_archive", written)
+    await erase(tx, uuids)
+    return len(written)

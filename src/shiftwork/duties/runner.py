@@ -1,0 +1,104 @@
+"""Runs each duty when it is due, once for the whole fleet: whoever locks a duty's row does it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.settings import Maintenance, Settings
+from shiftwork.duties import duties
+from shiftwork.queue.engine import Engine
+from shiftwork.store.store import Tx
+
+log = logging.getLogger("shiftwork.duties")
+TICK_SEC = 0.5
+MOST_BATCHES = 200
+"""Full batches of one duty in a row before the others get their turn."""
+
+Duty = Callable[[Tx, Engine], Awaitable[dict[str, int]]]
+
+
+class Entry(NamedTuple):
+    run: Duty
+    period: Callable[[Maintenance], float]
+
+
+DUTIES: dict[str, Entry] = {
+    "reclaim": Entry(duties.reclaim, lambda m: m.reclaim_sec),
+    "promote": Entry(duties.promote, lambda m: m.retry_promoter_sec),
+    "rerank": Entry(duties.rerank, lambda m: m.rerank_sec),
+    "dependencies": Entry(duties.missing_dependencies, lambda m: m.dependencies_sec),
+    "displaced": Entry(duties.displaced, lambda m: m.dead_letter_sec),
+    "retention": Entry(duties.retention, lambda m: m.retention_sec),
+}
+
+
+async def run_once(engine: Engine, *, force: bool = False) -> dict[str, dict[str, int]]:
+    """Run every duty that is due now (or all of them), each to the end of its work; what each did."""
+    done: dict[str, dict[str, int]] = {}
+    for name, entry in DUTIES.items():
+        total: dict[str, int] = {}
+        for _ in range(MOST_BATCHES):
+            counts = await engine.store.run(
+                lambda tx, n=name, e=entry, t=total: _turn(tx, engine, n, e, force=force or bool(t))
+            )  # type: ignore[misc]  # mypy cannot type the defaults
+            if counts is None:
+                break
+            for key, value in counts.items():
+                total[key] = total.get(key, 0) + value
+            if sum(counts.values()) < duties.BATCH:
+                break
+        if total:
+            done[name] = total
+    return done
+
+
+async def _turn(tx: Tx, engine: Engine, name: str, entry: Entry, *, force: bool) -> dict[str, int] | None:
+    """One batch, if it is due and nobody else is at it. The row's lock is the election."""
+    row = await tx.one("duty_row", name=name)
+    if row is None:
+        await tx.run("add_duty", name=name, due_at=tx.now)
+        row = await tx.one("duty_row", name=name)
+    if row is None or (row["due_at"] > tx.now and not force):
+        return None
+    settings: Settings = (await engine.book.of(tx, "default")).settings()
+    began = time.perf_counter()
+    counts = await entry.run(tx, engine)
+    await tx.run(
+        "finish_duty",
+        name=name,
+        due_at=tx.now + entry.period(settings.maintenance),
+        now=tx.now,
+        took_sec=time.perf_counter() - began,
+        counts=msgspec.json.encode(counts).decode(),
+    )
+    return counts
+
+
+async def run_for_ever(engine: Engine) -> None:
+    """The dull loop. A duty that fails is logged and tried again at the next tick."""
+    last = time.monotonic()
+    while True:
+        late = time.monotonic() - last
+        if late > 3 * max(TICK_SEC, 1.0):
+            note_absence(engine, late)
+        last = time.monotonic()
+        try:
+            await run_once(engine)
+        except ShiftworkError as error:
+            log.warning("duties wait: %s", error)
+        await asyncio.sleep(TICK_SEC)
+
+
+def note_absence(engine: Engine, late: float) -> None:
+    """This process slept (a suspended laptop, a stopped process): others may not have been able to beat either."""
+    log.warning("duties were away for %.0f s; reclaim by silence rests", late)
+    wakes: Any = getattr(engine.store, "wakes", None)
+    if wakes is not None:
+        wakes.unsettled_since = engine.store.now()

@@ -1,0 +1,1 @@
+"""One small pure module per policy: settings in, a decision out."""

@@ -1,0 +1,130 @@
+"""What follows the end of an attempt: the one place that chooses a task's next transitions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shiftwork.core import reasons
+from shiftwork.core.settings import Settings
+from shiftwork.core.states import State, move
+from shiftwork.policy import lease, poison, retry
+
+
+class Facts(NamedTuple):
+    """What a decision needs to know about the attempt and its task."""
+
+    status: State
+    attempts: int
+    max_attempts: int
+    reclaims: int = 0
+    rate_limits: int = 0
+    trigger_type: str | None = None
+    failed_agents: tuple[str, ...] = ()
+    """Agents of the counted failures of this round, this one included."""
+    started: bool = True
+    past_deadline: bool = False
+
+
+class Decision(NamedTuple):
+    """The transitions to take, and what they cost."""
+
+    path: list[State]
+    reason: str
+    why: str
+    counted: bool = True
+    delay_sec: float = 0.0
+    poison: bool = False
+    new_row: bool = False
+    reclaimed: bool = False
+    rate_limited: bool = False
+    front: bool = False
+
+    @property
+    def status(self) -> State:
+        return self.path[-1]
+
+
+def after_failure(
+    facts: Facts, settings: Settings, reason: str | None, error: str | None, roll: float
+) -> Decision:
+    """A worker reported that its attempt failed, or the queue found that it did."""
+    why = retry.classify(reason, error, settings.rate_limit)
+    if settings.delivery == "at_most_once" and facts.started:
+        return _settle(facts, settings, why, "at_most_once", counted=True, poisoned=False)
+    if why == reasons.RATE_LIMIT and _waits_for_free(facts, settings):
+        delay = retry.rate_limit_wait(settings.rate_limit, error, facts.rate_limits + 1, roll)
+        path = move(facts.status, "fail", "retry")
+        return Decision(path, why, "rate_limited", counted=False, delay_sec=delay, rate_limited=True)
+    return _after_counted_failure(facts, settings, why, error, roll)
+
+
+def _waits_for_free(facts: Facts, settings: Settings) -> bool:
+    """A rate limit burns no attempt where the profile says so; bounded, since nothing may wait for ever."""
+    limit = settings.rate_limit
+    return not limit.counts_attempt and facts.rate_limits < limit.max_waits and not facts.past_deadline
+
+
+def _after_counted_failure(
+    facts: Facts, settings: Settings, reason: str, error: str | None, roll: float, at_once: bool = False
+) -> Decision:
+    failures = facts.attempts + 1
+    poisoned = poison.is_poison(settings.poison, facts.failed_agents, failures)
+    decision = retry.decide_retry(
+        settings.retry,
+        reason=reason,
+        failures=failures,
+        max_attempts=facts.max_attempts,
+        trigger_type=facts.trigger_type,
+        poisoned=poisoned,
+        roll=roll,
+    )
+    if not decision.again:
+        return _settle(facts, settings, reason, decision.why, counted=True, poisoned=poisoned)
+    delay = 0.0 if at_once else decision.delay_sec
+    if reason == reasons.RATE_LIMIT:
+        asked = retry.retry_after(error)
+        delay = delay if asked is None else max(asked, delay)
+    if settings.retry.mode == "new_task":
+        path = move(facts.status, "fail")
+        return Decision(path, reason, "retry", delay_sec=delay, new_row=True)
+    if at_once:
+        path = move(facts.status, "fail", "requeue")
+        return Decision(path, reason, "requeue", front=settings.requeue_front)
+    moves = ("fail", "retry", "promote") if delay <= 0 else ("fail", "retry")
+    return Decision(move(facts.status, *moves), reason, "retry", delay_sec=delay)
+
+
+def _settle(
+    facts: Facts, settings: Settings, reason: str, why: str, *, counted: bool, poisoned: bool
+) -> Decision:
+    """No further attempt by the queue itself: a dead letter, or resting failed where the profile has no dead letters."""
+    moves = ("fail",) if settings.on_exhausted == "stay_failed" else ("fail", "exhaust")
+    return Decision(move(facts.status, *moves), reason, why, counted=counted, poison=poisoned)
+
+
+def after_loss(facts: Facts, settings: Settings, reason: str, roll: float) -> Decision:
+    """A claim that ended without a word: never started, silent, too long, or its process known to be gone."""
+    if settings.delivery == "at_most_once" and facts.started and reason in reasons.SILENCE | {reasons.CRASH}:
+        return _settle(
+            facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False
+        )
+    action = lease.on_lost(settings, reason, facts.reclaims, facts.max_attempts)
+    if action == "reclaim":
+        return Decision(move(facts.status, "reclaim"), reason, "reclaim", counted=False, reclaimed=True)
+    if action == "release":
+        return Decision(move(facts.status, "reclaim"), reason, "release", counted=False)
+    if action == "fail_uncounted":
+        return Decision(move(facts.status, "fail", "requeue"), reason, "release", counted=False)
+    return _after_counted_failure(facts, settings, reason, None, roll, at_once=action == "requeue")
+
+
+def after_departure(facts: Facts, settings: Settings, roll: float) -> Decision:
+    """The holder's process is known to be gone: the task goes back at once and costs nothing, a bounded number of times."""
+    if settings.delivery == "at_most_once" and facts.started:
+        return _settle(
+            facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False
+        )
+    allowed = facts.max_attempts if settings.max_reclaims == "max_attempts" else settings.max_reclaims
+    if allowed is not None and facts.reclaims >= allowed:
+        return _after_counted_failure(facts, settings, reasons.CRASH, None, roll)
+    return Decision(move(facts.status, "reclaim"), reasons.CRASH, "reclaim", counted=False, reclaimed=True)

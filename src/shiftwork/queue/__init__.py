@@ -1,0 +1,1 @@
+"""The engine: each verb is one transaction: load, decide, apply, announce."""

@@ -1,0 +1,91 @@
+"""Settings in force per workspace, as this process knows them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from shiftwork.core.errors import InputError
+from shiftwork.core.resolve import InForce, Resolver, check_value, drop, load_profile, merge
+from shiftwork.store.store import Store, Tx
+
+FRESH_SEC = 1.0
+"""How long a change made by another process may go unnoticed."""
+
+
+class SettingsBook:
+    """Keeps each workspace's settings resolved; a change in this process is seen at once."""
+
+    def __init__(self, profile: str) -> None:
+        self._default_profile = load_profile(profile).name
+        self._known: dict[str, tuple[float, Resolver]] = {}
+
+    async def of(self, tx: Tx, workspace: str) -> Resolver:
+        """For use inside a verb."""
+        known = self._known.get(workspace)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        resolver = await self._load(tx, workspace)
+        self._known[workspace] = time.monotonic() + FRESH_SEC, resolver
+        return resolver
+
+    async def get(self, store: Store, workspace: str) -> Resolver:
+        """For use before a verb."""
+        known = self._known.get(workspace)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        return await store.read(lambda tx: self.of(tx, workspace))
+
+    async def _load(self, tx: Tx, workspace: str) -> Resolver:
+        profile, values, types = await self._levels(tx, workspace)
+        return Resolver(load_profile(profile), values, types)
+
+    async def _levels(self, tx: Tx, workspace: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+        row = await tx.one("read_workspace", name=workspace)
+        own: dict[str, Any] = {}
+        types: dict[str, dict[str, Any]] = {}
+        for setting in await tx.all("read_settings", workspace=workspace):
+            level = own if setting["scope"] == "" else types.setdefault(setting["scope"], {})
+            change = check_value(setting["key"], msgspec.json.decode(setting["value"]))
+            level.update(merge(level, change))
+        return (row["profile"] if row else self._default_profile), own, types
+
+    async def change(
+        self, tx: Tx, workspace: str, scope: str, key: str, value: Any, actor: str, *, unset: bool
+    ) -> list[InForce]:
+        """Set or clear one key, refusing what would not work together with the rest."""
+        change = check_value(key, value) if not unset else {}
+        profile, own, types = await self._levels(tx, workspace)
+        level = own if scope == "" else types.get(scope, {})
+        level = drop(level, key) if unset else merge(level, change)
+        own, types = (level, types) if scope == "" else (own, {**types, scope: level})
+        resolver = Resolver(load_profile(profile), own, types)  # raises before anything is written
+        if unset:
+            await tx.run("drop_setting", workspace=workspace, scope=scope, key=key)
+        else:
+            text = msgspec.json.encode(value).decode()
+            await tx.run(
+                "save_setting", workspace=workspace, scope=scope, key=key, value=text, now=tx.now, actor=actor
+            )
+        return resolver.in_force(scope or None)
+
+    async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
+        _, own, types = await self._levels(tx, workspace)
+        Resolver(load_profile(profile), own, types)
+        await tx.run("add_workspace", name=workspace, profile=profile, now=tx.now)
+        await tx.run("set_profile", name=workspace, profile=profile)
+
+    def forget(self, workspace: str) -> None:
+        self._known.pop(workspace, None)
+
+    @property
+    def default_profile(self) -> str:
+        return self._default_profile
+
+
+def check_workspace(name: str) -> str:
+    if not name or len(name) > 255:
+        raise InputError("a workspace name has 1 to 255 characters", where="workspace")
+    return name

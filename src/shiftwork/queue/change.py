@@ -1,0 +1,224 @@
+"""Verbs on tasks that nobody need hold: cancel, rerun, update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound, ShiftworkError, UnknownDependency, VersionConflict, WrongState
+from shiftwork.core.states import FINAL, SETTLED, WAITING, State
+from shiftwork.core.task import Dollars, Fields, Name, Priority, micros
+from shiftwork.queue import consequences, parents
+from shiftwork.queue.claims import Outcome
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import add_rerun_row, read_body, refuse_outer_cycle
+from shiftwork.queue.work import Work, as_json
+from shiftwork.store.store import Tx
+
+
+class Changes(Fields):
+    """What may be changed on a task that nobody holds. A field that is not given stays."""
+
+    priority: Priority | None = None
+    deadline: float | None = None
+    timeout_sec: float | None = None
+    max_attempts: int | None = None
+    estimated_cost_usd: Dollars | None = None
+    tags: list[Name] | None = None
+    dependencies: list[Name] | None = None
+    clear: list[Name] = []
+    """Names of optional fields to be emptied: deadline, timeout_sec."""
+
+
+def check_version(engine: Engine, row: TaskRow, expected: int | None) -> ShiftworkError | None:
+    if expected is None or row.version == expected:
+        return None
+    task_id = ids.show_task(row.id)
+    engine.conflict("version_conflict", task=task_id, expected=expected, actual=row.version)
+    return VersionConflict(
+        f"task {task_id} is at version {row.version}, not {expected}", task_id=task_id, version=row.version
+    )
+
+
+async def cancel(
+    tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], reason: str, version: int | None
+) -> list[Outcome]:
+    """Cancel tasks wherever they are, and what waits for them as its settings say."""
+    work = Work(tx, engine, caller)
+    found = {row.id: row for row in await work.lock(sorted(task_ids))}
+    outcomes: list[Outcome] = []
+    roots: set[str] = set()
+    for task_id in task_ids:
+        row = found.get(task_id)
+        error = await _may_not_cancel(work, row, task_id, version)
+        if error is None and row is not None:
+            if row.status in SETTLED:
+                await _review_as_cancelled(work, row, reason)
+            consequences.cancel_row(work, row, reason)
+            roots.add(row.root_id)
+            outcomes.append(Outcome(ids.show_task(task_id), State.CANCELLED))
+        else:
+            outcomes.append(Outcome(ids.show_task(task_id), error=error))
+    await consequences.cancel_dependents(work, roots)
+    await work.save()
+    return outcomes
+
+
+async def _may_not_cancel(
+    work: Work, row: TaskRow | None, task_id: str, version: int | None
+) -> ShiftworkError | None:
+    shown = ids.show_task(task_id)
+    if row is None:
+        return NotFound(f"there is no task {shown}", task_id=shown)
+    allowed = (await work.settings([row]))[row.id].cancel.from_states
+    if row.status in FINAL or row.status not in allowed or row.newest_id not in {None, row.id}:
+        return WrongState(
+            f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status
+        )
+    return check_version(work.engine, row, version)
+
+
+async def _review_as_cancelled(work: Work, row: TaskRow, reason: str) -> None:
+    await work.tx.run("review_letters", items=[(row.id, row.round, "cancel", True, False)])
+    await work.tx.insert(
+        "insert_reviews", [(row.id, row.round, work.now, work.caller.actor, "cancel", reason, None)]
+    )
+
+
+async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, dag_id: str, reason: str) -> list[Outcome]:
+    """Cancel everything of a DAG that has not ended."""
+    work = Work(tx, engine, caller)
+    rows = await tx.all("tasks_of_dag", dag=dag_id)
+    if not rows:
+        raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}")
+    locked = await work.lock(row["id"] for row in rows if row["status"] not in FINAL)
+    work.dag_cancellers[dag_id] = caller.actor
+    ended = []
+    for row in locked:
+        if row.dag_id == dag_id and row.status not in FINAL and row.newest_id in {None, row.id}:
+            consequences.cancel_row(work, row, reason)
+            ended.append(row)
+    await consequences.cancel_dependents(work, {row.root_id for row in ended})
+    await work.save()
+    return [Outcome(ids.show_task(row.id), row.status) for row in ended]
+
+
+async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome:
+    """The same work once more as a new task with a fresh session; a pending automatic retry gives way to it."""
+    work = Work(tx, engine, caller)
+    rows = await work.lock([task_id])
+    if not rows:
+        raise NotFound(f"there is no task {ids.show_task(task_id)}")
+    row = rows[0]
+    newest = await _newest(work, row)
+    if newest.status in WAITING and newest.retry_of is not None:
+        consequences.cancel_row(work, newest, "superseded by a manual rerun")
+    elif newest.status not in FINAL | SETTLED:
+        shown = ids.show_task(newest.id)
+        raise WrongState(
+            f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status
+        )
+    counts = await tx.all("count_open_edges", items=[(row.root_id,)])
+    fresh = await add_rerun_row(work, newest, waiting=int(counts[0]["open"]) if counts else 0)
+    await work.save()
+    return Outcome(ids.show_task(fresh.id), fresh.status)
+
+
+async def _newest(work: Work, row: TaskRow) -> TaskRow:
+    root = work.rows[row.root_id]
+    if root.newest_id is None:
+        return root
+    return (await work.lock([root.newest_id]))[0]
+
+
+async def update(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    task_id: str,
+    changes: Changes,
+    note: str | None,
+    version: int | None,
+) -> Outcome:
+    """Change a task that is not claimed: its priority, deadline, limits, tags or dependencies."""
+    work = Work(tx, engine, caller)
+    rows = await work.lock([task_id])
+    shown = ids.show_task(task_id)
+    if not rows:
+        raise NotFound(f"there is no task {shown}", task_id=shown)
+    row = rows[0]
+    if row.status not in WAITING:
+        raise WrongState(
+            f"task {shown} is {row.status}; only a task that nobody holds can be changed", task_id=shown
+        )
+    if error := check_version(engine, row, version):
+        raise error
+    said = _change_columns(row, changes)
+    if changes.tags is not None:
+        await tx.run("delete_tags", items=[(row.id,)])
+        await tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in dict.fromkeys(changes.tags)])
+        said["tags"] = changes.tags
+    await _change_body(work, row, changes)
+    path = None
+    if changes.dependencies is not None:
+        said["dependencies"] = changes.dependencies
+        path = await _change_dependencies(work, row, changes.dependencies)
+    work.touch(row)
+    if row.status == State.READY and path is None:
+        work.arrive(row, (await work.settings([row]))[row.id])
+    work.tell(row, "updated", path, reason=note, data=said)
+    await work.save()
+    return Outcome(shown, row.status, data={"version": row.version})
+
+
+def _change_columns(row: TaskRow, changes: Changes) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for name in ("priority", "deadline", "timeout_sec", "max_attempts"):
+        value = getattr(changes, name)
+        if value is None and name not in changes.clear:
+            continue
+        said[name] = {"from": getattr(row, name), "to": value}
+        setattr(row, name, value)
+    if changes.estimated_cost_usd is not None:
+        said["estimated_cost_usd"] = changes.estimated_cost_usd
+        row.cost_limit = micros(changes.estimated_cost_usd)
+    return said
+
+
+async def _change_body(work: Work, row: TaskRow, changes: Changes) -> None:
+    """Fields that also stand in the body are kept the same there."""
+    given = {
+        name: getattr(changes, name)
+        for name in ("priority", "deadline", "timeout_sec", "max_attempts", "estimated_cost_usd", "tags")
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given and not changes.clear:
+        return
+    body = {k: v for k, v in (await read_body(work.tx, row.id)).items() if k not in changes.clear}
+    await work.tx.run("save_bodies", items=[(row.id, as_json({**body, **given}))])
+
+
+async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> str | None:
+    """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
+    await work.tx.take_turn(f"edges:{row.workspace}")
+    names = {name: name for name in dict.fromkeys(wanted)}
+    found = await parents.resolve(work.tx, work.engine, row.workspace, names, ())
+    missing = [name for name in names if name not in found]
+    settings = (await work.settings([row]))[row.id]
+    if missing and settings.missing_dependency == "reject":
+        raise UnknownDependency(f"there is no task {missing[0]!r}", where="dependencies")
+    found.update(await parents.await_missing(work.tx, work.engine, row.workspace, missing))
+    await work.tx.run("delete_own_edges", items=[(row.root_id,)])
+    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in found.values()]})
+    pairs = [(row.root_id, parent.root, parent.status == State.COMPLETED, False) for parent in found.values()]
+    await work.tx.insert("insert_edges", sorted(pairs))
+    row.waiting = sum(1 for parent in found.values() if parent.status != State.COMPLETED)
+    if row.waiting and row.status in {State.READY, State.RETRYING}:
+        return work.move(row, "block")
+    if not row.waiting and row.status == State.PENDING:
+        path = work.move(row, "unblock")
+        work.arrive(row, settings)
+        return path
+    return None

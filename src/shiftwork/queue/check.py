@@ -1,0 +1,103 @@
+"""Checks what a caller wrote before it joins a batch, so that one bad item never fails its neighbours."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from shiftwork.core.errors import BadText, InputError, TooLarge
+from shiftwork.core.settings import Limits
+
+T = TypeVar("T")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_encoder = msgspec.json.Encoder(order=None)
+
+
+def read(value: Any, kind: type[T], where: str = "") -> T:
+    """The caller's value as one of our structs; a wrong or unknown field is named by its path."""
+    if isinstance(value, kind):
+        return value
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        place = path.strip("`").removeprefix("$").lstrip(".")
+        raise InputError(what, where=f"{where}.{place}".strip(".") or None) from None
+
+
+def to_json(value: Any, limit: int, limits: Limits, where: str) -> str:
+    """The value as JSON text that both databases keep exactly as it is."""
+    try:
+        text = _encoder.encode(value)
+    except UnicodeEncodeError:
+        raise BadText("text holds a lone surrogate", where=where) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"cannot be written as JSON: {error}", where=where) from None
+    if len(text) > limit:
+        raise TooLarge(f"{len(text)} bytes of JSON, at most {limit} are allowed", where=where)
+    if b"\\u0000" in text and _NUL.search(text):
+        raise BadText("text holds a NUL character", where=where)
+    if text.count(b"[") + text.count(b"{") > limits.depth and depth(value) > limits.depth:
+        raise TooLarge(f"nested deeper than {limits.depth} levels", where=where)
+    if b"null" in text and _has_nonfinite(value):
+        raise InputError("NaN and infinity have no JSON form", where=where)
+    return text.decode()
+
+
+def text(value: str | None, where: str, limit: int = 65_536) -> str | None:
+    """Plain text that both databases can hold."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InputError(f"expected text, got {type(value).__name__}", where=where)
+    if len(value) > limit:
+        raise TooLarge(f"{len(value)} characters, at most {limit} are allowed", where=where)
+    if "\0" in value:
+        raise BadText("text holds a NUL character", where=where)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadText("text holds a lone surrogate", where=where) from None
+    return value
+
+
+def name(value: str, where: str) -> str:
+    """An id that a caller chose."""
+    checked = text(value, where, 255)
+    if not checked:
+        raise InputError("must not be empty", where=where)
+    return checked
+
+
+def count(value: int, where: str, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InputError(f"expected a whole number from 1 to {most}, got {value!r}", where=where)
+    return value
+
+
+def depth(value: Any) -> int:
+    """How deep lists and objects are nested, without recursion."""
+    deepest, level = 0, [msgspec.to_builtins(value)]
+    while level:
+        level = [inner for item in level for inner in _inside(item)]
+        deepest += 1
+    return deepest
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _has_nonfinite(value: Any) -> bool:
+    todo = [msgspec.to_builtins(value)]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return True
+        todo.extend(_inside(item))
+    return False

@@ -1,0 +1,72 @@
+"""Checks that a write names the live claim, and what the write answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from shiftwork.core import ids
+from shiftwork.core.errors import FenceRequired, InputError, LeaseLost, NotFound, ShiftworkError, WrongState
+from shiftwork.core.states import HELD
+from shiftwork.queue.engine import Engine
+from shiftwork.store.store import Row
+
+
+class Token(NamedTuple):
+    """A claim as a write names it."""
+
+    id: str
+    fence: int
+
+    @property
+    def text(self) -> str:
+        return ids.token(ids.show_task(self.id), self.fence)
+
+
+class Outcome(NamedTuple):
+    """What a write to one claim came to: an answer or an error; its neighbours in the batch are not touched by it."""
+
+    task_id: str
+    status: str | None = None
+    error: ShiftworkError | None = None
+    repeated: bool = False
+    data: dict[str, Any] | None = None
+
+    def unwrap(self) -> Outcome:
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def parse_token(text: str) -> Token:
+    parts = ids.split_token(text) if isinstance(text, str) else None
+    if parts is None:
+        raise FenceRequired(f"{text!r} is not a claim token", where="token")
+    uuid = ids.parse(parts[0])
+    if uuid is None:
+        raise InputError(f"{parts[0]!r} is not a task id", where="token")
+    return Token(uuid, parts[1])
+
+
+def refusal(
+    engine: Engine, token: Token, row: Row | None, allowed: frozenset[str] = HELD
+) -> ShiftworkError | None:
+    """Why a write under this token changes nothing, or None when it may."""
+    task_id = ids.show_task(token.id)
+    if row is None:
+        return NotFound(f"there is no task {task_id}", task_id=task_id)
+    if row["status"] not in HELD or row["fence"] != token.fence:
+        engine.conflict(
+            "lease_lost", task=task_id, fence=token.fence, live_fence=row["fence"], status=row["status"]
+        )
+        return LeaseLost(
+            f"claim {token.text} no longer holds: the task is {row['status']}",
+            task_id=task_id,
+            status=row["status"],
+            reason=row["cancel_reason"],
+        )
+    if row["status"] not in allowed:
+        names = " or ".join(sorted(allowed))
+        return WrongState(
+            f"task {task_id} is {row['status']}, not {names}", task_id=task_id, status=row["status"]
+        )
+    return None

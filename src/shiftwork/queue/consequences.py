@@ -1,0 +1,102 @@
+"""What the end of a task does to those that wait for it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+
+from shiftwork.core import ids
+from shiftwork.core.states import State
+from shiftwork.queue.rows import TaskRow, load
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Row
+
+
+async def free_dependents(work: Work, roots: Collection[str]) -> None:
+    """Their parents are satisfied: flip the open edges, count the flips per child, free who waits for nothing more."""
+    if roots:
+        await _count_flips(
+            work, await work.tx.all("satisfy_edges", items=[(root,) for root in sorted(roots)])
+        )
+
+
+async def _count_flips(work: Work, flips: Sequence[Row]) -> None:
+    counts = Counter(flip["child"] for flip in flips)
+    for row in await _lock_newest(work, counts):
+        row.waiting -= counts[row.root_id]
+        work.touch(row)
+        if row.waiting == 0 and row.status == State.PENDING:
+            await unblock(work, row)
+
+
+async def unblock(work: Work, row: TaskRow) -> None:
+    """Nothing holds this pending task any more."""
+    row.blocked_reason = row.block_check_at = None
+    path = work.move(row, "unblock")
+    work.arrive(row, (await work.settings([row]))[row.id])
+    work.tell(row, "unblocked", path)
+
+
+async def _lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
+    """The rows that answer for these lineages, as this work sees them."""
+    if not roots:
+        return []
+    found = []
+    for raw in await work.tx.all("lock_lineages", items=[(root,) for root in sorted(roots)]):
+        found.append(work.rows[raw["id"]] if raw["id"] in work.rows else work.adopt(load(raw)))
+    return found
+
+
+async def fail_dependents(work: Work, roots: Collection[str]) -> None:
+    """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
+    children = await _children(work, roots)
+    cancelled = set()
+    for row in await _lock_newest(work, children):
+        settings = (await work.settings([row]))[row.id]
+        parents = [ids.show_task(parent) for parent in children[row.root_id]]
+        work.tell(
+            row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed}
+        )
+        if settings.on_dependency_failed != "wait" and row.status == State.PENDING:
+            cancel_row(work, row, f"Dependency {parents[0]} failed")
+            cancelled.add(row.root_id)
+    await cancel_dependents(work, cancelled)
+
+
+async def cancel_dependents(work: Work, roots: Collection[str]) -> None:
+    """Dependencies were cancelled: cancel, wait or go on without them, as each dependent's setting says, and so on down."""
+    while roots:
+        children = await _children(work, roots)
+        cancelled, satisfied = set(), []
+        for row in await _lock_newest(work, children):
+            settings = (await work.settings([row]))[row.id]
+            parents = children[row.root_id]
+            if settings.on_dependency_cancelled == "satisfy":
+                satisfied += [(row.root_id, parent) for parent in parents]
+            elif settings.on_dependency_cancelled == "cancel" and row.status == State.PENDING:
+                cancel_row(work, row, f"Parent {ids.show_task(parents[0])} cancelled")
+                cancelled.add(row.root_id)
+        if satisfied:
+            await _count_flips(work, await work.tx.all("satisfy_pairs", items=sorted(satisfied)))
+        roots = cancelled
+
+
+def cancel_row(work: Work, row: TaskRow, reason: str) -> None:
+    """End one locked task by cancelling it."""
+    fence = row.fence if row.held else None
+    if row.held:
+        work.end_attempt(row, "cancelled", reason="cancelled", error=reason)
+    path = work.move(row, "cancel")
+    row.cancel_reason = reason
+    row.failure_reason = "cancelled"
+    row.hold = row.blocked_reason = row.block_check_at = row.available_at = None
+    work.tell(row, "cancelled", path, reason=reason, fence=fence)
+
+
+async def _children(work: Work, roots: Collection[str]) -> dict[str, list[str]]:
+    """Lineages with an open edge to one of these, and to which."""
+    children: dict[str, list[str]] = defaultdict(list)
+    if roots:
+        for edge in await work.tx.all("open_children", items=[(root,) for root in sorted(roots)]):
+            children[edge["child"]].append(edge["parent"])
+    return children

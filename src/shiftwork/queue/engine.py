@@ -1,0 +1,44 @@
+"""What every verb is given besides its transaction: settings, lanes, ids and chance."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from typing import Any, NamedTuple
+
+from shiftwork.core.ids import IdMaker
+from shiftwork.queue.book import SettingsBook
+from shiftwork.queue.lanes import LaneBook
+from shiftwork.store.store import Store
+
+log = logging.getLogger("shiftwork.queue")
+
+
+class Caller(NamedTuple):
+    """Who asks: stands in every event."""
+
+    actor: str = "system"
+    request_id: str | None = None
+
+
+class Engine:
+    """Shared by all verbs of one open queue. Holds nothing that the store does not know."""
+
+    def __init__(self, store: Store, profile: str, seed: int | None = None) -> None:
+        self.store = store
+        self.book = SettingsBook(profile)
+        self.lanes = LaneBook()
+        self.ids = IdMaker()
+        self.random = random.Random(seed)
+        self.counters: Counter[str] = Counter()
+
+    def conflict(self, code: str, **sides: Any) -> None:
+        """Count a refused write and log both sides of it."""
+        self.counters[code] += 1
+        log.info(
+            "%s %s",
+            code,
+            " ".join(f"{k}={v}" for k, v in sides.items()),
+            extra={"code": code, **{f"side_{k}": v for k, v in sides.items()}},
+        )

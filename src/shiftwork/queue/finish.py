@@ -1,0 +1,370 @@
+"""How an attempt ends by its agent's word: complete, fail, release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core import ids, reasons
+from shiftwork.core.states import State
+from shiftwork.core.task import Usage, micros
+from shiftwork.policy import dedupe, verdict
+from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
+from shiftwork.queue import consequences
+from shiftwork.queue.claims import Outcome, Token, refusal
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import add_retry_row, relane
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Row, Tx
+
+RUNNING_ONLY = frozenset({State.RUNNING.value})
+_COMPLETED = "running>validating>completed"
+
+
+class Completion(NamedTuple):
+    token: Token
+    result: str
+    """The result as JSON text, checked before it joined the batch."""
+    data: Any = None
+    usage: Usage = Usage()
+
+
+class Failure(NamedTuple):
+    token: Token
+    reason: str | None = None
+    error: str | None = None
+    usage: Usage = Usage()
+    result: str | None = None
+    retry: bool = True
+
+
+async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
+    """Hand in results: each is validated, accepted once, and frees those that wait for it."""
+    work = Work(tx, engine, caller)
+    rows = {row["id"]: row for row in await tx.all("lock_claims", items=_ids(items))}
+    outcomes: dict[Token, Outcome] = {}
+    accepted: dict[str, tuple[Row, Completion]] = {}
+    for item in items:
+        row = rows.get(item.token.id)
+        if item.token in outcomes or _was_accepted(row, item.token):
+            outcomes.setdefault(
+                item.token, Outcome(ids.show_task(item.token.id), State.COMPLETED, repeated=True)
+            )
+        elif error := refusal(engine, item.token, row, RUNNING_ONLY):
+            outcomes[item.token] = Outcome(ids.show_task(item.token.id), error=error)
+        else:
+            assert row is not None
+            accepted[row["id"]] = row, item
+            outcomes[item.token] = Outcome(ids.show_task(row["id"]), State.COMPLETED)
+    rejected = await _validate(tx, accepted)
+    await _accept(work, list(accepted.values()))
+    outcomes.update(await _reject_outputs(work, rejected))
+    await work.save()
+    await _book_late(tx, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
+    return [outcomes[item.token] for item in items]
+
+
+def _ids(items: Sequence[Completion] | Sequence[Failure]) -> list[tuple[str]]:
+    return [(id_,) for id_ in sorted({item.token.id for item in items})]
+
+
+def _was_accepted(row: Row | None, token: Token) -> bool:
+    """The same token again, after its answer got lost: accepted once, told twice."""
+    return row is not None and row["status"] == State.COMPLETED and row["fence"] == token.fence
+
+
+async def _validate(tx: Tx, accepted: dict[str, tuple[Row, Completion]]) -> list[tuple[Completion, str]]:
+    """Take out of `accepted` what does not pass its validation, with what is wrong."""
+    asked = [(id_,) for id_, (row, _) in accepted.items() if row["validation"] == "json-schema"]
+    rejected = []
+    for body in await tx.all("read_bodies", items=asked) if asked else []:
+        schema = msgspec.json.decode(body["body"])["output"].get("validation_schema")
+        _, item = accepted[body["task_id"]]
+        if schema is not None and (wrong := verdict.against_schema(schema, item.data)):
+            del accepted[body["task_id"]]
+            rejected.append((item, "; ".join(wrong)))
+    return rejected
+
+
+async def _accept(work: Work, accepted: list[tuple[Row, Completion]]) -> None:
+    """The way most attempts end, in few statements and without loading whole rows."""
+    if not accepted:
+        return
+    now, caller = work.now, work.caller
+    actor = None if caller.actor == "system" else caller.actor
+    saved = []
+    for row, item in accepted:
+        cost = row["attempt_cost"] + micros(item.usage.cost_usd)
+        saved.append((row["id"], cost, item.usage.tokens_in, item.usage.tokens_out))
+        work.add_attempt(
+            (
+                row["id"],
+                row["fence"],
+                row["round"],
+                row["agent_id"],
+                row["runtime_id"],
+                row["claimed_at"],
+                row["started_at"],
+            )
+            + (now, "completed", False, None, None, None, cost, 0, item.result)
+        )
+        work.settle_agent(row["workspace"], row["agent_id"], row["reserved"], cost)
+        work.count_in_dag(row["dag_id"], State.RUNNING, State.COMPLETED)
+        work.add_event(
+            [now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED]
+            + [actor or f"agent:{row['agent_id']}", caller.request_id]
+            + [row["fence"], None, None]
+        )
+    await work.tx.run("complete_tasks", items=saved, now=now)
+    await _free_keys(work, [row for row, _ in accepted if row["idempotency_key"] is not None])
+    await consequences.free_dependents(work, {row["root_id"] for row, _ in accepted})
+
+
+async def _free_keys(work: Work, rows: list[Row]) -> None:
+    leaving = []
+    for row in rows:
+        settings = (await work.engine.book.of(work.tx, row["workspace"])).settings(row["type"])
+        if not dedupe.in_scope(settings.idempotency, State.COMPLETED):
+            leaving.append((row["workspace"], row["idempotency_key"], row["id"]))
+    if leaving:
+        await work.tx.run("drop_keys", items=sorted(leaving))
+
+
+async def _reject_outputs(work: Work, rejected: list[tuple[Completion, str]]) -> dict[Token, Outcome]:
+    """An output that fails its validation is a failed attempt."""
+    failures = [
+        Failure(item.token, reasons.INVALID_OUTPUT, error, item.usage, item.result)
+        for item, error in rejected
+    ]
+    return await _fail_locked(work, failures, validating=True)
+
+
+async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure]) -> list[Outcome]:
+    """Report failed attempts: each is retried, dead-lettered or left to rest, as its settings say."""
+    work = Work(tx, engine, caller)
+    rows = {row["id"]: row for row in await tx.all("lock_claims", items=_ids(items))}
+    outcomes: dict[Token, Outcome] = {}
+    live: dict[Token, Failure] = {}
+    for item in items:
+        error = refusal(engine, item.token, rows.get(item.token.id))
+        if error is not None:
+            outcomes[item.token] = await _repeated(tx, item.token) or Outcome(
+                ids.show_task(item.token.id), error=error
+            )
+        else:
+            live[item.token] = item
+    outcomes.update(await _fail_locked(work, list(live.values())))
+    await work.save()
+    await _book_late(tx, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
+    return [outcomes[item.token] for item in items]
+
+
+async def _repeated(tx: Tx, token: Token) -> Outcome | None:
+    """The same failure reported again, after its answer got lost."""
+    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence)
+    if attempt is None or attempt["outcome"] != "failed" or attempt["reason"] in reasons.SILENCE:
+        return None
+    row = await tx.one("read_tasks", items=[(token.id,)])
+    return Outcome(ids.show_task(token.id), row["status"] if row else None, repeated=True)
+
+
+async def _fail_locked(
+    work: Work, items: Sequence[Failure], *, validating: bool = False
+) -> dict[Token, Outcome]:
+    rows = await work.lock(item.token.id for item in items)
+    by_id = {item.token.id: item for item in items}
+    outcomes = {}
+    for row in rows:
+        if row.id not in by_id:
+            continue
+        item = by_id[row.id]
+        add_usage(row, item.usage)
+        if validating:
+            row.status = State.VALIDATING
+        settings = (await work.settings([row]))[row.id]
+        facts = await facts_of(work, row)
+        if not item.retry:
+            facts = facts._replace(attempts=max(facts.attempts, facts.max_attempts - 1))
+        decision = after_failure(facts, settings, item.reason, item.error, work.engine.random.random())
+        await end_failed(work, row, decision, error=item.error, result=item.result, validating=validating)
+        outcomes[item.token] = Outcome(
+            ids.show_task(row.id), row.status, data={"reason": decision.reason, "why": decision.why}
+        )
+    return outcomes
+
+
+def add_usage(row: TaskRow, usage: Usage) -> None:
+    row.attempt_cost += micros(usage.cost_usd)
+    row.tokens_in += usage.tokens_in
+    row.tokens_out += usage.tokens_out
+
+
+async def facts_of(work: Work, row: TaskRow) -> Facts:
+    """What the decision needs; the history is read only where it can matter."""
+    agents: list[str] = []
+    if row.attempts:
+        history = await work.tx.all("failed_agents", items=[(row.id, row.round)])
+        agents = [attempt["agent_id"] for attempt in history]
+    return Facts(
+        status=row.state,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        reclaims=row.reclaims,
+        rate_limits=row.rate_limits,
+        trigger_type=row.trigger_type,
+        failed_agents=(*agents, row.agent_id or ""),
+        started=row.started_at is not None,
+        past_deadline=row.deadline is not None and work.now >= row.deadline,
+    )
+
+
+async def end_failed(
+    work: Work,
+    row: TaskRow,
+    decision: Decision,
+    *,
+    error: str | None = None,
+    note: str | None = None,
+    result: str | None = None,
+    lost: bool = False,
+    validating: bool = False,
+) -> None:
+    """Carry out what was decided about an attempt that did not succeed."""
+    fence, agent = row.fence, row.agent_id
+    outcome = "failed" if State.FAILED in decision.path else "reclaimed"
+    work.end_attempt(
+        row,
+        outcome,
+        counted=decision.counted,
+        reason=decision.reason,
+        error=error,
+        note=note,
+        result=result,
+        lost=lost,
+    )
+    path = work.follow(row, decision.path)
+    if validating:
+        path = f"running>{path}"
+    row.attempts += decision.counted
+    row.reclaims += decision.reclaimed
+    row.rate_limits = row.rate_limits + 1 if decision.rate_limited else 0
+    row.failure_reason = decision.reason
+    row.lost_agent_id = agent if decision.reclaimed else None
+    await _go_on(work, row, decision)
+    verb = "failed" if outcome == "failed" else "lease_expired"
+    data: dict[str, Any] = {"error": error, "why": decision.why, "attempt": row.attempts, "agent": agent}
+    if decision.delay_sec:
+        data["delay_sec"] = round(decision.delay_sec, 3)
+    work.tell(
+        row,
+        verb,
+        path,
+        reason=decision.reason,
+        fence=fence,
+        data={k: v for k, v in data.items() if v is not None},
+    )
+    if decision.status == State.DEAD_LETTERED:
+        work.bury(row, reason=decision.reason, error=error or note or decision.reason, poison=decision.poison)
+    if decision.status in {State.DEAD_LETTERED, State.FAILED} and not decision.new_row:
+        await consequences.fail_dependents(work, {row.root_id})
+
+
+async def _go_on(work: Work, row: TaskRow, decision: Decision) -> None:
+    """Prepare the row, or a new one, for its next attempt."""
+    settings = (await work.settings([row]))[row.id]
+    row.available_at = work.now + decision.delay_sec if decision.status == State.RETRYING else None
+    if decision.new_row:
+        await add_retry_row(work, row, decision.delay_sec)
+        return
+    if decision.status not in {State.RETRYING, State.READY}:
+        return
+    if decision.counted:
+        row.priority = min(100.0, max(0.0, row.priority + settings.retry.priority_delta))
+        await _fall_back(work, row)
+    if not settings.retry.keep_position:
+        row.ordered_at = row.available_at or work.now
+    row.front = decision.front
+    if decision.status == State.READY:
+        work.arrive(row, settings)
+
+
+async def _fall_back(work: Work, row: TaskRow) -> None:
+    """From the second failure on, the fallback models decide who may take it."""
+    if row.attempts >= 2:
+        await relane(work, row)
+
+
+async def _book_late(tx: Tx, items: Sequence[Completion | Failure]) -> None:
+    """Usage is a fact: under an old fence it changes no state, but it is booked to its attempt."""
+    for item in items:
+        if item.usage.cost_usd or item.usage.tokens_in or item.usage.tokens_out:
+            await book_late_usage(tx, item.token, item.usage)
+
+
+async def book_late_usage(tx: Tx, token: Token, usage: Usage) -> bool:
+    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence)
+    if attempt is None:
+        return False
+    cost = micros(usage.cost_usd)
+    await tx.run("book_late_usage", id=token.id, fence=token.fence, cost=cost)
+    await tx.run(
+        "add_late_cost",
+        id=token.id,
+        cost=cost,
+        tokens_in=usage.tokens_in,
+        tokens_out=usage.tokens_out,
+        now=tx.now,
+    )
+    row = await tx.one("read_tasks", items=[(token.id,)])
+    if row is not None:
+        # A lost attempt was settled at its whole reservation; the report replaces the guess as far as it reaches.
+        guessed = max(0, attempt["reserved"] - attempt["cost"])
+        spent = max(0, cost - guessed)
+        await tx.run("settle_agents", items=[(row["workspace"], attempt["agent_id"], 0, spent)])
+    return True
+
+
+async def release(
+    tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None
+) -> list[Outcome]:
+    """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
+    work = Work(tx, engine, caller)
+    raw = {
+        row["id"]: row
+        for row in await tx.all("lock_claims", items=[(i,) for i in sorted({t.id for t in tokens})])
+    }
+    outcomes = {}
+    allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})
+    for token in tokens:
+        if error := refusal(engine, token, raw.get(token.id), allowed):
+            outcomes[token] = Outcome(ids.show_task(token.id), error=error)
+            continue
+        row = (await work.lock([token.id]))[0]
+        await release_row(work, row, reason)
+        outcomes[token] = Outcome(ids.show_task(row.id), row.status)
+    await work.save()
+    return [outcomes[token] for token in tokens]
+
+
+async def release_row(work: Work, row: TaskRow, reason: str | None) -> None:
+    settings = (await work.settings([row]))[row.id]
+    if settings.delivery == "at_most_once" and row.started_at is not None:
+        decision = after_loss(await facts_of(work, row), settings, reasons.CRASH, 0.0)
+        await end_failed(work, row, decision, error=reason)
+        return
+    fence = row.fence
+    work.end_attempt(row, "released", reason=reason)
+    path = work.move(row, "release")
+    work.arrive(row, settings)
+    work.tell(row, "released", path, reason=reason, fence=fence)
+
+
+async def hand_back(work: Work, rows: Sequence[TaskRow], note: str) -> None:
+    """The holder's process is known to be gone: its tasks go back at once."""
+    for row in rows:
+        settings = (await work.settings([row]))[row.id]
+        decision = after_departure(await facts_of(work, row), settings, work.engine.random.random())
+        await end_failed(work, row, decision, note=note, lost=True)

@@ -1,0 +1,83 @@
+"""What all parts of a queue's public face share: the engine, the workspace spoken of, and who speaks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound
+from shiftwork.queue import read
+from shiftwork.queue.claims import Outcome, Token, parse_token
+from shiftwork.queue.coalesce import Coalescer
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.parking import Parking
+from shiftwork.store.store import Tx
+
+T = TypeVar("T")
+
+
+class Shared:
+    """Kept once per open queue, however many handles there are."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.parking = Parking(engine.store)
+        self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+
+
+class Handle:
+    """A queue as one caller sees it, in one workspace."""
+
+    def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self.workspace = workspace
+        self.caller = caller
+
+    async def _run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
+        """One verb with this handle's engine and caller, in one transaction."""
+        return await self._engine.store.run(functools.partial(self._call, verb, args, named))
+
+    async def _call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
+        return await verb(tx, self._engine, self.caller, *args, **named)
+
+    async def _read(self, verb: Callable[[Tx], Coroutine[Any, Any, T]]) -> T:
+        return await self._engine.store.read(verb)
+
+    def _coalescer(
+        self, name: str, run: Callable[[Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
+    ) -> Coalescer[Any, Any]:
+        key = (name, self.workspace, self.caller)
+        found = self._shared.coalescers.get(key)
+        if found is None:
+            if len(self._shared.coalescers) > 1000:
+                self._shared.coalescers.clear()  # callers with a request id each; open flushes keep their own
+            found = self._shared.coalescers[key] = Coalescer(run)
+        return found
+
+    async def _find(self, reference: str) -> str:
+        """The UUID of a task, however the caller names it."""
+        return ids.parse(reference) or await self._read(lambda tx: read.find(tx, self.workspace, reference))
+
+    def _find_dag(self, reference: str) -> str:
+        uuid = ids.parse(reference)
+        if uuid is None:
+            raise NotFound(f"there is no DAG {reference!r}", dag_id=reference)
+        return uuid
+
+    async def _token(self, token: str) -> Token:
+        """A claim token; the task may be named by the caller's own id in it."""
+        parts = ids.split_token(token) if isinstance(token, str) else None
+        if parts is not None and ids.parse(parts[0]) is None:
+            return Token(await self._find(parts[0]), parts[1])
+        return parse_token(token)
+
+    async def _tokens(self, tokens: Sequence[str]) -> list[Token]:
+        return [await self._token(token) for token in tokens]
+
+
+def one(outcomes: Sequence[Outcome]) -> Outcome:
+    """The answer of a batch of one, its error raised."""
+    return outcomes[0].unwrap()

@@ -1,0 +1,240 @@
+"""Verbs of an agent that holds a task: start, heartbeat, progress, messages, session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.errors import LeaseLost, ShiftworkError
+from shiftwork.core.states import HELD, State
+from shiftwork.core.task import Usage, micros
+from shiftwork.policy import lease
+from shiftwork.queue.claims import Outcome, Token, refusal
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.finish import book_late_usage
+from shiftwork.queue.submit import read_body
+from shiftwork.queue.work import Work, own_settings
+from shiftwork.store.store import Row, Tx
+
+MESSAGE_KINDS = ("tool_call", "text", "error")
+CLAIMED_ONLY = frozenset({State.CLAIMED.value})
+
+
+class Beat(NamedTuple):
+    """A sign of life for one claim, with what has happened since the last."""
+
+    token: Token
+    progress: str | None = None
+    usage: Usage = Usage()
+
+
+class BeatAnswer(NamedTuple):
+    """Whether to go on."""
+
+    task_id: str
+    action: Literal["continue", "cancel", "lost"]
+    reason: str | None = None
+
+
+async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token]) -> list[Outcome]:
+    """The agent has begun: acknowledged, from now on it must beat."""
+    rows = await _lock(tx, [token.id for token in tokens])
+    work = Work(tx, engine, caller)
+    outcomes, saved = [], []
+    for token in tokens:
+        row = rows.get(token.id)
+        task_id = ids.show_task(token.id)
+        if row is not None and row["status"] == State.RUNNING and row["fence"] == token.fence:
+            outcomes.append(Outcome(task_id, State.RUNNING, repeated=True))
+            continue
+        if error := refusal(engine, token, row, CLAIMED_ONLY):
+            outcomes.append(Outcome(task_id, error=error))
+            continue
+        assert row is not None
+        resolver = await engine.book.of(tx, row["workspace"])
+        own = own_settings(await read_body(tx, token.id)) if row["own_settings"] else None
+        limits = lease.at_start(
+            resolver.settings(row["type"], own),
+            timeout_sec=row["timeout_sec"],
+            claimed_at=row["claimed_at"],
+            now=tx.now,
+        )
+        saved.append((token.id, limits.run_until, limits.lease_until, limits.check_at))
+        _tell(work, row, "started", path="claimed>running", fence=token.fence)
+        outcomes.append(Outcome(task_id, State.RUNNING))
+    if saved:
+        await tx.run("start_tasks", items=saved, now=tx.now)
+    await work.save_events()
+    return outcomes
+
+
+async def _lock(tx: Tx, task_ids: Sequence[str]) -> dict[str, Row]:
+    rows = await tx.all("lock_claims", items=[(id_,) for id_ in sorted(set(task_ids))])
+    return {row["id"]: row for row in rows}
+
+
+def _tell(
+    work: Work,
+    row: Row,
+    verb: str,
+    *,
+    path: str | None = None,
+    fence: int | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
+    work.add_event(
+        [
+            work.now,
+            row["workspace"],
+            row["id"],
+            row["dag_id"],
+            verb,
+            path,
+            actor,
+            work.caller.request_id,
+            fence,
+            None,
+            data,
+        ]
+    )
+
+
+async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[BeatAnswer]:
+    """Extend the leases of the tasks named, book what they used, and tell each whether to go on."""
+    rows = await _lock(tx, [beat.token.id for beat in beats])
+    work = Work(tx, engine, caller)
+    answers, live = [], []
+    for beat in beats:
+        row = rows.get(beat.token.id)
+        error = refusal(engine, beat.token, row)
+        if error is None and row is not None:
+            live.append((beat, row))
+            answers.append(BeatAnswer(ids.show_task(row["id"]), "continue"))
+        else:
+            await book_late_usage(tx, beat.token, beat.usage)
+            answers.append(_stop(beat.token, row, error))
+    if live:
+        await _beat_live(tx, engine, work, live)
+    return answers
+
+
+def _stop(token: Token, row: Row | None, error: ShiftworkError | None) -> BeatAnswer:
+    task_id = ids.show_task(token.id)
+    cancelled = row is not None and row["status"] == State.CANCELLED and row["fence"] == token.fence
+    if cancelled and row is not None:
+        return BeatAnswer(task_id, "cancel", row["cancel_reason"])
+    return BeatAnswer(task_id, "lost", error.what if error else None)
+
+
+async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, Row]]) -> None:
+    saved = [(r["id"], micros(b.usage.cost_usd), b.usage.tokens_in, b.usage.tokens_out) for b, r in live]
+    await tx.run("beat_tasks", items=saved, now=tx.now)
+    await _save_progress(tx, work, [(row, beat.progress) for beat, row in live if beat.progress is not None])
+    for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
+        settings = (await engine.book.of(tx, runtime[0])).settings()
+        covers_all = tx.now if settings.heartbeat.scope == "worker" else None
+        await tx.run("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, beat_at=covers_all)
+    for agent in sorted({(row["workspace"], row["agent_id"]) for _, row in live}):
+        await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
+    for _, row in live:
+        every = (await engine.book.of(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
+        if every and tx.now - (row["heartbeat_at"] or 0) >= every:
+            _tell(work, row, "heartbeat", fence=row["fence"])
+    await work.save_events()
+
+
+async def _save_progress(tx: Tx, work: Work, items: Sequence[tuple[Row, str]]) -> None:
+    if not items:
+        return
+    newest = {row["id"]: value for row, value in items}
+    await tx.run("save_progress", items=sorted(newest.items()), now=tx.now)
+    for row, value in items:
+        work.add_event(
+            [tx.now, row["workspace"], row["id"], row["dag_id"], "progress", None, f"agent:{row['agent_id']}"]
+            + [work.caller.request_id, row["fence"], None, {"progress": msgspec.Raw(value.encode())}]
+        )
+
+
+async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: str) -> Outcome:
+    """Say how far the work is; also a sign of life."""
+    answers = await heartbeat(tx, engine, caller, [Beat(token, value)])
+    return _as_outcome(token, answers[0])
+
+
+def _as_outcome(token: Token, answer: BeatAnswer) -> Outcome:
+    if answer.action == "continue":
+        return Outcome(answer.task_id, State.RUNNING)
+    return Outcome(
+        answer.task_id,
+        error=LeaseLost(answer.reason or f"claim {token.text} no longer holds", task_id=answer.task_id),
+    )
+
+
+async def message(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, kind: str, text: str, data: dict[str, Any] | None
+) -> Outcome:
+    """A line of what the agent does: a tool call, text, an error."""
+    row = (await _lock(tx, [token.id])).get(token.id)
+    if error := refusal(engine, token, row):
+        return Outcome(ids.show_task(token.id), error=error)
+    assert row is not None
+    work = Work(tx, engine, caller)
+    _tell(
+        work,
+        row,
+        "message",
+        fence=token.fence,
+        data={"kind": kind, "text": text, **({"data": data} if data else {})},
+    )
+    await work.save_events()
+    return Outcome(ids.show_task(token.id), row["status"])
+
+
+async def pin_session(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, session_id: str | None, work_dir: str | None
+) -> Outcome:
+    """Keep the agent's own conversation with the task, so that a retry can resume it."""
+    row = (await _lock(tx, [token.id])).get(token.id)
+    if error := refusal(engine, token, row):
+        return Outcome(ids.show_task(token.id), error=error)
+    assert row is not None
+    work = Work(tx, engine, caller)
+    await tx.run("pin_sessions", items=[(token.id, session_id, work_dir)], now=tx.now)
+    _tell(work, row, "session", fence=token.fence, data={"session_id": session_id, "work_dir": work_dir})
+    await work.save_events()
+    return Outcome(ids.show_task(token.id), row["status"])
+
+
+class RuntimeAnswer(NamedTuple):
+    """What a runtime must stop: its other claims go on."""
+
+    cancel: dict[str, str | None]
+    lost: list[str]
+
+
+async def beat_runtime(
+    tx: Tx, engine: Engine, workspace: str, runtime_id: str, holding: Sequence[Token]
+) -> RuntimeAnswer:
+    """One write that extends the lease of everything the runtime holds."""
+    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
+    await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
+    cancel: dict[str, str | None] = {}
+    lost: list[str] = []
+    found = (
+        {row["id"]: row for row in await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))])}
+        if holding
+        else {}
+    )
+    for token in holding:
+        row = found.get(token.id)
+        if row is not None and row["status"] in HELD and row["fence"] == token.fence:
+            continue
+        if row is not None and row["status"] == State.CANCELLED and row["fence"] == token.fence:
+            cancel[token.text] = row["cancel_reason"]
+        else:
+            lost.append(token.text)
+    return RuntimeAnswer(cancel, lost)

@@ -1,0 +1,182 @@
+"""Lanes: the sets of ready tasks that share what decides who may take them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.store.store import Row, Store, Tx
+
+TARGETED = 1 << 30
+"""Lanes of tasks meant for one agent have ids from here on; a claim looks its own up instead of walking all."""
+
+SHARED_LIMIT = 256
+"""Shared lanes of a workspace. Beyond it a type's work goes into one mixed lane that is matched row by row."""
+
+
+class LaneKey(NamedTuple):
+    """Everything that decides who may take a task."""
+
+    workspace: str
+    type: str
+    capabilities: tuple[str, ...]
+    models: tuple[str, ...]
+    rate: float
+    target_agent_id: str | None
+    mixed: bool = False
+
+    def signature(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
+
+    def mix(self) -> LaneKey:
+        return self._replace(capabilities=(), models=(), mixed=True)
+
+
+class Lane(NamedTuple):
+    id: int
+    key: LaneKey
+
+
+class Wants(NamedTuple):
+    """What an agent can do and is willing to take; an absent condition is true."""
+
+    agent_id: str
+    types: frozenset[str] | None
+    capabilities: frozenset[str]
+    models: frozenset[str]
+
+    def fits(
+        self, type_: str, capabilities: Collection[str], models: Collection[str], target: str | None
+    ) -> bool:
+        return (
+            (self.types is None or type_ in self.types)
+            and (target is None or target == self.agent_id)
+            and self.capabilities.issuperset(capabilities)
+            and (not models or not self.models or not self.models.isdisjoint(models))
+        )
+
+    def may_take(self, lane: Lane) -> bool:
+        key = lane.key
+        return self.fits(key.type, key.capabilities, key.models, key.target_agent_id)
+
+
+def lane_key(
+    workspace: str,
+    type_: str,
+    capabilities: Iterable[str],
+    models: Iterable[str],
+    rate: float,
+    target: str | None,
+) -> LaneKey:
+    return LaneKey(
+        workspace, type_, tuple(sorted(set(capabilities))), tuple(sorted(set(models))), rate, target
+    )
+
+
+class LaneBook:
+    """Lanes known to this process. They never change, so they are kept for ever."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[LaneKey, int] = {}
+        self._by_id: dict[int, Lane] = {}
+
+    async def intern(self, store: Store, keys: Collection[LaneKey]) -> dict[LaneKey, int]:
+        """Ids of these lanes, made in a transaction of their own so that no submitter waits for another's."""
+        unknown = [key for key in keys if key not in self._by_key]
+        if unknown:
+            found = await store.run(lambda tx: self.intern_in(tx, unknown))
+            self._by_key.update(found)
+        return {key: self._by_key[key] for key in keys}
+
+    async def intern_in(self, tx: Tx, keys: Collection[LaneKey]) -> dict[LaneKey, int]:
+        """The same inside a verb. Not remembered: the transaction may still be rolled back."""
+        found = {key: self._by_key[key] for key in keys if key in self._by_key}
+        missing = [key for key in keys if key not in found]
+        if missing:
+            found.update(await _find(tx, missing))
+            for key in missing:
+                if key not in found:
+                    found[key] = await _make(tx, key)
+        return found
+
+    async def lanes(self, tx: Tx, ids: Sequence[int]) -> list[Lane]:
+        unknown = [(id_,) for id_ in ids if id_ not in self._by_id]
+        if unknown:
+            for row in await tx.all("read_lanes", items=unknown):
+                self._remember(row)
+        return [self._by_id[id_] for id_ in ids if id_ in self._by_id]
+
+    def might_take(self, lane_id: int, wants: Wants) -> bool:
+        """Whether a claim should look at a lane with news. What the agent registered is not known here, so types decide."""
+        lane = self._by_id.get(lane_id)
+        if lane is None:
+            return True
+        key = lane.key
+        return (wants.types is None or key.type in wants.types) and key.target_agent_id in {
+            None,
+            wants.agent_id,
+        }
+
+    def _remember(self, row: Row) -> Lane:
+        lane = Lane(row["id"], _key_of(row))
+        self._by_id[lane.id] = lane
+        return lane
+
+
+def _key_of(row: Row) -> LaneKey:
+    def names(text: str) -> tuple[str, ...]:
+        return tuple(msgspec.json.decode(text, type=list[str]))
+
+    return LaneKey(
+        row["workspace"],
+        row["type"],
+        names(row["capabilities"]),
+        names(row["models"]),
+        row["rate"],
+        row["target_agent_id"],
+        bool(row["mixed"]),
+    )
+
+
+async def _find(tx: Tx, keys: Collection[LaneKey]) -> dict[LaneKey, int]:
+    wanted = {key.signature(): key for key in keys}
+    rows = await tx.all("find_lanes", items=[(signature,) for signature in wanted])
+    return {wanted[row["signature"]]: row["id"] for row in rows}
+
+
+async def _make(tx: Tx, key: LaneKey) -> int:
+    await tx.take_turn("lanes")
+    again = await _find(tx, [key])  # somebody may have made it while we waited for the turn
+    if again:
+        return again[key]
+    counts = await tx.one("next_lane_ids", bound=TARGETED, workspace=key.workspace)
+    assert counts is not None
+    if key.target_agent_id is None and counts["taken"] >= SHARED_LIMIT and not key.mixed:
+        return (await _find_or_make(tx, key.mix()))[key.mix()]
+    number = int(counts["shared" if key.target_agent_id is None else "targeted"]) + 1
+    await tx.insert("insert_lanes", [_lane_row(number, key)])
+    return number
+
+
+async def _find_or_make(tx: Tx, key: LaneKey) -> dict[LaneKey, int]:
+    return await _find(tx, [key]) or {key: await _make(tx, key)}
+
+
+def _lane_row(number: int, key: LaneKey) -> tuple[Any, ...]:
+    def text(names: tuple[str, ...]) -> str:
+        return msgspec.json.encode(names).decode()
+
+    return (
+        number,
+        key.signature(),
+        key.workspace,
+        key.type,
+        text(key.capabilities),
+        text(key.models),
+        key.rate,
+        key.target_agent_id,
+        key.mixed,
+    )

@@ -1,0 +1,163 @@
+"""What operators do: cancel, change, review, pause, purge, and set the queue up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.resolve import InForce
+from shiftwork.core.states import STORED
+from shiftwork.queue import agents, change, check, control, review
+from shiftwork.queue.change import Changes
+from shiftwork.queue.claims import Outcome
+from shiftwork.queue.control import WHOLE, Purge
+from shiftwork.queue.handle import Handle, one
+from shiftwork.queue.review import Verdict
+
+REDRIVE_BATCH = 500
+
+
+class Operating(Handle):
+    """Verbs on tasks and on the queue that need no claim."""
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    async def cancel(self, task_id: str, reason: str = "cancelled", *, version: int | None = None) -> Outcome:
+        """Cancel a task that has not ended, and what depends on it, as its settings say."""
+        return one(await self.cancel_many([task_id], reason, version=version))
+
+    async def cancel_many(
+        self, task_ids: Sequence[str], reason: str = "cancelled", *, version: int | None = None
+    ) -> list[Outcome]:
+        uuids = [await self._find(task_id) for task_id in task_ids]
+        return await self._run(change.cancel, uuids, check.text(reason, "reason"), version)
+
+    async def cancel_dag(self, dag_id: str, reason: str = "cancelled") -> list[Outcome]:
+        """Cancel everything of a DAG that has not ended."""
+        return await self._run(change.cancel_dag, self._find_dag(dag_id), check.text(reason, "reason"))
+
+    async def rerun(self, task_id: str) -> Outcome:
+        """The same work as a new task with a fresh session."""
+        return await self._run(change.rerun, await self._find(task_id))
+
+    async def rerun_issue(self, issue_id: str, task_id: str | None = None) -> Outcome:
+        """Rerun the newest task of an issue, or the one named."""
+        if task_id is not None:
+            return await self.rerun(task_id)
+        row = await self._read(lambda tx: tx.one("newest_of_issue", workspace=self.workspace, issue=issue_id))
+        if row is None:
+            raise NotFound(f"issue {issue_id!r} has no task", where="issue_id")
+        return await self._run(change.rerun, row["id"])
+
+    async def update(
+        self,
+        task_id: str,
+        changes: Changes | Mapping[str, Any],
+        *,
+        note: str | None = None,
+        version: int | None = None,
+    ) -> Outcome:
+        """Change a task that nobody holds; with `version` only if it is still as it was read."""
+        checked = check.read(changes, Changes, "changes")
+        return await self._run(
+            change.update, await self._find(task_id), checked, check.text(note, "note"), version
+        )
+
+    # -- dead letters ----------------------------------------------------------------------------------------------
+
+    async def review(
+        self,
+        task_id: str,
+        decision: str,
+        *,
+        note: str | None = None,
+        at: float | None = None,
+        change: Mapping[str, Any] | None = None,
+        chain: bool = False,
+        version: int | None = None,
+    ) -> Outcome:
+        """Decide about a dead letter: retry, retry_later, modify_and_retry, cancel, abandon, delete or escalate."""
+        verdict = Verdict(
+            decision, check.text(note, "note"), at, dict(change) if change else None, chain, version
+        )
+        return one(await self._run(review.review, [await self._find(task_id)], verdict))
+
+    async def redrive(
+        self, signature: str, decision: str = "retry", *, note: str | None = None, at: float | None = None
+    ) -> list[Outcome]:
+        """The same decision for all dead letters that failed alike."""
+        verdict = Verdict(decision, check.text(note, "note"), at)
+        done: list[Outcome] = []
+        while page := await self._run(review.redrive, self.workspace, signature, verdict, REDRIVE_BATCH):
+            done += page
+            if len(page) < REDRIVE_BATCH:
+                break
+        return done
+
+    # -- the queue -------------------------------------------------------------------------------------------------
+
+    async def pause(self, type: str | None = None, *, reason: str | None = None) -> None:  # noqa: A002  # the task's word
+        """Hand out no more work, of one type or at all."""
+        await self._run(control.pause, self.workspace, type or WHOLE, check.text(reason, "reason"))
+
+    async def resume(self, type: str | None = None) -> bool:  # noqa: A002  # the task's word
+        """Hand out work again; False when it was not paused."""
+        return await self._run(control.resume, self.workspace, type or WHOLE)
+
+    async def purge(self, purge: Purge | Mapping[str, Any] | None = None, **fields: Any) -> int:
+        """Remove the tasks that match; how many went. At least one condition must be given."""
+        checked = check.read(fields if purge is None else purge, Purge, "purge")
+        if checked == Purge():
+            raise InputError("a purge needs at least one condition", where="purge")
+        unknown = [status for status in checked.status if status not in STORED]
+        if unknown:
+            raise InputError(f"there is no status {unknown[0]!r}", where="purge.status")
+        total, after = 0, None
+        while True:
+            count, after = await self._run(control.purge_page, self.workspace, checked, after)
+            total += count
+            if after is None:
+                return total
+
+    async def rebalance(self) -> list[Outcome]:
+        """Withdraw claims that loaded agents have not started, for idle ones to take."""
+        return await self._run(agents.rebalance, self.workspace)
+
+    async def set_agent_status(self, agent_id: str, status: str) -> None:
+        """active, draining, offline or failed."""
+        await self._run(agents.set_status, self.workspace, agent_id, status)
+
+    async def set_agent_budget(self, agent_id: str, remaining_usd: float | None) -> None:
+        """What the agent may still spend; None for no limit."""
+        await self._run(agents.set_budget, self.workspace, agent_id, remaining_usd)
+
+    # -- settings --------------------------------------------------------------------------------------------------
+
+    async def settings(self, type: str | None = None) -> list[InForce]:  # noqa: A002  # the task's word
+        """Every setting in force, and where it comes from."""
+        resolver = await self._engine.book.get(self._engine.store, self.workspace)
+        return resolver.in_force(type)
+
+    async def set_setting(self, key: str, value: Any, type: str | None = None) -> list[InForce]:  # noqa: A002
+        """Change one setting for the workspace or a type; in force at once, recorded as an event."""
+        return await self._change_setting(key, value, type, unset=False)
+
+    async def unset_setting(self, key: str, type: str | None = None) -> list[InForce]:  # noqa: A002
+        """Let the level above decide again."""
+        return await self._change_setting(key, None, type, unset=True)
+
+    async def _change_setting(self, key: str, value: Any, type_: str | None, *, unset: bool) -> list[InForce]:
+        try:
+            return await self._run(
+                control.change_setting, self.workspace, type_ or "", key, value, unset=unset
+            )
+        finally:
+            self._engine.book.forget(self.workspace)
+
+    async def use_profile(self, profile: str) -> None:
+        """Choose the profile of this workspace."""
+        try:
+            await self._run(control.use_profile, self.workspace, profile)
+        finally:
+            self._engine.book.forget(self.workspace)

@@ -1,0 +1,92 @@
+"""Finds the tasks that a new task depends on, and locks them against finishing while it is being added."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from shiftwork.core import ids
+from shiftwork.core.states import State
+from shiftwork.queue.engine import Engine
+from shiftwork.store.store import Tx
+
+
+class Parent(NamedTuple):
+    """A dependency: the root of its lineage, and how its newest row stands."""
+
+    root: str
+    status: str
+    missing: bool = False
+
+
+async def resolve(
+    tx: Tx, engine: Engine, workspace: str, references: Mapping[str, str], new: Collection[str]
+) -> dict[str, Parent]:
+    """The parents behind these references, by the name they were asked for. Unknown ones are not in the answer."""
+    uuids = await _uuids(tx, workspace, references)
+    inside = {name: Parent(uuid, State.PENDING) for name, uuid in uuids.items() if uuid in new}
+    outside = {name: uuid for name, uuid in uuids.items() if uuid not in new}
+    roots = await _lock(tx, sorted(set(outside.values())))
+    states = await _states(tx, workspace, sorted({*roots.values(), *outside.values()}))
+    found = {
+        name: states[roots.get(uuid, uuid)]
+        for name, uuid in outside.items()
+        if roots.get(uuid, uuid) in states
+    }
+    return {**inside, **found}
+
+
+async def _uuids(tx: Tx, workspace: str, references: Mapping[str, str]) -> dict[str, str]:
+    """Ids in either written form, and names that callers gave."""
+    parsed = {name: ids.parse(reference) for name, reference in references.items()}
+    named = sorted({references[name] for name, uuid in parsed.items() if uuid is None})
+    given: dict[str, str] = {}
+    if named:
+        for row in await tx.all("find_names", items=[(name,) for name in named], workspace=workspace):
+            given[row["name"]] = row["task_id"]
+    found = {name: uuid or given.get(references[name]) for name, uuid in parsed.items()}
+    return {name: uuid for name, uuid in found.items() if uuid is not None}
+
+
+async def _lock(tx: Tx, uuids: Sequence[str]) -> dict[str, str]:
+    """Share locks in id order; their states are read by a second statement, with a snapshot taken after the wait."""
+    if not uuids:
+        return {}
+    rows = await tx.all("lock_parents", items=[(uuid,) for uuid in uuids])
+    roots = {row["id"]: row["root_id"] for row in rows}
+    further = sorted({root for root in roots.values()} - roots.keys())
+    if further:
+        await tx.all("lock_parents", items=[(root,) for root in further])
+    return roots
+
+
+async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Parent]:
+    if not uuids:
+        return {}
+    items = [(uuid,) for uuid in uuids]
+    live = await tx.all("lineage_states", items=items)
+    found = {
+        row["root_id"]: Parent(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace
+    }
+    left = [item for item in items if item[0] not in found]
+    for row in await tx.all("archived_states", items=left) if left else []:
+        if row["workspace"] == workspace:
+            found[row["id"]] = Parent(row["id"], row["status"])
+    return found
+
+
+async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[str]) -> dict[str, Parent]:
+    """Places for tasks that have not come yet. Whoever submits one meets us at its name."""
+    if not names:
+        return {}
+    fresh = dict(zip(names, engine.ids.make_many(tx.now, len(names)), strict=True))
+    wanted = {name: ids.parse(name) or fresh[name] for name in names}
+    stored = {name: ids.parse(name) or name for name in names}
+    await tx.insert("add_names", sorted((workspace, stored[name], wanted[name], False) for name in names))
+    rows = await tx.all("lock_names", items=sorted((stored[name],) for name in names), workspace=workspace)
+    by_name = {row["name"]: row for row in rows}
+    arrived = {name: by_name[stored[name]]["task_id"] for name in names if by_name[stored[name]]["known"]}
+    found = await resolve(tx, engine, workspace, arrived, ()) if arrived else {}
+    for name in names:
+        found.setdefault(name, Parent(by_name[stored[name]]["task_id"], State.PENDING, missing=True))
+    return found

@@ -1,0 +1,68 @@
+"""Claims that wait for work: parked, and woken when a lane they may take gets some."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from shiftwork.store.store import Store
+
+MayTake = Callable[[int], bool]
+
+
+class Waiter:
+    """One parked claim; it knows which lanes it may take."""
+
+    def __init__(self, may_take: MayTake) -> None:
+        self.may_take = may_take
+        self.woken = asyncio.Event()
+        self.lanes: frozenset[int] = frozenset()
+
+
+class Parking:
+    """Wakes one claim per lane with news; it wakes the next once it has found some, so a burst is no stampede."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: OrderedDict[int, Waiter] = OrderedDict()
+        self._listener: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def park(self, may_take: MayTake) -> AsyncIterator[Waiter]:
+        waiter = Waiter(may_take)
+        self._waiters[id(waiter)] = waiter
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._listen())
+            await asyncio.sleep(0)
+        try:
+            yield waiter
+        finally:
+            self._waiters.pop(id(waiter), None)
+
+    async def _listen(self) -> None:
+        async with self._store.lane_wakes() as wakes:
+            async for lanes in wakes:
+                self.wake(lanes)
+
+    def wake(self, lanes: frozenset[int]) -> None:
+        """An empty set means that it is not known which lanes: then everybody looks."""
+        if not lanes:
+            for waiter in self._waiters.values():
+                waiter.woken.set()
+            return
+        for lane in lanes:
+            waiter = next(
+                (w for w in self._waiters.values() if not w.woken.is_set() and w.may_take(lane)), None
+            )
+            if waiter is not None:
+                waiter.lanes |= {lane}
+                waiter.woken.set()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        for waiter in self._waiters.values():
+            waiter.woken.set()

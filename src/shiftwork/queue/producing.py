@@ -1,0 +1,62 @@
+"""What producers do: submit tasks, batches and DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shiftwork.core.errors import TooLarge
+from shiftwork.core.task import NewDag, NewTask, Submitted
+from shiftwork.queue import check
+from shiftwork.queue.handle import Handle
+from shiftwork.queue.prepare import Prepared, prepare
+from shiftwork.queue.submit import DagFields, ceiling, submit
+
+Fields = NewTask | Mapping[str, Any]
+
+
+class Producing(Handle):
+    """Verbs that bring work in."""
+
+    async def submit(self, task: Fields | None = None, **fields: Any) -> Submitted:
+        """Submit one task, given as a `NewTask`, a mapping, or keyword arguments."""
+        prepared = (await self._prepare([fields if task is None else task]))[0]
+        if prepared.new.key is not None or prepared.new.dependencies:
+            return (await self._submit([prepared], DagFields()))[0]
+        answer: Submitted = await self._coalescer("submit", self._submit_lone).call(prepared)
+        return answer
+
+    async def submit_many(self, tasks: Sequence[Fields]) -> list[Submitted]:
+        """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`."""
+        return await self._submit(await self._prepare(tasks), DagFields())
+
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
+        """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG."""
+        fields = check.read(dag, NewDag, "dag")
+        together = DagFields(True, fields.title, fields.created_by, ceiling(fields.budget_ceiling_usd))
+        return await self._submit(await self._prepare(fields.tasks), together)
+
+    async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:
+        """Add tasks to an existing DAG."""
+        return await self._submit(await self._prepare(tasks), DagFields(join=self._find_dag(dag_id)))
+
+    async def _prepare(self, tasks: Sequence[Fields]) -> list[Prepared]:
+        resolver = await self._engine.book.get(self._engine.store, self.workspace)
+        most = resolver.settings().limits.batch
+        if len(tasks) > most:
+            raise TooLarge(f"{len(tasks)} tasks in one batch, at most {most}", where="tasks")
+        alone = len(tasks) == 1
+        prepared = []
+        for place, task in enumerate(tasks):
+            where = "task" if alone else f"tasks[{place}]"
+            prepared.append(prepare(check.read(task, NewTask, where), self.workspace, resolver, where))
+        return prepared
+
+    async def _submit_lone(self, batch: Sequence[Prepared]) -> list[Submitted]:
+        return await self._submit(batch, DagFields())
+
+    async def _submit(self, batch: Sequence[Prepared], dag: DagFields) -> list[Submitted]:
+        if not batch:
+            return []
+        lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})
+        return await self._run(submit, self.workspace, batch, lanes, dag)

@@ -1,0 +1,78 @@
+"""The queue as a program holds it: opened on a store, spoken to in one workspace by one caller."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+from shiftwork.core.errors import InputError
+from shiftwork.queue.book import check_workspace
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.handle import Shared
+from shiftwork.queue.operating import Operating
+from shiftwork.queue.producing import Producing
+from shiftwork.queue.reading import Reading
+from shiftwork.queue.working import Working
+from shiftwork.store.opening import open_store
+from shiftwork.store.store import Clock
+
+
+class Queue(Producing, Working, Operating, Reading):
+    """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
+
+    @classmethod
+    async def open(
+        cls,
+        url: str = "sqlite:///shiftwork.db",
+        *,
+        workspace: str = "default",
+        profile: str = "standard",
+        actor: str = "system",
+        clock: Clock | None = None,
+        seed: int | None = None,
+        migrate: bool = True,
+        **options: Any,
+    ) -> Queue:
+        """Open the queue at `sqlite:///path` or `postgresql://…`, making its schema where it does not exist."""
+        store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
+        engine = Engine(store, profile, seed)
+        queue = cls(Shared(engine), check_workspace(workspace), Caller(actor))
+        await store.run(lambda tx: tx.run("add_workspace", name=workspace, profile=profile, now=tx.now))
+        return queue
+
+    @property
+    def url(self) -> str:
+        return self._engine.store.url
+
+    @property
+    def engine(self) -> Engine:
+        """For duties and doors; programs need it not."""
+        return self._engine
+
+    def now(self) -> float:
+        """The store's time: the same for every process of the fleet."""
+        return self._engine.store.now()
+
+    def in_workspace(self, name: str) -> Queue:
+        """The same queue, another workspace."""
+        return Queue(self._shared, check_workspace(name), self.caller)
+
+    def as_caller(self, actor: str, request_id: str | None = None) -> Queue:
+        """The same queue, spoken to by somebody else: `human:ada`, `agent:coder-1`, `cron:nightly`."""
+        if not actor:
+            raise InputError("an actor must have a name", where="actor")
+        return Queue(self._shared, self.workspace, Caller(actor, request_id))
+
+    async def close(self) -> None:
+        """Answer what is under way, then close the store."""
+        await self._shared.parking.close()
+        await self._engine.store.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self.close())

@@ -1,0 +1,405 @@
+"""Reading: tasks, DAGs, results and history as a person or a program wants them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core import graph, ids
+from shiftwork.core.errors import NotFound
+from shiftwork.core.events import names
+from shiftwork.core.settings import Settings
+from shiftwork.core.states import FINAL, State
+from shiftwork.core.task import Claim, Dag, Failed, Result, Task, dollars
+from shiftwork.policy import rank, retry
+from shiftwork.queue.engine import Engine
+from shiftwork.queue.rows import TaskRow, load
+from shiftwork.queue.work import own_settings
+from shiftwork.store.store import Row, Tx
+
+
+class Around(NamedTuple):
+    """What stands about a task in other tables."""
+
+    dependencies: Sequence[Row] = ()
+    attempts: Sequence[Row] = ()
+    letters: Sequence[Row] = ()
+    tags: Sequence[str] | None = None
+    progress: Row | None = None
+    beat_at: float | None = None
+
+
+async def find(tx: Tx, workspace: str, reference: str) -> str:
+    """The UUID of a task named by either written form of its id, or by the caller's own name for it."""
+    if uuid := ids.parse(reference):
+        return uuid
+    named = await tx.all("find_names", items=[(reference,)], workspace=workspace)
+    if named and named[0]["known"]:
+        return str(named[0]["task_id"])
+    archived = await tx.one("find_archived_name", workspace=workspace, name=reference)
+    if archived is not None:
+        return str(archived["id"])
+    raise NotFound(f"there is no task {reference!r}", task_id=reference)
+
+
+async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) -> list[Task]:
+    """Whole tasks, in the order asked for; those of other workspaces do not exist here."""
+    items = [(uuid,) for uuid in uuids]
+    if not items:
+        return []
+    rows = [load(row) for row in await tx.all("read_tasks", items=items) if row["workspace"] == workspace]
+    bodies = {
+        row["task_id"]: msgspec.json.decode(row["body"]) for row in await tx.all("read_bodies", items=items)
+    }
+    around = await _around(tx, rows)
+    resolver = await engine.book.of(tx, workspace)
+    built = {}
+    for row in rows:
+        body = bodies[row.id]
+        settings = resolver.settings(row.type, own_settings(body) if row.own_settings else None)
+        built[row.id] = build(row, body, settings, tx.now, around[row.id])
+    for uuid in uuids:
+        if uuid not in built and (old := await _archived(tx, workspace, uuid)):
+            built[uuid] = old
+    return [built[uuid] for uuid in uuids if uuid in built]
+
+
+async def _archived(tx: Tx, workspace: str, uuid: str) -> Task | None:
+    row = await tx.one("read_archive", id=uuid)
+    if row is None or row["workspace"] != workspace:
+        return None
+    return msgspec.json.decode(row["task"], type=Task)
+
+
+async def _around(tx: Tx, rows: Sequence[TaskRow]) -> dict[str, Around]:
+    items = [(row.id,) for row in rows]
+    roots = [(root,) for root in sorted({row.root_id for row in rows})]
+    if not items:
+        return {}
+    edges = _grouped(await tx.all("edges_of", items=roots), "child")
+    attempts = _grouped(await tx.all("read_attempts", items=items), "task_id")
+    letters = _grouped(await tx.all("letters_of", items=items), "task_id")
+    tags = _grouped(await tx.all("tags_of", items=items), "task_id")
+    progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)}
+    beats = {}
+    for row in rows:
+        if row.runtime_id is not None:
+            runtime = await tx.one("read_runtime", workspace=row.workspace, id=row.runtime_id)
+            beats[row.id] = runtime["beat_at"] if runtime else None
+    return {
+        row.id: Around(
+            edges[row.root_id],
+            attempts[row.id],
+            letters[row.id],
+            [tag["tag"] for tag in tags[row.id]],
+            progress.get(row.id),
+            beats.get(row.id),
+        )
+        for row in rows
+    }
+
+
+def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row[column]].append(row)
+    return groups
+
+
+def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, around: Around) -> Task:
+    """One task with everything that is computed from it as of now."""
+    parts = rank.parts(row.rank_facts(), settings, now)
+    failures = _failures(row, around)
+    spec = _spec(body, row.attempts)
+    result = _result(row, around)
+    last = around.letters[-1] if around.letters else None
+    return Task(
+        id=ids.show_task(row.id),
+        workspace_id=row.workspace,
+        type=row.type,
+        status=row.status,
+        priority=row.priority,
+        dag_id=ids.show_dag(row.dag_id),
+        root_task_id=ids.show_task(row.root_id),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        version=row.version,
+        fence=row.fence,
+        round=row.round,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        claim=_claim(row, settings, around),
+        retry=msgspec.to_builtins(settings.retry),
+        title=body.get("title"),
+        tool_name=body.get("tool_name"),
+        payload=body.get("payload", {}),
+        spec=spec,
+        output=_output(body, result),
+        priority_boost_per_minute=row.boost,
+        deadline=row.deadline,
+        effective_priority=parts.effective,
+        priority_parts={
+            name: getattr(parts, name)
+            for name in ("base", "age", "deadline", "dependency", "escalation", "percentage", "type")
+        },
+        priority_tier=parts.tier,
+        age_minutes=parts.age_minutes,
+        dependencies=[ids.show_task(edge["parent"]) for edge in around.dependencies],
+        blocked_by=[ids.show_task(edge["parent"]) for edge in around.dependencies if not edge["satisfied"]],
+        blocked=row.blocked_reason is not None,
+        blocked_reason=row.blocked_reason,
+        hold=row.hold,
+        external_id=row.external_id,
+        idempotency_key=row.idempotency_key,
+        parent_id=_shown(row.parent_id),
+        retry_of=_shown(row.retry_of),
+        rerun_of=_shown(row.rerun_of),
+        superseded_by=_shown(row.newest_id) if row.newest_id != row.id else None,
+        target_agent_id=row.target_agent_id,
+        issue_id=row.issue_id,
+        trigger_type=row.trigger_type,
+        trigger_comment_id=body.get("trigger_comment_id"),
+        trigger_summary=body.get("trigger_summary"),
+        session_id=row.session_id,
+        work_dir=row.work_dir,
+        force_fresh_session=bool(row.force_fresh_session),
+        tags=list(around.tags) if around.tags is not None else body.get("tags", []),
+        created_by=body.get("created_by"),
+        timeout_sec=row.timeout_sec,
+        delivery=settings.delivery,
+        estimated_cost_usd=None if row.cost_limit is None else dollars(row.cost_limit),
+        progress=msgspec.json.decode(around.progress["value"]) if around.progress else None,
+        available_at=row.available_at,
+        started_at=row.started_at,
+        completed_at=row.finished_at if row.status == State.COMPLETED else None,
+        cancelled_at=row.finished_at if row.status == State.CANCELLED else None,
+        finished_at=row.finished_at
+        or (last["dead_lettered_at"] if last and row.status == State.DEAD_LETTERED else None),
+        failed_at=failures[-1].at if failures else None,
+        dead_lettered_at=last["dead_lettered_at"] if last and row.status == State.DEAD_LETTERED else None,
+        cancel_reason=row.cancel_reason,
+        failure_reason=row.failure_reason,
+        last_error=failures[-1].error if failures else None,
+        failure_history=failures,
+        poison_pill=bool(last["poison_pill"]) if last else False,
+        result=result,
+        cost_usd=dollars(row.cost + row.attempt_cost),
+        tokens_used={"input": row.tokens_in, "output": row.tokens_out},
+        settings=body.get("settings"),
+    )
+
+
+def _shown(uuid: str | None) -> str | None:
+    return None if uuid is None else ids.show_task(uuid)
+
+
+def _spec(body: dict[str, Any], failures: int) -> dict[str, Any] | None:
+    """The spec as the next attempt gets it: from the second failure on with the fallback models."""
+    spec = body.get("spec")
+    if not spec or not spec.get("constraints"):
+        return spec
+    constraints = dict(spec["constraints"])
+    models = retry.models(
+        constraints.get("model_preferences", ()), constraints.get("fallback_models", ()), failures
+    )
+    if models:
+        constraints["model_preferences"] = list(models)
+    return {**spec, "constraints": constraints}
+
+
+def _claim(row: TaskRow, settings: Settings, around: Around) -> Claim:
+    beats = [
+        at
+        for at in (row.heartbeat_at, around.beat_at)
+        if at is not None and row.claimed_at is not None and at >= row.claimed_at
+    ]
+    return Claim(
+        agent_id=row.agent_id,
+        runtime_id=row.runtime_id,
+        claimed_at=row.claimed_at if row.held else None,
+        heartbeat_at=max(beats, default=None) if row.held else None,
+        heartbeat_interval_sec=settings.heartbeat_interval_sec,
+        assignment_id=ids.token(ids.show_task(row.id), row.fence) if row.held else None,
+        ack_required_by=row.ack_by,
+        execution_deadline=row.run_until,
+    )
+
+
+def _output(body: dict[str, Any], result: Result | None) -> dict[str, Any] | None:
+    """The output's specification, filled with what was handed in."""
+    output = body.get("output")
+    if output is None and (result is None or result.status != "success"):
+        return None
+    done = result is not None and result.status == "success"
+    return {
+        "type": None,
+        "validation": "none",
+        "validation_schema": None,
+        **(output or {}),
+        "data": result.data if done and result else None,
+        "artifacts": result.artifacts if done and result else [],
+    }
+
+
+def _failures(row: TaskRow, around: Around) -> list[Failed]:
+    """Every failed attempt, numbered through all rounds."""
+    failed = [attempt for attempt in around.attempts if attempt["outcome"] == "failed"]
+    return [
+        Failed(
+            attempt=number,
+            agent=attempt["agent_id"],
+            reason=attempt["reason"],
+            error=attempt["error"] or attempt["reason"],
+            duration_sec=attempt["ended_at"] - (attempt["started_at"] or attempt["claimed_at"]),
+            cost_usd=dollars(attempt["cost"]),
+            at=attempt["ended_at"],
+            note=attempt["note"],
+        )
+        for number, attempt in enumerate(failed, 1)
+    ]
+
+
+def _result(row: TaskRow, around: Around) -> Result | None:
+    """What the task came to, or what its last attempt handed in."""
+    ended = [a for a in around.attempts if a["outcome"] in {"completed", "failed"}]
+    if not ended:
+        return None
+    attempt = ended[-1]
+    handed = msgspec.json.decode(attempt["result"]) if attempt["result"] else {}
+    success = attempt["outcome"] == "completed"
+    final = success or row.status in {State.DEAD_LETTERED, State.FAILED}
+    return Result(
+        task_id=ids.show_task(row.id),
+        status=("success" if success else "failed") if final else None,
+        data=handed.get("data"),
+        text=handed.get("text"),
+        artifacts=handed.get("artifacts") or [],
+        decision_report=handed.get("decision_report"),
+        error=None if success else attempt["error"] or attempt["reason"],
+        reason=attempt["reason"],
+        execution_time_sec=attempt["ended_at"] - (attempt["started_at"] or attempt["claimed_at"]),
+        worker_id=attempt["agent_id"],
+        completed_at=attempt["ended_at"] if final else None,
+    )
+
+
+# -- DAGs --------------------------------------------------------------------------------------------------------
+
+
+async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
+    """A DAG with its shape and counts; a row that has a successor counts as its newest."""
+    stored = await tx.one("read_dag", id=uuid)
+    rows = await tx.all("tasks_of_dag", dag=uuid)
+    if not rows or (stored is not None and stored["workspace"] != workspace):
+        raise NotFound(f"there is no DAG {ids.show_dag(uuid)}", dag_id=ids.show_dag(uuid))
+    newest = {row["newest_id"] for row in rows if row["newest_id"]}
+    old = {row["root_id"] for row in rows if row["root_id"] != row["id"]}
+    counted = [
+        row for row in rows if row["id"] in newest or (row["id"] == row["root_id"] and row["id"] not in old)
+    ]
+    edges = await tx.all("edges_of_dag", dag=uuid)
+    shape = _shape(rows, edges)
+    counts = Counter(row["status"] for row in counted)
+    info = await _dag_info(tx, uuid, stored)
+    return Dag(
+        id=ids.show_dag(uuid),
+        workspace_id=workspace,
+        status=_dag_status(stored, counted, rows),
+        tasks=[ids.show_task(row["id"]) for row in rows],
+        roots=[ids.show_task(i) for i in graph.roots(shape)],
+        leaves=[ids.show_task(i) for i in graph.leaves(shape)],
+        counts=dict(counts),
+        done=sum(1 for row in counted if row["status"] in FINAL),
+        total=len(counted),
+        spent_usd=dollars(sum(row["cost"] + row["attempt_cost"] for row in rows)),
+        **info,
+    )
+
+
+def _shape(rows: Sequence[Row], edges: Sequence[Row]) -> dict[str, list[str]]:
+    inside = {row["id"] for row in rows if row["id"] == row["root_id"]}
+    shape: dict[str, list[str]] = {node: [] for node in sorted(inside)}
+    for edge in edges:
+        if edge["parent"] in inside:
+            shape[edge["child"]].append(edge["parent"])
+    return shape
+
+
+async def _dag_info(tx: Tx, uuid: str, stored: Row | None) -> dict[str, Any]:
+    if stored is not None:
+        ceiling = stored["budget_ceiling"]
+        return {
+            "title": stored["title"],
+            "created_by": stored["created_by"],
+            "budget_ceiling_usd": None if ceiling is None else dollars(ceiling),
+            "created_at": stored["created_at"],
+            "finished_at": stored["finished_at"],
+        }
+    root = await tx.one("read_tasks", items=[(uuid,)])
+    body = await tx.one("read_bodies", items=[(uuid,)])
+    fields = msgspec.json.decode(body["body"]) if body else {}
+    return {
+        "title": fields.get("title"),
+        "created_by": fields.get("created_by"),
+        "budget_ceiling_usd": None,
+        "created_at": root["created_at"] if root else 0.0,
+        "finished_at": root["finished_at"] if root else None,
+    }
+
+
+def _dag_status(stored: Row | None, counted: Sequence[Row], rows: Sequence[Row]) -> Any:
+    if stored is not None and stored["status"] != "open":
+        return stored["status"]
+    if stored is None:
+        ended = {
+            "completed": "completed",
+            "cancelled": "cancelled",
+            "dead_lettered": "failed",
+            "failed": "failed",
+        }
+        if status := ended.get(counted[0]["status"]):
+            return status
+    return "running" if any(row["fence"] > 0 for row in rows) else "pending"
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change as a subscriber sees it; `names` are the events it stands for."""
+
+    seq: int
+    at: float
+    workspace_id: str
+    task_id: str | None
+    dag_id: str | None
+    verb: str
+    names: list[str]
+    path: list[str]
+    actor: str
+    request_id: str | None
+    fence: int | None
+    reason: str | None
+    data: dict[str, Any] | None
+
+
+def event(row: Row) -> Event:
+    data = msgspec.json.decode(row["data"]) if row["data"] else None
+    return Event(
+        seq=row["seq"],
+        at=row["at"],
+        workspace_id=row["workspace"],
+        task_id=_shown(row["task_id"]),
+        dag_id=None if row["dag_id"] is None else ids.show_dag(row["dag_id"]),
+        verb=row["verb"],
+        names=names(row["verb"], row["path"], data),
+        path=row["path"].split(">") if row["path"] else [],
+        actor=row["actor"],
+        request_id=row["request_id"],
+        fence=row["fence"],
+        reason=row["reason"],
+        data=data,
+    )

@@ -1,0 +1,163 @@
+"""Dead letters: what a person decides about them, one by one or all that failed alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+from shiftwork.core import ids
+from shiftwork.core.errors import InputError, NotFound, ShiftworkError, WrongState
+from shiftwork.core.states import SETTLED, State
+from shiftwork.core.task import NewTask
+from shiftwork.queue import check, consequences
+from shiftwork.queue.change import check_version
+from shiftwork.queue.claims import Outcome
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.prepare import prepare
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import read_body, relane
+from shiftwork.queue.work import Work, as_json
+from shiftwork.store.store import Tx
+
+Decision = Literal["retry", "retry_later", "modify_and_retry", "cancel", "abandon", "delete", "escalate"]
+DECISIONS: tuple[str, ...] = get_args(Decision)
+_LEAVES = frozenset({"retry", "retry_later", "modify_and_retry", "cancel"})
+
+
+class Verdict(NamedTuple):
+    """A person's decision about dead letters."""
+
+    decision: str
+    note: str | None = None
+    at: float | None = None
+    """When to try again, for `retry_later`."""
+    change: dict[str, Any] | None = None
+    """Fields of the task to be replaced, for `modify_and_retry`."""
+    chain: bool = False
+    """Bring back the dependents that were cancelled because of it, too."""
+    version: int | None = None
+
+
+def check_verdict(verdict: Verdict) -> None:
+    if verdict.decision not in DECISIONS:
+        raise InputError(f"{verdict.decision!r} is not one of {', '.join(DECISIONS)}", where="decision")
+    if verdict.decision == "modify_and_retry" and not verdict.change:
+        raise InputError("modify_and_retry needs the fields to change", where="change")
+    if verdict.decision == "retry_later" and verdict.at is None:
+        raise InputError("retry_later needs a time", where="at")
+
+
+async def review(
+    tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], verdict: Verdict
+) -> list[Outcome]:
+    """Carry out the decision on each task, and record who decided it and why."""
+    check_verdict(verdict)
+    work = Work(tx, engine, caller)
+    found = {row.id: row for row in await work.lock(sorted(task_ids))}
+    outcomes = []
+    for task_id in task_ids:
+        row = found.get(task_id)
+        error = _refusal(work, row, task_id, verdict)
+        if error is None and row is not None:
+            await _carry_out(work, row, verdict)
+            outcomes.append(Outcome(ids.show_task(task_id), row.status))
+        else:
+            outcomes.append(Outcome(ids.show_task(task_id), error=error))
+    await work.save()
+    return outcomes
+
+
+def _refusal(work: Work, row: TaskRow | None, task_id: str, verdict: Verdict) -> ShiftworkError | None:
+    shown = ids.show_task(task_id)
+    if row is None:
+        return NotFound(f"there is no task {shown}", task_id=shown)
+    if row.status not in SETTLED or work.rows[row.root_id].newest_id not in {None, row.id}:
+        return WrongState(
+            f"task {shown} is {row.status}, not a dead letter", task_id=shown, status=row.status
+        )
+    return check_version(work.engine, row, verdict.version)
+
+
+async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
+    round_ = row.round
+    change = as_json(verdict.change) if verdict.change else None
+    await work.tx.insert(
+        "insert_reviews",
+        [(row.id, round_, work.now, work.caller.actor, verdict.decision, verdict.note, change)],
+    )
+    letter = (row.id, round_, verdict.decision, verdict.decision != "escalate", verdict.decision == "delete")
+    await work.tx.run("review_letters", items=[letter])
+    if verdict.decision == "modify_and_retry":
+        await _modify(work, row, verdict.change or {})
+    path = await _leave(work, row, verdict) if verdict.decision in _LEAVES else None
+    work.tell(
+        row, "reviewed", path, reason=verdict.note, data={"decision": verdict.decision, "round": round_}
+    )
+    if verdict.decision == "cancel":
+        await consequences.cancel_dependents(work, {row.root_id})
+    if verdict.chain:
+        await _revive_chain(work, {row.root_id})
+
+
+async def _leave(work: Work, row: TaskRow, verdict: Verdict) -> str:
+    if verdict.decision == "cancel":
+        path = work.move(row, "cancel")
+        row.cancel_reason = verdict.note or "cancelled on review"
+        return path
+    settings = (await work.settings([row]))[row.id]
+    row.round += 1
+    row.attempts = row.reclaims = row.rate_limits = 0
+    row.failure_reason = None
+    if row.own_settings or verdict.decision == "modify_and_retry":
+        await relane(work, row)
+    if verdict.decision == "retry_later":
+        row.available_at = verdict.at
+        return work.move(row, "review_later")
+    if row.waiting:
+        return work.move(row, "review_block")
+    path = work.move(row, "review_retry")
+    work.arrive(row, settings)
+    return path
+
+
+async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
+    """Replace fields of the body; the result must be a task that could be submitted."""
+    body = {**await read_body(work.tx, row.id), **change}
+    new = check.read(body, NewTask, "change")
+    if set(change) & {"id", "key", "dependencies"}:
+        raise InputError(
+            "id and dependencies cannot be changed here", where="change", mend="Use update for dependencies."
+        )
+    if new.type != row.type:
+        raise InputError("the type of a task cannot be changed", where="change.type")
+    prepared = prepare(new, row.workspace, await work.engine.book.of(work.tx, row.workspace), "change")
+    await work.tx.run("save_bodies", items=[(row.id, prepared.body)])
+    row.priority, row.deadline, row.timeout_sec = float(new.priority), new.deadline, prepared.timeout_sec
+    row.cost_limit = prepared.cost_limit
+    row.max_attempts = new.max_attempts or prepared.settings.max_attempts
+
+
+async def _revive_chain(work: Work, roots: set[str]) -> None:
+    """Dependents that were cancelled because of these wait again, and so on down."""
+    while roots:
+        edges = await work.tx.all("open_children", items=[(root,) for root in sorted(roots)])
+        children = sorted({edge["child"] for edge in edges})
+        roots = set()
+        for row in await work.lock(children):
+            if row.status != State.CANCELLED or not (row.cancel_reason or "").startswith(
+                ("Dependency ", "Parent ")
+            ):
+                continue
+            row.round += 1
+            row.cancel_reason = row.failure_reason = None
+            path = work.move(row, "revive")
+            work.tell(row, "reviewed", path, data={"decision": "retry_chain", "round": row.round})
+            roots.add(row.root_id)
+
+
+async def redrive(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, signature: str, verdict: Verdict, count: int
+) -> list[Outcome]:
+    """The same decision for all open dead letters that failed alike, a bounded number at a time."""
+    rows = await tx.all("letters_by_signature", workspace=workspace, signature=signature, count=count)
+    return await review(tx, engine, caller, [row["task_id"] for row in rows], verdict)

@@ -1,0 +1,90 @@
+"""Subtasks: added to the running task's own DAG, with the parent going on or waiting for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound
+from shiftwork.core.states import State
+from shiftwork.core.task import Submitted
+from shiftwork.queue.claims import Token, refusal
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.parents import resolve
+from shiftwork.queue.prepare import Prepared
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import DagFields, Origin, refuse_outer_cycle, submit
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Tx
+
+
+async def spawn(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    token: Token,
+    batch: Sequence[Prepared],
+    lanes: Mapping[Any, int],
+    *,
+    wait: bool,
+) -> list[Submitted]:
+    """Add subtasks under a live claim. With `wait` the parent gives its slot back until they are done."""
+    work = Work(tx, engine, caller)
+    row = await _claimed(work, token, need_running=wait)
+    dag = DagFields(join=row.dag_id)
+    origin = Origin("spawned", row.id)
+    made = await submit(tx, engine, caller, row.workspace, batch, lanes, dag, origin, work)
+    children = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
+    # A child that waits for its own parent would never run, whether or not the parent waits for it.
+    await tx.take_turn(f"edges:{row.workspace}")
+    await refuse_outer_cycle(work, {row.root_id: children})
+    if wait:
+        await _park(work, row, children)
+    await work.save()
+    return made
+
+
+async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str]) -> str:
+    """Give the slot back until these tasks are done."""
+    work = Work(tx, engine, caller)
+    row = await _claimed(work, token, need_running=True)
+    found = await resolve(tx, engine, row.workspace, {name: name for name in references}, ())
+    unknown = [name for name in references if name not in found]
+    if unknown:
+        raise NotFound(f"there is no task {unknown[0]!r}", where="tasks")
+    await tx.take_turn(f"edges:{row.workspace}")
+    roots = [parent.root for parent in found.values()]
+    await refuse_outer_cycle(work, {row.root_id: roots})
+    await _park(work, row, roots)
+    await work.save()
+    return row.status
+
+
+async def _claimed(work: Work, token: Token, *, need_running: bool) -> TaskRow:
+    raw = await work.tx.all("lock_claims", items=[(token.id,)])
+    allowed = frozenset({"running"} if need_running else {"claimed", "running"})
+    if error := refusal(work.engine, token, raw[0] if raw else None, allowed):
+        raise error
+    return (await work.lock([token.id]))[0]
+
+
+async def _park(work: Work, row: TaskRow, roots: list[str]) -> None:
+    """The parent depends on these from now on; it comes back when the last one completes, and pays no attempt."""
+    states = {
+        s["root_id"]: s["status"]
+        for s in await work.tx.all("lineage_states", items=[(root,) for root in sorted(set(roots))])
+    }
+    pairs = [(row.root_id, root, states.get(root) == State.COMPLETED, True) for root in sorted(set(roots))]
+    await work.tx.insert("insert_edges", pairs)
+    counts = await work.tx.all("count_open_edges", items=[(row.root_id,)])
+    row.waiting = int(counts[0]["open"]) if counts else 0
+    fence = row.fence
+    settings = (await work.settings([row]))[row.id]
+    work.end_attempt(row, "waiting")
+    path = work.move(row, "wait") if row.waiting else work.move(row, "wait", "unblock")
+    if not row.waiting:
+        work.arrive(row, settings)
+    work.tell(
+        row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in sorted(set(roots))]}
+    )

@@ -1,0 +1,620 @@
+"""Submitting: one task, a batch or a DAG, all or nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core import graph, ids
+from shiftwork.core.errors import (
+    CircularDependency,
+    DuplicateTask,
+    IdInUse,
+    InputError,
+    NotFound,
+    UnknownDependency,
+)
+from shiftwork.core.states import FINAL, State, move, write_path
+from shiftwork.core.task import NewTask, Submitted, micros
+from shiftwork.policy import dedupe
+from shiftwork.queue import consequences, parents
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.parents import Parent
+from shiftwork.queue.prepare import Prepared, lane_of
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Tx
+
+_PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
+_PATH_PENDING = write_path(move(State.CREATED, "accept"))
+
+
+class DagFields(NamedTuple):
+    """What is said about a batch as a whole."""
+
+    together: bool = False
+    """One DAG for all, even where no edge joins them."""
+    title: str | None = None
+    created_by: str | None = None
+    budget_ceiling: int | None = None
+    join: str | None = None
+    """An existing DAG to be added to."""
+
+
+class Origin(NamedTuple):
+    """Where the tasks come from, for their rows and events."""
+
+    verb: str = "submitted"
+    parent_id: str | None = None
+
+
+class _Item(NamedTuple):
+    place: int
+    prepared: Prepared
+    id: str
+
+
+async def submit(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    workspace: str,
+    batch: Sequence[Prepared],
+    lanes: Mapping[Any, int],
+    dag: DagFields,
+    origin: Origin = Origin(),
+    work: Work | None = None,
+) -> list[Submitted]:
+    """Create the tasks of a batch that are new, answer with the existing ones for those that are not."""
+    own = work is None
+    work = work or Work(tx, engine, caller)
+    made = engine.ids.make_many(tx.now, len(batch))
+    items = [_Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
+    known: dict[int, Submitted] = {}
+    items = await _take_keys(work, workspace, items, known)
+    items = await _take_names(tx, workspace, items)
+    local = _local_keys(items, batch, known)
+    edges = await _edges(work, workspace, items, local)
+    _refuse_cycle(items, edges)
+    rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
+    await _inherit_fate(work, edges)
+    if own:
+        await work.save()
+    answers = {
+        i.place: Submitted(ids.show_task(r.id), r.status, False, i.prepared.new.key, ids.show_dag(r.dag_id))
+        for i, r in zip(items, rows, strict=True)
+    }
+    return [answers.get(place) or known[place] for place in range(len(batch))]
+
+
+# -- who is already there ----------------------------------------------------------------------------------------
+
+
+async def _take_keys(
+    work: Work, workspace: str, items: list[_Item], known: dict[int, Submitted]
+) -> list[_Item]:
+    """Take the idempotency keys; what somebody else has is a duplicate and leaves the batch."""
+    first: dict[str, _Item] = {}
+    twins: list[tuple[_Item, str]] = []
+    for item in items:
+        if (key := item.prepared.key) is not None and first.setdefault(key, item) is not item:
+            twins.append((item, first[key].id))
+    if not first:
+        return items
+    taken = sorted(
+        (workspace, key, i.id, dedupe.until(i.prepared.settings.idempotency, work.now))
+        for key, i in first.items()
+    )
+    await work.tx.run("take_keys", items=taken, now=work.now)
+    # A second statement: the first answers nothing about a key that another transaction took a moment ago.
+    holders = {
+        r["key"]: r for r in await work.tx.all("read_keys", items=[(workspace, key) for key in sorted(first)])
+    }
+    fresh = []
+    for item in items:
+        key = item.prepared.key
+        holder = holders.get(key) if key is not None else None
+        if holder is not None and holder["task_id"] != item.id:
+            is_twin = any(twin is item for twin, _ in twins) and holder["task_id"] == first[key or ""].id
+            status = State.READY.value if is_twin else holder["status"] or State.COMPLETED.value
+            known[item.place] = await _duplicate(work, item, holder["task_id"], status, merge=not is_twin)
+        else:
+            fresh.append(item)
+    return fresh
+
+
+async def _duplicate(work: Work, item: _Item, existing: str, status: str, *, merge: bool) -> Submitted:
+    settings = item.prepared.settings.idempotency
+    task_id = ids.show_task(existing)
+    work.engine.conflict("duplicate_task", key=item.prepared.key, task=task_id)
+    if settings.on_duplicate == "reject":
+        raise DuplicateTask(
+            f"task {task_id} has the idempotency key {item.prepared.key!r}",
+            where="idempotency_key",
+            task_id=task_id,
+        )
+    if settings.on_duplicate == "merge" and merge:
+        await _merge(work, item, existing)
+    return Submitted(task_id, status, duplicate=True, key=item.prepared.new.key)
+
+
+async def _merge(work: Work, item: _Item, existing: str) -> None:
+    """The existing task takes the more urgent priority and the tags of both, while nobody holds it."""
+    rows = await work.lock([existing])
+    if not rows or not dedupe.may_merge(rows[0].status):
+        return
+    row, new = rows[0], item.prepared.new
+    tags = [t["tag"] for t in await work.tx.all("tags_of", items=[(row.id,)])]
+    merged = dedupe.merge(
+        dedupe.Mergeable(row.priority, tuple(tags)), dedupe.Mergeable(new.priority, tuple(new.tags))
+    )
+    row.priority = merged.priority
+    await work.tx.insert(
+        "insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags]
+    )
+    work.touch(row)
+    if row.status == State.READY:
+        work.arrive(row, (await work.settings([row]))[row.id])
+    work.tell(row, "merged", data={"priority": row.priority, "tags": list(merged.tags)})
+
+
+async def _take_names(tx: Tx, workspace: str, items: list[_Item]) -> list[_Item]:
+    """Ids that callers chose: unique, and perhaps already awaited by somebody."""
+    named = {(i.prepared.name or i.id): i for i in items if i.prepared.name or i.prepared.uuid}
+    if not named:
+        return items
+    if len(named) < sum(1 for i in items if i.prepared.name or i.prepared.uuid):
+        raise IdInUse("two tasks of the batch have the same id", where="id")
+    await _refuse_used_ids(tx, items)
+    await tx.insert("add_names", [(workspace, name, named[name].id, True) for name in sorted(named)])
+    adopted: dict[str, str] = {}
+    for row in await tx.all("lock_names", items=[(name,) for name in sorted(named)], workspace=workspace):
+        item = named[row["name"]]
+        if row["known"] and row["task_id"] != item.id:
+            raise IdInUse(
+                f"a task with the id {row['name']!r} exists",
+                where="id",
+                task_id=ids.show_task(row["task_id"]),
+            )
+        if not row["known"]:
+            adopted[item.id] = row["task_id"]
+    if adopted:
+        await tx.take_turn(f"edges:{workspace}")
+        await tx.run("know_names", items=[(id_,) for id_ in sorted(adopted.values())])
+    return [i._replace(id=adopted.get(i.id, i.id)) for i in items]
+
+
+async def _refuse_used_ids(tx: Tx, items: list[_Item]) -> None:
+    given = sorted((i.id,) for i in items if i.prepared.uuid)
+    if not given:
+        return
+    used = await tx.all("names_in_use", items=given) or await tx.all("archived_states", items=given)
+    if used:
+        raise IdInUse(f"a task with the id {ids.show_task(used[0]['id'])} exists", where="id")
+
+
+# -- dependencies ------------------------------------------------------------------------------------------------
+
+
+def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, Submitted]) -> dict[str, str]:
+    """Local key -> id, of new tasks and of those that turned out to exist."""
+    local: dict[str, str] = {}
+    by_place = {item.place: item.id for item in items}
+    for place, prepared in enumerate(batch):
+        key = prepared.new.key
+        if key is None:
+            continue
+        if key in local:
+            raise InputError(f"two tasks of the batch have the key {key!r}", where="key")
+        existing = ids.parse(known[place].id) if place in known else None
+        local[key] = by_place.get(place) or existing or ""
+    return local
+
+
+async def _edges(
+    work: Work, workspace: str, items: list[_Item], local: dict[str, str]
+) -> dict[str, list[Parent]]:
+    """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
+    new = {item.id for item in items}
+    wanted: dict[str, list[str]] = {}
+    outside: dict[str, None] = {}
+    for item in items:
+        names = list(dict.fromkeys(item.prepared.new.dependencies))
+        wanted[item.id] = names
+        outside.update(dict.fromkeys(n for n in names if local.get(n) not in new))
+    references = {name: local.get(name) or name for name in outside}
+    may_wait = {n for i in items if i.prepared.settings.missing_dependency == "wait" for n in wanted[i.id]}
+    found = await parents.resolve(work.tx, work.engine, workspace, references, new)
+    missing = [name for name in outside if name not in found]
+    if refused := [name for name in missing if name not in may_wait]:
+        raise UnknownDependency(
+            f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies"
+        )
+    found.update(await parents.await_missing(work.tx, work.engine, workspace, missing))
+    return {
+        item.id: [found[n] if n in found else Parent(local[n], State.PENDING) for n in wanted[item.id]]
+        for item in items
+    }
+
+
+def _refuse_cycle(items: list[_Item], edges: dict[str, list[Parent]]) -> None:
+    if cycle := graph.find_cycle({child: [p.root for p in above] for child, above in edges.items()}):
+        keys = {item.id: item.prepared.new.key or ids.show_task(item.id) for item in items}
+        raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
+
+
+def raise_cycle(path: list[str]) -> None:
+    raise CircularDependency(
+        "Would create circular dependency", where="dependencies", cycle=path, path=" -> ".join(path)
+    )
+
+
+async def refuse_outer_cycle(work: Work, edges: Mapping[str, Sequence[str]]) -> None:
+    """New edges of tasks that somebody waits for already: does a way lead back?"""
+    start = sorted({parent for above in edges.values() for parent in above})
+    if not start:
+        return
+    ways = await work.tx.all("open_edges_above", items=[(id_,) for id_ in start])
+    whole: dict[str, list[str]] = defaultdict(list)
+    for way in ways:
+        whole[way["child"]].append(way["parent"])
+    for child, above in edges.items():
+        whole[child] += above
+    if cycle := graph.find_cycle(whole):
+        raise_cycle([ids.show_task(node) for node in cycle])
+
+
+async def _inherit_fate(work: Work, edges: dict[str, list[Parent]]) -> None:
+    """Dependencies that have ended already, without success, have the same effect as if they ended now."""
+    states = {parent.root: parent.status for above in edges.values() for parent in above}
+    cancelled = {root for root, status in states.items() if status == State.CANCELLED}
+    failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
+    if cancelled:
+        await consequences.cancel_dependents(work, cancelled)
+    if failed:
+        await consequences.fail_dependents(work, failed)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------
+
+
+async def _insert(
+    work: Work,
+    workspace: str,
+    items: list[_Item],
+    edges: dict[str, list[Parent]],
+    lanes: Mapping[Any, int],
+    dag: DagFields,
+    origin: Origin,
+) -> list[TaskRow]:
+    adopted = {i.id: [p.root for p in edges[i.id]] for i in items if i.prepared.uuid or i.prepared.name}
+    await refuse_outer_cycle(work, {c: a for c, a in adopted.items() if a})
+    dags = await _dags(work, workspace, items, edges, dag)
+    weights = (
+        graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
+    )
+    rows = []
+    for item in items:
+        open_ = sum(1 for p in edges[item.id] if p.status != State.COMPLETED)
+        row = _row(
+            work, workspace, item, open_, dags.get(item.id, item.id), origin, lanes[item.prepared.lane]
+        )
+        row.path_weight = weights.get(item.id, 0)
+        row.block_check_at = _block_check_at(item.prepared, edges[item.id], work.now)
+        row.place(item.prepared.settings, work.now)
+        rows.append(row)
+    await write_rows(work, rows, [item.prepared.body for item in items])
+    await _write_around(work, workspace, items, edges)
+    for item, row in zip(items, rows, strict=True):
+        _tell_created(work, row, origin.verb, item.prepared.new.created_by)
+        if row.dag_id != row.id:
+            work.count_in_dag(row.dag_id, None, row.status)
+    return rows
+
+
+async def _dags(
+    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]], dag: DagFields
+) -> dict[str, str]:
+    """The DAG of each task; a lone one is not in the answer. Rows of new DAGs are written here, empty."""
+    if dag.join is not None:
+        await join_dag(work, workspace, dag.join)
+        return {item.id: dag.join for item in items}
+    groups = [[item.id for item in items]] if dag.together else _components(edges)
+    made: dict[str, str] = {}
+    written = []
+    for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
+        written.append(
+            (
+                id_,
+                workspace,
+                dag.title,
+                dag.created_by or work.caller.actor,
+                "open",
+                0,
+                dag.budget_ceiling,
+                work.now,
+            )
+        )
+        made.update(dict.fromkeys(group, id_))
+    await work.tx.insert("insert_dags", written)
+    return made
+
+
+def _components(edges: dict[str, list[Parent]]) -> list[list[str]]:
+    """New tasks joined by edges among themselves, group by group."""
+    leader = {child: child for child in edges}
+
+    def find(node: str) -> str:
+        while leader[node] != node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    joined = False
+    for child, above in edges.items():
+        for parent in above:
+            if parent.root in leader:
+                leader[find(child)] = find(parent.root)
+                joined = True
+    if not joined:
+        return []
+    groups: dict[str, list[str]] = defaultdict(list)
+    for child in edges:
+        groups[find(child)].append(child)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
+    """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
+    if await work.tx.all("lock_dags", items=[(dag_id,)]):
+        return
+    rows = await work.tx.all("tasks_of_dag", dag=dag_id)
+    if not rows:
+        raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}", where="dag_id")
+    open_ = sum(1 for row in rows if row["status"] not in FINAL)
+    await work.tx.insert(
+        "insert_dags", [(dag_id, workspace, None, work.caller.actor, "open", open_, None, work.now)]
+    )
+
+
+def _row(
+    work: Work, workspace: str, item: _Item, waiting: int, dag_id: str, origin: Origin, lane: int
+) -> TaskRow:
+    new, settings, now = item.prepared.new, item.prepared.settings, work.now
+    return blank_row(
+        id=item.id,
+        workspace=workspace,
+        type=new.type,
+        status=(State.PENDING if waiting else State.READY).value,
+        lane=lane,
+        ordered_at=now,
+        priority=float(new.priority),
+        boost=item.prepared.boost,
+        deadline=new.deadline,
+        dag_id=dag_id,
+        root_id=item.id,
+        parent_id=origin.parent_id,
+        waiting=waiting,
+        max_attempts=new.max_attempts or settings.max_attempts,
+        timeout_sec=item.prepared.timeout_sec,
+        validation=new.output.validation if new.output and new.output.validation != "none" else None,
+        at_most_once=settings.delivery == "at_most_once",
+        own_settings=item.prepared.has_own_settings,
+        cost_limit=item.prepared.cost_limit,
+        external_id=item.prepared.name,
+        idempotency_key=item.prepared.key,
+        target_agent_id=new.target_agent_id,
+        issue_id=new.issue_id,
+        trigger_type=new.trigger_type,
+        session_id=new.session_id,
+        work_dir=new.work_dir,
+        force_fresh_session=new.force_fresh_session,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+_BLANK: dict[str, Any] = {
+    **dict.fromkeys((f.name for f in msgspec.structs.fields(TaskRow)), None),
+    **dict.fromkeys(
+        ("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0
+    ),
+    **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
+    **dict.fromkeys(("front", "at_most_once", "own_settings", "force_fresh_session"), False),
+    "round": 1,
+    "version": 1,
+    "rank": 0.0,
+}
+
+
+def blank_row(**fields: Any) -> TaskRow:
+    return TaskRow(**{**_BLANK, **fields})
+
+
+def _block_check_at(prepared: Prepared, above: list[Parent], now: float) -> float | None:
+    """When to look whether a dependency is still missing."""
+    settings = prepared.settings
+    if settings.dependency_wait_sec is None:
+        return None
+    all_count = settings.dependency_wait_applies_to == "all"
+    waits = any(p.status != State.COMPLETED and (all_count or p.missing) for p in above)
+    return now + settings.dependency_wait_sec if waits else None
+
+
+async def write_rows(work: Work, rows: Sequence[TaskRow], bodies: Sequence[str]) -> None:
+    await work.tx.insert("insert_tasks", [_to_insert(row) for row in rows])
+    await work.tx.insert("insert_bodies", [(row.id, body) for row, body in zip(rows, bodies, strict=True)])
+    for row in rows:
+        if row.status == State.READY:
+            work.tx.wake(row.lane)
+
+
+def _to_insert(r: TaskRow) -> tuple[Any, ...]:
+    """In the column order of the statement `insert_tasks`."""
+    return (
+        (
+            r.id,
+            r.workspace,
+            r.type,
+            r.status,
+            r.hold,
+            r.lane,
+            r.rank,
+            r.ordered_at,
+            r.rerank_at,
+            r.priority,
+            r.boost,
+        )
+        + (
+            r.deadline,
+            r.path_weight,
+            r.dag_id,
+            r.root_id,
+            r.parent_id,
+            r.retry_of,
+            r.rerun_of,
+            r.waiting,
+            r.block_check_at,
+        )
+        + (
+            r.attempts,
+            r.max_attempts,
+            r.available_at,
+            r.last_agent_id,
+            r.last_runtime_id,
+            r.timeout_sec,
+            r.validation,
+        )
+        + (
+            r.at_most_once,
+            r.own_settings,
+            r.cost_limit,
+            r.external_id,
+            r.idempotency_key,
+            r.target_agent_id,
+            r.issue_id,
+        )
+        + (r.trigger_type, r.session_id, r.work_dir, r.force_fresh_session, r.created_at, r.updated_at)
+    )
+
+
+async def _write_around(
+    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]]
+) -> None:
+    """Edges and tags of new tasks."""
+    pairs = [
+        (child, p.root, p.status == State.COMPLETED, False) for child, above in edges.items() for p in above
+    ]
+    await work.tx.insert("insert_edges", sorted(pairs))
+    tags = [(workspace, tag, item.id) for item in items for tag in dict.fromkeys(item.prepared.new.tags)]
+    await work.tx.insert("insert_tags", tags)
+
+
+def _tell_created(work: Work, row: TaskRow, verb: str, created_by: str | None) -> None:
+    path = _PATH_READY if row.status == State.READY else _PATH_PENDING
+    work.add_event(
+        [work.now, row.workspace, row.id, row.dag_id, verb, path, created_by or work.caller.actor]
+        + [work.caller.request_id, None, None, None]
+    )
+
+
+# -- rows made from rows -----------------------------------------------------------------------------------------
+
+
+async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
+    row = await tx.one("read_bodies", items=[(task_id,)])
+    if row is None:
+        raise NotFound(f"there is no task {ids.show_task(task_id)}")
+    body: dict[str, Any] = msgspec.json.decode(row["body"])
+    return body
+
+
+def as_new(body: dict[str, Any]) -> NewTask:
+    return msgspec.convert(body, NewTask)
+
+
+async def relane(work: Work, row: TaskRow) -> None:
+    """Who may take the row has changed: put it into the lane of what it asks for now."""
+    settings = (await work.settings([row]))[row.id]
+    new = as_new(await read_body(work.tx, row.id))
+    key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
+    row.lane = (await work.engine.lanes.intern_in(work.tx, [key]))[key]
+
+
+async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
+    """The next attempt as a new task of the same lineage; the failed row stays as it is."""
+    path = [State.CREATED, State.PENDING, State.READY]
+    retry = await _copy(
+        work, row, retry_of=row.id, attempts=row.attempts, session_id=row.session_id, work_dir=row.work_dir
+    )
+    if delay > 0:
+        path = [State.CREATED, State.PENDING, State.RETRYING]
+        retry.status, retry.available_at = State.RETRYING.value, work.now + delay
+    await _write_copy(work, row, retry, "retried", write_path(path))
+    return retry
+
+
+async def add_rerun_row(work: Work, row: TaskRow, *, waiting: int) -> TaskRow:
+    """The same work once more as a new task with a fresh session."""
+    rerun = await _copy(
+        work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
+    )
+    rerun.last_agent_id = rerun.last_runtime_id = None
+    path = _PATH_READY
+    if waiting:
+        rerun.status, path = State.PENDING.value, _PATH_PENDING
+    await _write_copy(work, row, rerun, "rerun", path)
+    return rerun
+
+
+async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
+    settings = (await work.settings([row]))[row.id]
+    copy = blank_row(
+        **{
+            **{
+                name: getattr(row, name)
+                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "path_weight")
+            },
+            **{
+                name: getattr(row, name)
+                for name in ("root_id", "parent_id", "dag_id", "max_attempts", "timeout_sec", "validation")
+            },
+            **{
+                name: getattr(row, name)
+                for name in ("at_most_once", "own_settings", "cost_limit", "target_agent_id", "issue_id")
+            },
+            **{name: getattr(row, name) for name in ("trigger_type", "last_agent_id", "last_runtime_id")},
+            "id": work.engine.ids.make(work.now),
+            "status": State.READY.value,
+            "created_at": work.now
+            if not settings.retry.keep_position or "rerun_of" in changes
+            else row.created_at,
+            "ordered_at": work.now
+            if not settings.retry.keep_position or "rerun_of" in changes
+            else row.ordered_at,
+            "updated_at": work.now,
+            **changes,
+        }
+    )
+    copy.place(settings, work.now)
+    return copy
+
+
+async def _write_copy(work: Work, old: TaskRow, copy: TaskRow, verb: str, path: str) -> None:
+    body = await work.tx.one("read_bodies", items=[(old.id,)])
+    assert body is not None
+    await write_rows(work, [copy], [body["body"]])
+    tags = await work.tx.all("tags_of", items=[(old.id,)])
+    await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
+    work.supersede(old, copy.id)
+    work.adopt(copy)
+    if copy.dag_id != copy.root_id or await work.tx.all("lock_dags", items=[(copy.dag_id,)]):
+        work.count_in_dag(copy.dag_id, None, copy.status)
+    work.tell(copy, verb, path, data={"of": ids.show_task(old.id)})
+
+
+def ceiling(dollars: float | None) -> int | None:
+    return None if dollars is None else micros(dollars)

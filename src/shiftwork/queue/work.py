@@ -1,0 +1,341 @@
+"""One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
+
+Locks are taken in one order: tasks by id (finished, then children), agents, DAGs; events come last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.settings import Settings
+from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
+from shiftwork.policy import dedupe
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.rows import TaskRow, load, to_save
+from shiftwork.store.store import Tx
+
+_encode = msgspec.json.Encoder().encode
+
+
+def as_json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+class Work:
+    """Collects what a verb decides, then writes it set by set."""
+
+    def __init__(self, tx: Tx, engine: Engine, caller: Caller) -> None:
+        self.tx = tx
+        self.engine = engine
+        self.caller = caller
+        self.now = tx.now
+        self.rows: dict[str, TaskRow] = {}
+        self._was: dict[str, str] = {}
+        self._dirty: dict[str, None] = {}
+        self._events: list[list[Any]] = []
+        self._attempts: list[tuple[Any, ...]] = []
+        self._letters: list[tuple[Any, ...]] = []
+        self._settlements: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._open: dict[str, int] = defaultdict(int)
+        self._settled: dict[str, int] = defaultdict(int)
+        self._superseded: set[str] = set()
+        self._own_settings: dict[str, dict[str, Any]] = {}
+        self.dag_cancellers: dict[str, str] = {}
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    async def lock(self, task_ids: Iterable[str]) -> list[TaskRow]:
+        """Lock rows by id. Ids without a row are simply not in the answer."""
+        wanted = list(dict.fromkeys(task_ids))
+        missing = sorted(i for i in wanted if i not in self.rows)
+        if missing:
+            for row in await self.tx.all("lock_tasks", items=[(i,) for i in missing]):
+                self.adopt(load(row))
+            await self._lock_roots()
+        return [self.rows[i] for i in wanted if i in self.rows]
+
+    async def _lock_roots(self) -> None:
+        """A lineage is locked at its root, where submits that depend on it wait."""
+        roots = sorted({row.root_id for row in self.rows.values()} - self.rows.keys())
+        if roots:
+            for row in await self.tx.all("lock_tasks", items=[(i,) for i in roots]):
+                self.adopt(load(row))
+
+    def adopt(self, row: TaskRow) -> TaskRow:
+        self.rows[row.id] = row
+        self._was[row.id] = row.status
+        return row
+
+    async def settings(self, rows: Sequence[TaskRow]) -> dict[str, Settings]:
+        """What is in force for each row; bodies are read only for tasks with settings of their own."""
+        unread = [(row.id,) for row in rows if row.own_settings and row.id not in self._own_settings]
+        if unread:
+            for body in await self.tx.all("read_bodies", items=unread):
+                self._own_settings[body["task_id"]] = own_settings(msgspec.json.decode(body["body"]))
+        found: dict[str, Settings] = {}
+        for row in rows:
+            resolver = await self.engine.book.of(self.tx, row.workspace)
+            found[row.id] = resolver.settings(
+                row.type, self._own_settings.get(row.id) if row.own_settings else None
+            )
+        return found
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def move(self, row: TaskRow, *transitions: str) -> str:
+        """Take these transitions; answers the path as events write it."""
+        return self.follow(row, move(row.state, *transitions))
+
+    def follow(self, row: TaskRow, path: list[State]) -> str:
+        row.status = path[-1].value
+        row.finished_at = self.now if path[-1] in FINAL else None
+        self.touch(row)
+        return write_path(path)
+
+    def touch(self, row: TaskRow) -> None:
+        """A change that counts: a new version, saved at the end."""
+        if row.id not in self._dirty:
+            row.version += 1
+            row.updated_at = self.now
+            self._dirty[row.id] = None
+
+    def arrive(self, row: TaskRow, settings: Settings) -> None:
+        """The row has become ready: give it its place and wake who may take it."""
+        row.place(settings, self.now)
+        self.tx.wake(row.lane)
+
+    def tell(
+        self,
+        row: TaskRow,
+        verb: str,
+        path: str | None = None,
+        *,
+        reason: str | None = None,
+        data: dict[str, Any] | None = None,
+        fence: int | None = None,
+    ) -> None:
+        """One event for this verb and task."""
+        self._events.append(
+            [
+                self.now,
+                row.workspace,
+                row.id,
+                row.dag_id,
+                verb,
+                path,
+                self.caller.actor,
+                self.caller.request_id,
+            ]
+            + [fence, reason, data]
+        )
+
+    def tell_of(
+        self, workspace: str, verb: str, *, dag_id: str | None = None, data: dict[str, Any] | None = None
+    ) -> None:
+        """An event that is about no single task."""
+        self._events.append(
+            [
+                self.now,
+                workspace,
+                None,
+                dag_id,
+                verb,
+                None,
+                self.caller.actor,
+                self.caller.request_id,
+                None,
+                None,
+                data,
+            ]
+        )
+
+    def end_attempt(
+        self,
+        row: TaskRow,
+        outcome: str,
+        *,
+        counted: bool = False,
+        reason: str | None = None,
+        error: str | None = None,
+        note: str | None = None,
+        result: str | None = None,
+        lost: bool = False,
+    ) -> None:
+        """Write the attempt's only row, settle its money, and let the claim go.
+
+        A lost attempt may have spent all it was allowed; it settles at that until a late report corrects it.
+        """
+        assert row.agent_id is not None and row.claimed_at is not None
+        spent = max(row.attempt_cost, row.reserved) if lost else row.attempt_cost
+        self.add_attempt(
+            (
+                row.id,
+                row.fence,
+                row.round,
+                row.agent_id,
+                row.runtime_id,
+                row.claimed_at,
+                row.started_at,
+                self.now,
+            )
+            + (outcome, counted, reason, error, note, row.attempt_cost, row.reserved if lost else 0, result)
+        )
+        self.settle_agent(row.workspace, row.agent_id, row.reserved, spent)
+        row.cost += row.attempt_cost
+        row.last_agent_id, row.last_runtime_id = row.agent_id, row.runtime_id
+        row.forget_claim()
+        self.touch(row)
+
+    def add_attempt(self, attempt: tuple[Any, ...]) -> None:
+        """In the column order of the statement `insert_attempts`."""
+        self._attempts.append(attempt)
+
+    def settle_agent(self, workspace: str, agent_id: str, reserved: int, spent: int) -> None:
+        if reserved or spent:
+            settlement = self._settlements[workspace, agent_id]
+            settlement[0] += reserved
+            settlement[1] += spent
+
+    def add_event(self, event: list[Any]) -> None:
+        """In the column order of the statement `insert_events`."""
+        self._events.append(event)
+
+    def bury(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
+        """Add the dead letter of this round."""
+        self._letters.append(
+            (row.id, row.round, row.workspace, row.type, reason, error, signature(row.type, reason, error))
+            + (row.attempts, poison, self.now)
+        )
+
+    def count_in_dag(self, dag_id: str, was: str | None, now: str | None) -> None:
+        """A task of this DAG changed its state; None stands for a row that is not there yet or no longer counts."""
+        self._open[dag_id] += (now is not None and now not in FINAL) - (was is not None and was not in FINAL)
+        self._settled[dag_id] += (now in SETTLED) - (was in SETTLED)
+
+    def supersede(self, row: TaskRow, by: str) -> None:
+        """A newer row of the lineage answers from now on."""
+        root = self.rows[row.root_id]
+        root.newest_id = by
+        self.touch(root)
+        self.touch(row)
+        self._superseded.add(row.id)
+
+    # -- saving ------------------------------------------------------------------------------------------------
+
+    async def save(self) -> None:
+        """Write everything, in lock order. Nothing may be changed after it."""
+        await self.save_rows()
+        await self.tx.insert("insert_attempts", self._attempts)
+        await self.tx.insert("insert_dead_letters", self._letters)
+        await self._free_keys()
+        await self._settle_agents()
+        await self._settle_dags()
+        await self.save_events()
+
+    async def save_rows(self) -> None:
+        if self._dirty:
+            await self.tx.run("save_tasks", items=[to_save(self.rows[i]) for i in sorted(self._dirty)])
+
+    async def save_events(self) -> None:
+        await self.tx.insert(
+            "insert_events",
+            [(*event[:10], None if event[10] is None else as_json(event[10])) for event in self._events],
+        )
+
+    async def _free_keys(self) -> None:
+        leaving = []
+        for id_ in self._dirty:
+            row = self.rows[id_]
+            if row.idempotency_key is not None and row.status != self._was[id_]:
+                settings = (await self.settings([row]))[id_].idempotency
+                if not dedupe.in_scope(settings, row.status):
+                    leaving.append((row.workspace, row.idempotency_key, row.id))
+        if leaving:
+            await self.tx.run("drop_keys", items=sorted(leaving))
+
+    async def _settle_agents(self) -> None:
+        if self._settlements:
+            items = [(*agent, *amounts) for agent, amounts in sorted(self._settlements.items())]
+            await self.tx.all("lock_agents", items=[item[:2] for item in items])
+            await self.tx.run("settle_agents", items=items)
+
+    async def _settle_dags(self) -> None:
+        for id_ in self._dirty:
+            row, was = self.rows[id_], self._was[id_]
+            if row.status != was or id_ in self._superseded:
+                self.count_in_dag(row.dag_id, was, None if id_ in self._superseded else row.status)
+        if not self._open:
+            return
+        locked = {
+            row["id"]: row for row in await self.tx.all("lock_dags", items=[(i,) for i in sorted(self._open)])
+        }
+        self._tell_of_lone(self._open.keys() - locked.keys())
+        if locked:
+            await self._save_dags(locked)
+
+    def _tell_of_lone(self, lone: set[str]) -> None:
+        """A lone task is its own DAG: its last event says how that ended."""
+        for event in self._events:
+            if event[2] is None or event[3] not in lone or event[5] is None:
+                continue
+            end = event[5].rpartition(">")[2]
+            status = {
+                "completed": "completed",
+                "cancelled": "cancelled",
+                "dead_lettered": "failed",
+                "failed": "failed",
+            }.get(end)
+            if status and event[4] != "retried" and event[2] not in self._superseded:
+                event[10] = {**(event[10] or {}), "dag": status}
+
+    async def _save_dags(self, locked: dict[str, Any]) -> None:
+        motion = {
+            m["dag_id"]: m for m in await self.tx.all("dag_motion", items=[(i,) for i in sorted(locked)])
+        }
+        items = []
+        for id_, row in sorted(locked.items()):
+            open_, settled = row["open"] + self._open[id_], row["settled"] + self._settled[id_]
+            cancelled_by = self.dag_cancellers.get(id_, row["cancelled_by"])
+            status = dag_status(open_, settled, motion.get(id_), cancelled_by)
+            finished = self.now if status != "open" else None
+            items.append((id_, open_, settled, status, finished, cancelled_by, row["budget_ceiling"]))
+            if status not in {"open", row["status"]}:
+                self.tell_of(row["workspace"], f"dag_{status}", dag_id=id_)
+        await self.tx.run("save_dags", items=items)
+
+
+def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) -> str:
+    """Open while something can move by itself; failed when only a person can move it on."""
+    moving = int(motion["moving"]) if motion else 0
+    completed = int(motion["completed"]) if motion else 0
+    if open_ == 0:
+        return "cancelled" if cancelled_by or not completed else "completed"
+    return "failed" if settled and not moving else "open"
+
+
+def own_settings(body: dict[str, Any]) -> dict[str, Any]:
+    """The settings a task brought itself, as a level."""
+    own: dict[str, Any] = dict(body.get("settings") or {})
+    if body.get("retry"):
+        own["retry"] = {**own.get("retry", {}), **body["retry"]}
+    if body.get("delivery"):
+        own["delivery"] = body["delivery"]
+    return own
+
+
+def signature(type_: str, reason: str | None, error: str | None) -> str:
+    """Groups failures that look alike: the type, the reason, and the error without its numbers."""
+    first = (error or "").strip().splitlines()[0][:200] if error and error.strip() else ""
+    plain = "".join("#" if c.isdigit() else c for c in first)
+    while "##" in plain:
+        plain = plain.replace("##", "#")
+    return f"{type_}/{reason or 'unknown'}/{plain}"
+
+
+def shown(row: TaskRow) -> str:
+    return ids.show_task(row.id)

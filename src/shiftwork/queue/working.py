@@ -1,0 +1,293 @@
+"""What agents do: claim work, hold it, hand it in or give it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from shiftwork.core.errors import InputError
+from shiftwork.core.settings import Limits
+from shiftwork.core.task import NewTask, Submitted, Usage
+from shiftwork.queue import agents, check, finish, hold, spawn
+from shiftwork.queue.agents import Agent, NewAgent
+from shiftwork.queue.claim import Assignment, ClaimAnswer, ClaimRequest, claim
+from shiftwork.queue.claims import Outcome
+from shiftwork.queue.finish import Completion, Failure
+from shiftwork.queue.handle import Handle, one
+from shiftwork.queue.hold import Beat, BeatAnswer, RuntimeAnswer
+from shiftwork.queue.lanes import Wants
+from shiftwork.queue.prepare import prepare
+
+MOST_CLAIMED = 1000
+LONGEST_WAIT_SEC = 25.0
+
+
+class Report(NamedTuple):
+    """A result to be handed in, for `complete_many`."""
+
+    token: str
+    data: Any = None
+    text: str | None = None
+    artifacts: Sequence[str] = ()
+    decision_report: Mapping[str, Any] | None = None
+    usage: Usage | Mapping[str, Any] | None = None
+
+
+class Problem(NamedTuple):
+    """A failed attempt, for `fail_many`. With `retry=False` it is settled at once."""
+
+    token: str
+    reason: str | None = None
+    error: str | None = None
+    usage: Usage | Mapping[str, Any] | None = None
+    data: Any = None
+    retry: bool = True
+
+
+class Working(Handle):
+    """Verbs of agents and of the runtimes that host them."""
+
+    # -- agents and runtimes ---------------------------------------------------------------------------------------
+
+    async def register_agent(self, agent: NewAgent | Mapping[str, Any] | None = None, **fields: Any) -> Agent:
+        """Announce an agent with what it can do and how much it may hold."""
+        return await self._run(
+            agents.register, self.workspace, check.read(fields if agent is None else agent, NewAgent, "agent")
+        )
+
+    async def agent_heartbeat(self, agent_id: str) -> None:
+        """The agent is there, whether or not it holds anything."""
+        await self._run(_beat_agent, self.workspace, check.name(agent_id, "agent_id"))
+
+    async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
+        """One write that extends the lease of all the runtime holds; says which claims to stop."""
+        tokens = await self._tokens(holding)
+        return await self._run(_beat_runtime, self.workspace, check.name(runtime_id, "runtime_id"), tokens)
+
+    async def orphans(self, runtime_id: str) -> list[Outcome]:
+        """A runtime has restarted: what it held before is recovered."""
+        return await self._run(agents.orphans, self.workspace, check.name(runtime_id, "runtime_id"))
+
+    async def runtime_gone(self, runtime_id: str) -> list[Outcome]:
+        """A runtime is known to have died: what it held goes back at once, without cost."""
+        return await self._run(agents.runtime_gone, self.workspace, check.name(runtime_id, "runtime_id"))
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    async def claim(
+        self, agent_id: str, count: int = 1, *, wait: float = 0, **options: Any
+    ) -> list[Assignment]:
+        """Up to `count` tasks, best first; with `wait`, for up to 25 s until there is one."""
+        return (await self.claim_answer(agent_id, count, wait=wait, **options)).assignments
+
+    async def claim_answer(
+        self,
+        agent_id: str,
+        count: int = 1,
+        *,
+        wait: float = 0,
+        runtime_id: str | None = None,
+        start: bool = False,
+        types: Sequence[str] | None = None,
+        capabilities: Sequence[str] = (),
+        models: Sequence[str] = (),
+    ) -> ClaimAnswer:
+        """The same, with what stood in the way when there is nothing."""
+        request = ClaimRequest(
+            self.workspace,
+            check.name(agent_id, "agent_id"),
+            check.name(runtime_id, "runtime_id") if runtime_id is not None else None,
+            check.count(count, "count", MOST_CLAIMED),
+            start,
+            None if types is None else tuple(types),
+            tuple(capabilities),
+            tuple(models),
+        )
+        if not 0 <= wait <= LONGEST_WAIT_SEC:
+            raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
+        answer = await self._run(claim, request)
+        return answer if answer.assignments or wait == 0 else await self._wait_and_claim(request, wait)
+
+    async def _wait_and_claim(self, request: ClaimRequest, wait: float) -> ClaimAnswer:
+        """Park until a lane this agent may take gets work; a poll mends wake-ups that were lost."""
+        settings = (await self._engine.book.get(self._engine.store, self.workspace)).settings()
+        poll = settings.poll_interval_sec if settings.wakeup == "poll" else settings.fallback_poll_sec
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        wants = Wants(request.agent_id, request.types and frozenset(request.types), frozenset(), frozenset())
+        async with self._shared.parking.park(
+            lambda lane: self._engine.lanes.might_take(lane, wants)
+        ) as waiter:
+            while True:
+                answer = await self._run(claim, request)
+                left = deadline - loop.time()
+                if answer.assignments or left <= 0:
+                    if answer.assignments and waiter.lanes:
+                        self._shared.parking.wake(waiter.lanes)
+                    return answer
+                waiter.woken.clear()
+                try:
+                    await asyncio.wait_for(waiter.woken.wait(), min(left, poll))
+                except TimeoutError:
+                    continue
+
+    # -- holding ---------------------------------------------------------------------------------------------------
+
+    async def start(self, token: str) -> Outcome:
+        """Acknowledge a claim: the work begins."""
+        return one(await self._run(hold.start, await self._tokens([token])))
+
+    async def start_many(self, tokens: Sequence[str]) -> list[Outcome]:
+        return await self._run(hold.start, await self._tokens(tokens))
+
+    async def heartbeat(
+        self, token: str, progress: Any = None, usage: Usage | Mapping[str, Any] | None = None
+    ) -> BeatAnswer:
+        """Extend the lease of one task; answers continue, cancel or lost."""
+        return (await self.heartbeat_many([(token, progress, usage)]))[0]
+
+    async def heartbeat_many(
+        self, beats: Sequence[tuple[str, Any, Usage | Mapping[str, Any] | None]]
+    ) -> list[BeatAnswer]:
+        checked = [
+            Beat(await self._token(token), _json_or_none(progress), _usage(usage))
+            for token, progress, usage in beats
+        ]
+        return await self._run(hold.heartbeat, checked)
+
+    async def progress(self, token: str, value: Any) -> Outcome:
+        """Say how far the work is."""
+        return (await self._run(hold.progress, await self._token(token), _json(value, "progress"))).unwrap()
+
+    async def message(
+        self, token: str, kind: str, text: str, data: Mapping[str, Any] | None = None
+    ) -> Outcome:
+        """Tell what the agent is doing: kind is tool_call, text or error."""
+        if kind not in hold.MESSAGE_KINDS:
+            raise InputError(f"{kind!r} is not one of {', '.join(hold.MESSAGE_KINDS)}", where="kind")
+        if data is not None:
+            _json(data, "data")
+        checked = check.text(text, "text") or ""
+        return (await self._run(hold.message, await self._token(token), kind, checked, data)).unwrap()
+
+    async def pin_session(
+        self, token: str, session_id: str | None = None, work_dir: str | None = None
+    ) -> Outcome:
+        """Keep the agent's own conversation with the task, so that a retry can resume it."""
+        check.text(session_id, "session_id")
+        check.text(work_dir, "work_dir")
+        return (await self._run(hold.pin_session, await self._token(token), session_id, work_dir)).unwrap()
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    async def complete(
+        self,
+        token: str,
+        data: Any = None,
+        *,
+        text: str | None = None,
+        artifacts: Sequence[str] = (),
+        decision_report: Mapping[str, Any] | None = None,
+        usage: Usage | Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Hand in a result. It is accepted once, however often it is sent."""
+        item = await self._completion(Report(token, data, text, artifacts, decision_report, usage))
+        answer: Outcome = await self._coalescer("complete", self._complete).call(item)
+        return answer.unwrap()
+
+    async def complete_many(self, reports: Sequence[Report]) -> list[Outcome]:
+        """Hand in several; each has its own outcome."""
+        return await self._complete([await self._completion(report) for report in reports])
+
+    async def _complete(self, items: Sequence[Completion]) -> list[Outcome]:
+        return await self._run(finish.complete, items)
+
+    async def _completion(self, report: Report) -> Completion:
+        fields = {
+            "data": report.data,
+            "text": report.text,
+            "artifacts": list(report.artifacts),
+            "decision_report": report.decision_report,
+        }
+        result = _json({name: value for name, value in fields.items() if value not in (None, [])}, "result")
+        return Completion(await self._token(report.token), result, report.data, _usage(report.usage))
+
+    async def fail(
+        self,
+        token: str,
+        reason: str | None = None,
+        error: str | None = None,
+        *,
+        usage: Usage | Mapping[str, Any] | None = None,
+        data: Any = None,
+        retry: bool = True,
+    ) -> Outcome:
+        """Report a failed attempt; answers what became of the task."""
+        return one(await self.fail_many([Problem(token, reason, error, usage, data, retry)]))
+
+    async def fail_many(self, problems: Sequence[Problem]) -> list[Outcome]:
+        return await self._run(finish.fail, [await self._failure(problem) for problem in problems])
+
+    async def _failure(self, problem: Problem) -> Failure:
+        reason = check.text(problem.reason, "reason", 255)
+        error = check.text(problem.error, "error")
+        result = None if problem.data is None else _json({"data": problem.data}, "data")
+        return Failure(
+            await self._token(problem.token), reason, error, _usage(problem.usage), result, problem.retry
+        )
+
+    async def release(self, token: str, reason: str | None = None) -> Outcome:
+        """Give a task back without cost."""
+        return one(await self.release_many([token], reason))
+
+    async def release_many(self, tokens: Sequence[str], reason: str | None = None) -> list[Outcome]:
+        return await self._run(finish.release, await self._tokens(tokens), check.text(reason, "reason"))
+
+    # -- subtasks --------------------------------------------------------------------------------------------------
+
+    async def spawn(
+        self, token: str, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait: bool = False
+    ) -> list[Submitted]:
+        """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
+        resolver = await self._engine.book.get(self._engine.store, self.workspace)
+        batch = [
+            prepare(check.read(task, NewTask, f"tasks[{place}]"), self.workspace, resolver, f"tasks[{place}]")
+            for place, task in enumerate(tasks)
+        ]
+        if not batch:
+            raise InputError("there is nothing to spawn", where="tasks")
+        lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})
+        return await self._run(spawn.spawn, await self._token(token), batch, lanes, wait=wait)
+
+    async def wait_for(self, token: str, tasks: Sequence[str]) -> str:
+        """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
+        return await self._run(spawn.wait_for, await self._token(token), list(tasks))
+
+
+async def _beat_agent(tx: Any, _engine: Any, _caller: Any, workspace: str, agent_id: str) -> None:
+    await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
+
+
+async def _beat_runtime(
+    tx: Any, engine: Any, _caller: Any, workspace: str, runtime_id: str, holding: Any
+) -> RuntimeAnswer:
+    return await hold.beat_runtime(tx, engine, workspace, runtime_id, holding)
+
+
+_LIMITS = Limits()
+
+
+def _json(value: Any, where: str) -> str:
+    return check.to_json(value, _LIMITS.result_bytes, _LIMITS, where)
+
+
+def _json_or_none(value: Any) -> str | None:
+    return None if value is None else _json(value, "progress")
+
+
+_NO_USAGE = Usage()
+
+
+def _usage(usage: Usage | Mapping[str, Any] | None) -> Usage:
+    return _NO_USAGE if usage is None else check.read(usage, Usage, "usage")

@@ -1,0 +1,92 @@
+"""What a database file needs from its disk: a local file system, and writers of several processes in turn."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from shiftwork.core.errors import StoreLocked, StoreUnsuitable
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "lustre",
+        "ncpfs",
+        "fuse.sshfs",
+    }
+    | {"fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse", "davfs", "fuse.davfs", "drvfs"}
+)
+
+
+def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
+    """File locks over a network corrupt a database sooner or later, so such a place is refused at once."""
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+        except OSError:
+            return  # not Linux: nothing to read it from
+    kind = file_system(path.resolve(), mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnsuitable(f"{path} lies on a network file system ({kind})", where=str(path))
+
+
+def file_system(path: Path, mounts: str) -> str | None:
+    """The type of the file system that holds `path`, from the kernel's table of mounts."""
+    best, kind = -1, None
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        if len(fields) < 5 or not right:
+            continue
+        point = fields[4].encode().decode("unicode_escape")
+        if path.is_relative_to(point) and len(point) >= best:
+            best, kind = len(point), right.split()[0]
+    return kind
+
+
+class Turn:
+    """Writers of several processes take turns on a side file, which is far fairer than SQLite's own busy wait.
+
+    Never the database file itself: closing any descriptor of it would drop the locks SQLite holds.
+    """
+
+    def __init__(self, database: Path, patience: float) -> None:
+        self._path = database.with_name(database.name + ".turn")
+        self._patience = patience
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def __enter__(self) -> None:
+        deadline = time.monotonic() + self._patience
+        pause = 0.0001
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StoreLocked(
+                        f"another process has held {self._path.name} for {self._patience:g} s",
+                        where=str(self._path),
+                    ) from None
+                time.sleep(pause)
+                pause = min(pause * 1.5, 0.002)
+            else:
+                return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,415 @@
+-- The whole queue. Times are seconds since 1970 (UTC) as floating point; money is integer millionths of a dollar.
+
+create table workspaces (
+  name text primary key,
+  profile text not null,
+  created_at <float> not null
+){lite: strict};
+
+-- One row per changed setting; scope is '' for the workspace itself, else a task type.
+create table settings (
+  workspace text not null,
+  scope text not null,
+  key text not null,
+  value <json> not null,
+  changed_at <float> not null,
+  changed_by text not null,
+  primary key (workspace, scope, key)
+){lite: strict};
+
+-- Who may take a task: everything eligibility depends on. Immutable, interned, cached for ever.
+create table lanes (
+  id <int> primary key,
+  signature text not null unique,
+  workspace text not null,
+  type text not null,
+  capabilities <json> not null,
+  models <json> not null,
+  rate <float> not null,
+  target_agent_id text,
+  mixed <boolean> not null
+){lite: strict};
+
+create index idx_lanes_target on lanes (workspace, target_agent_id) where target_agent_id is not null;
+
+create table gates (
+  workspace text not null,
+  scope text not null,
+  kind text not null,
+  reason text,
+  closed_at <float> not null,
+  closed_by text not null,
+  primary key (workspace, scope, kind)
+){lite: strict};
+
+-- The hot row: narrow, rewritten by every change of state. What is wide and fixed stands in `bodies`.
+create table tasks (
+  id <uuid> primary key,
+  workspace text not null,
+  type text not null,
+  status text not null check (status in ('pending', 'waiting_approval', 'ready', 'claimed', 'running', 'validating',
+                                         'completed', 'failed', 'retrying', 'dead_lettered', 'cancelled')),
+  hold text,
+  lane <int> not null,
+  rank <float> not null,
+  ordered_at <float> not null,
+  rerank_at <float>,
+  priority <float> not null,
+  boost <float> not null,
+  deadline <float>,
+  path_weight <int> not null,
+  front <boolean> not null default false,
+
+  dag_id <uuid> not null,
+  root_id <uuid> not null,
+  newest_id <uuid>,
+  parent_id <uuid>,
+  retry_of <uuid>,
+  rerun_of <uuid>,
+  waiting <int> not null default 0 check (waiting >= 0),
+  blocked_reason text,
+  block_check_at <float>,
+
+  attempts <int> not null default 0 check (attempts >= 0),
+  max_attempts <int> not null,
+  reclaims <int> not null default 0,
+  rate_limits <int> not null default 0,
+  round <int> not null default 1,
+  version <bigint> not null default 1,
+  fence <bigint> not null default 0,
+
+  agent_id text,
+  runtime_id text,
+  claimed_at <float>,
+  started_at <float>,
+  heartbeat_at <float>,
+  ack_by <float>,
+  run_until <float>,
+  lease_until <float>,
+  lease_check_at <float>,
+  available_at <float>,
+  last_agent_id text,
+  last_runtime_id text,
+  lost_agent_id text,
+
+  timeout_sec <float>,
+  validation text,
+  at_most_once <boolean> not null default false,
+  own_settings <boolean> not null default false,
+  cost_limit <bigint>,
+  reserved <bigint> not null default 0,
+  cost <bigint> not null default 0,
+  attempt_cost <bigint> not null default 0,
+  tokens_in <bigint> not null default 0,
+  tokens_out <bigint> not null default 0,
+
+  external_id text,
+  idempotency_key text,
+  target_agent_id text,
+  issue_id text,
+  trigger_type text,
+  session_id text,
+  work_dir text,
+  force_fresh_session <boolean> not null default false,
+  failure_reason text,
+  cancel_reason text,
+  created_at <float> not null,
+  updated_at <float> not null,
+  finished_at <float>,
+
+  -- Invariant 1: a held task has exactly one holder, and only a held task has one.
+  check ((status in ('claimed', 'running', 'validating')) = (agent_id is not null)),
+  check (status <> 'ready' or waiting = 0),
+  check ((status in ('completed', 'cancelled')) = (finished_at is not null))
+){pg: with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+            autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)}{lite: strict};
+
+create index idx_tasks_claimable on tasks (lane, rank, ordered_at, id) where status = 'ready' and hold is null;
+create index idx_tasks_dag on tasks (dag_id, status);
+create index idx_tasks_heartbeat on tasks (lease_check_at) where status in ('claimed', 'running', 'validating');
+create index idx_tasks_holder on tasks (agent_id, runtime_id) where agent_id is not null;
+create index idx_tasks_retry on tasks (available_at) where status = 'retrying';
+create index idx_tasks_rerank on tasks (rerank_at) where rerank_at is not null and status = 'ready';
+create index idx_tasks_blocked on tasks (block_check_at) where block_check_at is not null;
+create index idx_tasks_lineage on tasks (root_id) where retry_of is not null or rerun_of is not null;
+create index idx_tasks_parent on tasks (parent_id) where parent_id is not null;
+create index idx_task_queue_status on tasks (status) where status in ('pending', 'waiting_approval', 'ready', 'claimed',
+  'running', 'validating', 'retrying');
+create index idx_task_queue_agent on tasks (target_agent_id, status) where target_agent_id is not null;
+create index idx_task_queue_issue on tasks (issue_id) where issue_id is not null;
+
+-- What a submitter wrote: fixed, wide, read by claims.
+create table bodies (
+  task_id <uuid> primary key,
+  body <json> not null
+){lite: strict};
+
+create table tags (
+  workspace text not null,
+  tag text not null,
+  task_id <uuid> not null,
+  primary key (workspace, tag, task_id)
+){lite: strict};
+create index idx_tags_task on tags (task_id);
+
+-- Names callers gave to tasks, and names that are awaited: `known` is false until the task comes.
+create table names (
+  workspace text not null,
+  name text not null,
+  task_id <uuid> not null unique,
+  known <boolean> not null,
+  primary key (workspace, name)
+){lite: strict};
+
+-- Idempotency keys in force. Leaving the scope deletes the row.
+create table keys (
+  workspace text not null,
+  key text not null,
+  task_id <uuid> not null,
+  until <float>,
+  primary key (workspace, key)
+){lite: strict};
+
+-- A child waits for a parent; both are roots of their lineages. Only flipping `satisfied` counts.
+create table edges (
+  child <uuid> not null,
+  parent <uuid> not null,
+  satisfied <boolean> not null,
+  waits <boolean> not null default false,
+  primary key (child, parent),
+  check (child <> parent)
+){lite: strict};
+create index idx_edges_open on edges (parent) where not satisfied;
+create index idx_edges_parent on edges (parent);
+
+-- DAGs of more than one task. A lone task is its own DAG, without a row here.
+create table dags (
+  id <uuid> primary key,
+  workspace text not null,
+  title text,
+  created_by text,
+  status text not null check (status in ('open', 'completed', 'failed', 'cancelled')),
+  open <int> not null check (open >= 0),
+  settled <int> not null default 0 check (settled >= 0),
+  cancelled_by text,
+  budget_ceiling <bigint>,
+  created_at <float> not null,
+  finished_at <float>
+){lite: strict};
+create index idx_dags_workspace on dags (workspace, created_at);
+
+-- One execution by one agent; written once, at its end.
+create table attempts (
+  task_id <uuid> not null,
+  fence <bigint> not null,
+  round <int> not null,
+  agent_id text not null,
+  runtime_id text,
+  claimed_at <float> not null,
+  started_at <float>,
+  ended_at <float> not null,
+  outcome text not null check (outcome in ('completed', 'failed', 'cancelled', 'released', 'reclaimed', 'waiting')),
+  counted <boolean> not null,
+  reason text,
+  error text,
+  note text,
+  cost <bigint> not null,
+  reserved <bigint> not null default 0,
+  result <json>,
+  primary key (task_id, fence)
+){lite: strict};
+-- Invariant 2: one accepted outcome per task and round.
+create unique index idx_attempts_accepted on attempts (task_id, round) where outcome = 'completed';
+
+create table progress (
+  task_id <uuid> primary key,
+  at <float> not null,
+  value <json> not null
+){lite: strict};
+
+create table dead_letters (
+  task_id <uuid> not null,
+  round <int> not null,
+  workspace text not null,
+  type text not null,
+  reason text,
+  error text,
+  signature text not null,
+  attempts <int> not null,
+  poison_pill <boolean> not null,
+  dead_lettered_at <float> not null,
+  reviewed <boolean> not null default false,
+  resolution text,
+  deleted <boolean> not null default false,
+  primary key (task_id, round)
+){lite: strict};
+create index idx_dead_letters_open on dead_letters (workspace, dead_lettered_at) where not reviewed;
+create index idx_dead_letters_signature on dead_letters (workspace, signature) where not reviewed;
+
+create table reviews (
+  task_id <uuid> not null,
+  round <int> not null,
+  at <float> not null,
+  actor text not null,
+  decision text not null,
+  note text,
+  change <json>,
+  primary key (task_id, round, at)
+){lite: strict};
+
+create table agents (
+  workspace text not null,
+  id text not null,
+  type text,
+  types <json>,
+  capabilities <json> not null,
+  models <json> not null,
+  max_concurrent_tasks <int>,
+  status text not null check (status in ('active', 'draining', 'offline', 'failed')),
+  budget <bigint>,
+  spent <bigint> not null default 0,
+  reserved <bigint> not null default 0 check (reserved >= 0),
+  poll_interval_sec <float> not null,
+  claim_ttl_sec <float>,
+  isolation_group text,
+  last_type text,
+  registered_at <float> not null,
+  last_heartbeat <float> not null,
+  primary key (workspace, id)
+){pg: with (fillfactor = 50)}{lite: strict};
+
+-- One running process that hosts agents; its beat is the lease of all it holds.
+create table runtimes (
+  workspace text not null,
+  id text not null,
+  status text not null check (status in ('active', 'offline')),
+  beat_at <float>,
+  seen_at <float> not null,
+  registered_at <float> not null,
+  presence <json>,
+  primary key (workspace, id)
+){pg: with (fillfactor = 50)}{lite: strict};
+
+-- One row per verb and task, with the path of states passed, written in the transaction of the change.
+create table events (
+  seq {pg: bigint generated always as identity primary key}{lite: integer primary key autoincrement},
+  at <float> not null,
+  workspace text not null,
+  task_id <uuid>,
+  dag_id <uuid>,
+  verb text not null,
+  path text,
+  actor text not null,
+  request_id text,
+  fence <bigint>,
+  reason text,
+  data <json>
+){lite: strict};
+create index idx_events_task on events (task_id) {pg: with (fillfactor = 90)};
+
+create table archive (
+  id <uuid> primary key,
+  workspace text not null,
+  external_id text,
+  status text not null,
+  type text not null,
+  archived_at <float> not null,
+  task <json> not null
+){lite: strict};
+create index idx_archive_name on archive (workspace, external_id) where external_id is not null;
+
+-- What a purge or retention removed, so that created = the sum over states + tombstones.
+create table tombstones (
+  task_id <uuid> primary key,
+  workspace text not null,
+  at <float> not null,
+  actor text not null,
+  reason text not null
+){lite: strict};
+
+create table duties (
+  name text primary key,
+  due_at <float> not null,
+  last_run_at <float>,
+  took_sec <float>,
+  counts <json>,
+  runs <bigint> not null default 0
+){lite: strict};
+
+-- SQL as a door: the documents' own names over the same rows.
+-- only lite
+create view agent_task_queue as
+  select t.id, t.workspace as workspace_id, t.target_agent_id as agent_id, t.issue_id,
+    case when t.status in ('pending', 'waiting_approval', 'ready', 'retrying') then 'queued'
+         when t.status = 'claimed' then 'dispatched' when t.status in ('running', 'validating') then 'running'
+         when t.status = 'completed' then 'completed' when t.status = 'cancelled' then 'cancelled' else 'failed' end as status,
+    t.trigger_type, b.body ->> 'trigger_comment_id' as trigger_comment_id, b.body ->> 'trigger_summary' as trigger_summary,
+    t.session_id, t.work_dir,
+    (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
+    t.attempts + case when t.status = 'failed' then 0 else 1 end as attempt, t.max_attempts,
+    case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
+    t.retry_of as parent_task_id,
+    strftime('%Y-%m-%dT%H:%M:%fZ', t.claimed_at, 'unixepoch') as claimed_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', t.started_at, 'unixepoch') as started_at,
+    case when t.status = 'completed' then strftime('%Y-%m-%dT%H:%M:%fZ', t.finished_at, 'unixepoch') end as completed_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', t.created_at, 'unixepoch') as created_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', t.updated_at, 'unixepoch') as updated_at
+  from tasks t join bodies b on b.task_id = t.id;
+
+create view factory_tasks as
+  select t.id, t.workspace, t.type, upper(t.status) as status, t.priority, t.dag_id, t.parent_id, t.attempts, t.max_attempts,
+    t.agent_id as claim_agent_id, t.claimed_at as claim_claimed_at, t.available_at as retry_at, t.failure_reason,
+    t.cost / 1000000.0 as cost_usd, b.body ->> 'title' as title, b.body ->> 'spec' as spec,
+    strftime('%Y-%m-%dT%H:%M:%fZ', t.created_at, 'unixepoch') as created_at,
+    strftime('%Y-%m-%dT%H:%M:%fZ', t.started_at, 'unixepoch') as started_at,
+    case when t.status = 'completed' then strftime('%Y-%m-%dT%H:%M:%fZ', t.finished_at, 'unixepoch') end as completed_at
+  from tasks t join bodies b on b.task_id = t.id;
+-- end
+-- only pg
+create view agent_task_queue as
+  select t.id, t.workspace as workspace_id, t.target_agent_id as agent_id, t.issue_id,
+    case when t.status in ('pending', 'waiting_approval', 'ready', 'retrying') then 'queued'
+         when t.status = 'claimed' then 'dispatched' when t.status in ('running', 'validating') then 'running'
+         when t.status = 'completed' then 'completed' when t.status = 'cancelled' then 'cancelled' else 'failed' end as status,
+    t.trigger_type, b.body ->> 'trigger_comment_id' as trigger_comment_id, b.body ->> 'trigger_summary' as trigger_summary,
+    t.session_id, t.work_dir,
+    (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
+    t.attempts + case when t.status = 'failed' then 0 else 1 end as attempt, t.max_attempts,
+    case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
+    t.retry_of as parent_task_id, to_timestamp(t.claimed_at) as claimed_at, to_timestamp(t.started_at) as started_at,
+    case when t.status = 'completed' then to_timestamp(t.finished_at) end as completed_at,
+    to_timestamp(t.created_at) as created_at, to_timestamp(t.updated_at) as updated_at
+  from tasks t join bodies b on b.task_id = t.id;
+
+create schema factory;
+create view factory.tasks as
+  select t.id, t.workspace, t.type, upper(t.status) as status, t.priority, t.dag_id, t.parent_id, t.attempts, t.max_attempts,
+    t.agent_id as claim_agent_id, to_timestamp(t.claimed_at) as claim_claimed_at, to_timestamp(t.available_at) as retry_at,
+    t.failure_reason, t.cost / 1000000.0 as cost_usd, b.body ->> 'title' as title, b.body -> 'spec' as spec,
+    to_timestamp(t.created_at) as created_at, to_timestamp(t.started_at) as started_at,
+    case when t.status = 'completed' then to_timestamp(t.finished_at) end as completed_at
+  from tasks t join bodies b on b.task_id = t.id;
+-- end
+
+create view event_log as
+  select e.seq as id, {pg: to_timestamp(e.at)}{lite: strftime('%Y-%m-%dT%H:%M:%fZ', e.at, 'unixepoch')} as at,
+    n.name as event_type, e.task_id, {pg: replace(e.actor, 'agent:', '')}{lite: replace(e.actor, 'agent:', '')} as worker,
+    case when n.name = 'task.failed' then e.path like '%dead_lettered' or e.path like '%failed' end as final,
+    e.reason, e.data
+  from events e join (
+    select 'submitted' as verb, 'task.created' as name, 1 as part union all
+    select 'spawned', 'task.created', 1 union all
+    select 'rerun', 'task.created', 1 union all
+    select 'claimed', 'task.claimed', 1 union all
+    select 'claimed', 'task.reclaimed', 2 union all
+    select 'completed', 'task.succeeded', 1 union all
+    select 'failed', 'task.failed', 1 union all
+    select 'failed', 'task.dlq', 2 union all
+    select 'displaced', 'task.dlq', 1 union all
+    select 'heartbeat', 'task.heartbeat', 1 union all
+    select 'approval_requested', 'approval.requested', 1 union all
+    select 'approved', 'approval.approved', 1 union all
+    select 'rejected', 'approval.rejected', 1
+  ) n on n.verb = e.verb
+  where n.part = 1 or (n.name = 'task.dlq' and e.path like '%dead_lettered')
+     or (n.name = 'task.reclaimed' and e.data ->> 'original_consumer' is not null);

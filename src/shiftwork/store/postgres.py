@@ -1,0 +1,440 @@
+"""PostgreSQL: verbs on pooled connections, LISTEN/NOTIFY wake-ups, and the database's clock for all servers.
+
+Needs no session state, so it works behind PgBouncer in transaction mode (`?pgbouncer=true`); then wake-ups come over
+an optional direct connection (`&listen=<direct url>`) or by polling alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from shiftwork.core.errors import (
+    BadText,
+    OperationTimeout,
+    ShiftworkError,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreOlder,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
+from shiftwork.store import migrate, statements
+from shiftwork.store.store import Clock, Row, Verb
+from shiftwork.store.wakes import LocalWakes
+
+T = TypeVar("T")
+log = logging.getLogger("shiftwork.store")
+
+OLDEST_SERVER = 140000
+CHANNEL = "task_ready"
+MIGRATION_LOCK = 0x5AF7_0001
+NOTIFY_EVERY_SEC = 0.005
+"""A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
+
+DEADLOCK_TRIES = 5
+RECONNECT_SEC = 10.0
+"""How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
+
+CLOCK_EVERY_SEC = 10.0
+CLOCK_JUMP_SEC = 1.0
+
+_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_LOST = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: look for the new one
+)
+_ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
+    (asyncpg.ReadOnlySQLTransactionError, StoreReadOnly),
+    (asyncpg.InsufficientPrivilegeError, StoreReadOnly),
+    (asyncpg.DiskFullError, StoreFull),
+    (asyncpg.LockNotAvailableError, StoreLocked),
+    (asyncpg.QueryCanceledError, OperationTimeout),
+    (asyncpg.UndefinedTableError, StoreOlder),
+    (asyncpg.UntranslatableCharacterError, BadText),
+    (asyncpg.CharacterNotInRepertoireError, BadText),
+    (asyncpg.InvalidCatalogNameError, StoreUnavailable),
+    (asyncpg.InvalidAuthorizationSpecificationError, StoreUnavailable),
+    (asyncpg.PostgresConnectionError, StoreUnavailable),
+    (asyncpg.InterfaceError, StoreUnavailable),
+    (asyncpg.OperatorInterventionError, StoreUnavailable),
+    (asyncpg.InsufficientResourcesError, StoreUnavailable),
+    (OSError, StoreUnavailable),
+)
+
+
+def translate(error: BaseException) -> ShiftworkError:
+    """The queue's own error for what the server or the network said."""
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(f"PostgreSQL says: {error}")
+    return StoreError(f"PostgreSQL says: {error}")
+
+
+class PostgresTx:
+    """A transaction on one connection."""
+
+    def __init__(self, connection: Any, now: float) -> None:
+        self.now = now
+        self.wakes: set[int] = set()
+        self._connection = connection
+        self._statements = statements.load("postgres")
+
+    async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
+        text, values = self._bind(name, parameters)
+        rows: Sequence[Row] = await self._connection.fetch(text, *values)
+        return rows
+
+    async def one(self, name: str, /, **parameters: Any) -> Row | None:
+        text, values = self._bind(name, parameters)
+        row: Row | None = await self._connection.fetchrow(text, *values)
+        return row
+
+    async def run(self, name: str, /, **parameters: Any) -> None:
+        text, values = self._bind(name, parameters)
+        await self._connection.execute(text, *values) if values else await self._connection.execute(text)
+
+    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+        if rows:
+            await self._connection.execute(self._statements[name].text, *zip(*rows, strict=True))
+
+    async def take_turn(self, name: str, /) -> None:
+        await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
+
+    def wake(self, lane: int, /) -> None:
+        self.wakes.add(lane)
+
+    def _bind(self, name: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
+        statement = self._statements[name]
+        for table, columns in statement.tables.items():
+            rows = parameters.pop(table)
+            turned = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+            for column, values in zip(columns, turned, strict=True):
+                parameters[f"{table}.{column.name}"] = values
+        return statement.text, [parameters[key] for key in statement.parameters]
+
+
+class DatabaseClock:
+    """The server's clock, read through this machine's monotonic one; the same for every process of a fleet."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+        self._measured = False
+        self.jumped_at = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() + self._offset
+
+    async def measure(self, connection: Any) -> None:
+        """Best of five: the answer with the shortest round trip has the smallest error."""
+        samples: list[tuple[float, float]] = []
+        for _ in range(5):
+            sent = time.monotonic()
+            there = await connection.fetchval("select extract(epoch from clock_timestamp())::float8")
+            back = time.monotonic()
+            samples.append((back - sent, there - (sent + back) / 2))
+        self._take(min(samples)[1])
+
+    def _take(self, offset: float) -> None:
+        jumped = self._measured and abs(offset - self._offset) > CLOCK_JUMP_SEC
+        self._offset, self._measured = offset, True
+        if jumped:
+            self.jumped_at = self.now()
+            log.warning(
+                "the database's clock moved by more than %g s; reclaim by silence rests", CLOCK_JUMP_SEC
+            )
+
+
+class PostgresStore:
+    """A queue in a PostgreSQL database, shared by any number of processes."""
+
+    def __init__(self, url: str, pool: Any, listen_dsn: str | None, clock: Clock | None, dsn: str) -> None:
+        self.url = url
+        self.wakes = LocalWakes()
+        self.operation_max_sec = 30.0
+        self.dsn = dsn
+        self._pool = pool
+        self._listen_dsn = listen_dsn
+        self._database_clock = DatabaseClock()
+        self._clock = clock or self._database_clock.now
+        self._instance = secrets.token_hex(4)
+        self._to_notify: set[int] = set()
+        self._notifier: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls, url: str, *, clock: Clock | None = None, pool_size: int = 10, migrate_schema: bool = True
+    ) -> PostgresStore:
+        """Connect, check the server and bring the schema up to date."""
+        dsn, options = split_url(url)
+        behind_pooler = options.get("pgbouncer", "false").lower() in {"1", "true", "yes"}
+        listen = options.get("listen", None if behind_pooler else dsn)
+        try:
+            await _prepare_schema(dsn, behind_pooler, migrate_schema)
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=pool_size,
+                command_timeout=30,
+                statement_cache_size=0 if behind_pooler else 512,
+                init=_set_up,
+                reset=_keep,
+            )
+        except ShiftworkError:
+            raise
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
+            raise translate(error) from error
+        store = cls(url, pool, listen, clock, dsn)
+        if clock is None:
+            await store._measure_clock()
+            store._background.append(asyncio.create_task(store._keep_clock()))
+        return store
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    async def run(self, verb: Verb[T], /) -> T:
+        if self._closed:
+            raise StoreClosed("this queue was closed")
+        try:
+            async with asyncio.timeout(self.operation_max_sec):
+                return await self._run_until_done(verb)
+        except TimeoutError:
+            raise OperationTimeout(
+                f"the database did not answer within {self.operation_max_sec:g} s"
+            ) from None
+
+    async def _run_until_done(self, verb: Verb[T]) -> T:
+        deadlocks = 0
+        gone_since: float | None = None
+        while True:
+            try:
+                return await self._run_once(verb)
+            except _AGAIN as error:
+                deadlocks += 1
+                if deadlocks >= DEADLOCK_TRIES:
+                    raise StoreLocked(f"PostgreSQL says: {error}", mend="Try again.") from error
+                await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
+            except _LOST as error:
+                gone_since = gone_since or time.monotonic()
+                self._note_absence()
+                if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
+                    raise translate(error) from error
+                await asyncio.sleep(random.uniform(0.05, 0.2))
+            except (asyncpg.PostgresError, TimeoutError) as error:
+                if isinstance(error, TimeoutError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]  # inside a task
+                    raise
+                raise translate(error) from error
+
+    async def _run_once(self, verb: Verb[T]) -> T:
+        async with self._pool.acquire() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            tx = PostgresTx(connection, self._clock())
+            try:
+                result = await verb(tx)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    await transaction.rollback()
+                raise
+            try:
+                await transaction.commit()
+            except _LOST as error:
+                # The server may have committed: trying again could do it twice, so the caller must look.
+                raise StoreUnavailable(
+                    f"the connection broke during the commit: {error}",
+                    mend="It is not known whether this was done; read the task before you try again.",
+                ) from error
+        if tx.wakes:
+            self._announce(tx.wakes)
+        return result
+
+    async def read(self, verb: Verb[T], /) -> T:
+        """Statements of a read each see what is committed when they begin."""
+        return await self.run(verb)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def unsettled_since(self) -> float:
+        return max(self.wakes.unsettled_since, self._database_clock.jumped_at)
+
+    def _note_absence(self) -> None:
+        self.wakes.unsettled_since = self.now()
+
+    async def settle_events(self) -> None:
+        """Writers of events hold a lock on the table before they take a number; wait for those that do now."""
+        holders = await self._event_writers()
+        while holders:
+            await asyncio.sleep(0.002)
+            holders &= await self._event_writers()
+
+    async def _event_writers(self) -> set[str]:
+        async def look(tx: Any) -> set[str]:
+            return {row["holder"] for row in await tx.all("event_writers")}
+
+        return await self.read(look)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        tasks = [*self._background, *([self._notifier] if self._notifier else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await asyncio.wait_for(self._pool.close(), 5)
+        except (TimeoutError, OSError, asyncpg.PostgresError):
+            self._pool.terminate()
+
+    # -- clock -------------------------------------------------------------------------------------------------
+
+    async def _measure_clock(self) -> None:
+        async with self._pool.acquire() as connection:
+            await self._database_clock.measure(connection)
+
+    async def _keep_clock(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_EVERY_SEC)
+            try:
+                await self._measure_clock()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                self._note_absence()
+
+    # -- wake-ups ----------------------------------------------------------------------------------------------
+
+    def _announce(self, lanes: set[int]) -> None:
+        self.wakes.announce(frozenset(lanes))
+        self._to_notify |= lanes
+        if self._notifier is None or self._notifier.done():
+            self._notifier = asyncio.create_task(self._notify_others())
+
+    async def _notify_others(self) -> None:
+        """Tell other processes, folding what comes within a few milliseconds."""
+        while self._to_notify:
+            lanes, self._to_notify = self._to_notify, set()
+            payload = f"{self._instance}:{','.join(str(lane) for lane in sorted(lanes)[:500])}"
+            try:
+                async with self._pool.acquire() as connection:
+                    await connection.execute("select pg_notify($1, $2)", CHANNEL, payload)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                log.info("a wake-up was not sent (%s); the poll finds the work", error)
+            await asyncio.sleep(NOTIFY_EVERY_SEC)
+
+    @asynccontextmanager
+    async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
+        listener = asyncio.create_task(self._listen()) if self._listen_dsn else None
+        try:
+            async with self.wakes.subscribe() as stream:
+                yield stream
+        finally:
+            if listener is not None:
+                listener.cancel()
+                await asyncio.gather(listener, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
+        while True:
+            lost = asyncio.Event()
+            try:
+                connection = await asyncpg.connect(self._listen_dsn, timeout=10)
+                connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                await connection.add_listener(CHANNEL, self._heard)
+                self.wakes.announce(frozenset())
+                try:
+                    await lost.wait()
+                finally:
+                    connection.terminate()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                log.info("not listening for wake-ups (%s); polling goes on", error)
+            await asyncio.sleep(0.25)
+
+    def _heard(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        sender, _, lanes = str(payload).partition(":")
+        if sender == self._instance:
+            return
+        known = [int(lane) for lane in lanes.split(",") if lane.isdigit()]
+        self.wakes.announce(frozenset(known))
+
+
+def split_url(url: str) -> tuple[str, dict[str, str]]:
+    """The driver's address, and the options that are ours: `pgbouncer` and `listen`."""
+    parts = urlsplit(url)
+    ours: dict[str, str] = {}
+    theirs: list[tuple[str, str]] = []
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key in {"pgbouncer", "listen"}:
+            ours[key] = unquote(value)
+        else:
+            theirs.append((key, value))
+    if "," in parts.netloc and not any(key == "target_session_attrs" for key, _ in theirs):
+        theirs.append(("target_session_attrs", "read-write"))  # several hosts: only the primary takes work
+    return urlunsplit(parts._replace(query=urlencode(theirs))), ours
+
+
+async def _keep(_connection: Any) -> None:
+    """We leave no session state behind, so there is nothing to reset, and a round trip is saved."""
+
+
+async def _set_up(connection: Any) -> None:
+    """Ids are text on our side, as they are in SQLite."""
+    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str, format="text")
+
+
+async def _prepare_schema(dsn: str, behind_pooler: bool, allowed: bool) -> None:
+    connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0 if behind_pooler else 100)
+    try:
+        version = int(await connection.fetchval("show server_version_num"))
+        if version < OLDEST_SERVER:
+            raise StoreUnsuitable(f"PostgreSQL {version // 10000} is too old")
+        if await _is_current(connection):
+            return
+        async with connection.transaction():
+            await connection.execute("select pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            await connection.execute(migrate.LEDGER)
+            done = [
+                tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")
+            ]
+            needed = migrate.missing("postgres", done)
+            if not allowed:
+                migrate.refuse_unmigrated(needed)
+            for migration in needed:
+                await connection.execute(migration.text)
+                await connection.execute(
+                    "insert into migrations values ($1, $2, $3)",
+                    migration.number,
+                    migration.name,
+                    migration.checksum,
+                )
+    finally:
+        await connection.close()
+
+
+async def _is_current(connection: Any) -> bool:
+    """True without writing anything, so that a role that may not create tables can open a migrated queue."""
+    if await connection.fetchval("select to_regclass('migrations')") is None:
+        return False
+    done = [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
+    return not migrate.missing("postgres", done)

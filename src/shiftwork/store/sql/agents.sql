@@ -1,0 +1,48 @@
+-- name: upsert_agent
+insert into agents (workspace, id, type, types, capabilities, models, max_concurrent_tasks, status, budget, poll_interval_sec,
+  claim_ttl_sec, isolation_group, registered_at, last_heartbeat)
+values (:workspace, :id, :type, :types, :capabilities, :models, :max_concurrent_tasks, 'active', :budget, :poll_interval_sec,
+  :claim_ttl_sec, :isolation_group, :now, :now)
+on conflict (workspace, id) do update set type = excluded.type, types = excluded.types, capabilities = excluded.capabilities,
+  models = excluded.models, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget,
+  poll_interval_sec = excluded.poll_interval_sec, claim_ttl_sec = excluded.claim_ttl_sec,
+  isolation_group = excluded.isolation_group, last_heartbeat = excluded.last_heartbeat
+
+-- name: set_agent_status
+update agents set status = :status where workspace = :workspace and id = :id returning id
+
+-- name: set_agent_budget
+update agents set budget = :budget where workspace = :workspace and id = :id returning id
+
+-- name: list_agents
+select a.*, (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace) as current_tasks
+from agents a where a.workspace = :workspace order by a.id
+
+-- name: beat_agent
+update agents set last_heartbeat = :now where workspace = :workspace and id = :id
+
+-- name: see_runtime
+-- Any sign of life. Only a beat that named no task covers all of them.
+insert into runtimes (workspace, id, status, beat_at, seen_at, registered_at) values (:workspace, :id, 'active', :beat_at, :now, :now)
+on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
+  beat_at = coalesce(excluded.beat_at, runtimes.beat_at)
+
+-- name: set_runtime_status
+update runtimes set status = :status where workspace = :workspace and id = :id returning id
+
+-- name: list_runtimes
+select r.*, (select count(*) from tasks t where t.runtime_id = r.id and t.agent_id is not null and t.workspace = r.workspace) as held
+from runtimes r where r.workspace = :workspace order by r.id
+
+-- name: read_runtime
+select * from runtimes where workspace = :workspace and id = :id
+
+-- name: held_by_runtime
+select id from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null order by id limit :count
+
+-- name: held_by_agent_ids
+select id from tasks where agent_id = :agent and workspace = :workspace order by id limit :count
+
+-- name: claims_not_started
+-- Claimed and not started, of agents that hold more than one; the newest first.
+select t.id, t.agent_id from tasks t where t.workspace = :workspace and t.status = 'claimed' order by t.claimed_at desc, t.id desc limit :count

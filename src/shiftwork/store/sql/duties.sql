@@ -1,0 +1,62 @@
+-- name: due_claims
+-- Claims whose limits may have passed, with the newest beat that covered them.
+select t.id, r.beat_at, r.seen_at from tasks t left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
+where t.status in ('claimed', 'running', 'validating') and t.lease_check_at <= :now
+order by t.lease_check_at limit :count
+
+-- name: move_checks
+-- rows items: id uuid, lease_check_at float
+update tasks set lease_check_at = items.lease_check_at from {items}
+where tasks.id = items.id and tasks.status in ('claimed', 'running', 'validating')
+
+-- name: due_retries
+select id from tasks where status = 'retrying' and available_at <= :now order by available_at limit :count {pg: for update skip locked}
+
+-- name: due_reranks
+select id from tasks where status = 'ready' and rerank_at <= :now order by rerank_at limit :count {pg: for update skip locked}
+
+-- name: due_blocks
+select id from tasks where block_check_at <= :now order by block_check_at limit :count {pg: for update skip locked}
+
+-- name: missing_parents
+-- Dependencies of these tasks that no task has come for yet.
+-- rows items: id uuid
+select e.child, e.parent, n.name from {items} join edges e on e.child = items.id and not e.satisfied
+join names n on n.task_id = e.parent and not n.known
+
+-- name: displaced_letters
+select d.task_id from dead_letters d join tasks t on t.id = d.task_id and t.round = d.round
+where d.reason = 'displaced' and not d.reviewed and t.status = 'dead_lettered'
+order by d.dead_lettered_at, d.task_id limit :count
+
+-- name: archivable
+-- Finished long ago, and nobody waits for them any more.
+select t.id from tasks t where t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
+  and not exists (select 1 from edges e where e.parent = t.root_id and not e.satisfied)
+  and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.finished_at is null)
+  and t.newest_id is null
+order by t.id limit :count {pg: for update skip locked}
+
+-- name: insert_archive
+-- insert archive: id uuid, workspace text, external_id text, status text, type text, archived_at float, task json
+
+-- name: stranded
+-- Tasks whose waiting count and open edges disagree: must always be none.
+select t.id, t.status, t.waiting, (select count(*) from edges e where e.child = t.root_id and not e.satisfied) as open from tasks t
+where t.status in ('pending', 'ready') and t.newest_id is null
+  and t.waiting <> (select count(*) from edges e where e.child = t.root_id and not e.satisfied) limit :count
+
+-- name: duty_row
+select * from duties where name = :name {pg: for update skip locked}
+
+-- name: add_duty
+insert into duties (name, due_at) values (:name, :due_at) on conflict do nothing
+
+-- name: finish_duty
+update duties set due_at = :due_at, last_run_at = :now, took_sec = :took_sec, counts = :counts, runs = runs + 1 where name = :name
+
+-- name: list_duties
+select * from duties order by name
+
+-- name: ready_lane_count
+select count(*) as ready from tasks where lane = :lane and status = 'ready' and hold is null

@@ -1,0 +1,97 @@
+-- name: satisfy_edges
+-- Flip what is still open; only a flip counts, so a parent that completes twice frees nobody twice.
+-- rows items: id uuid
+update edges set satisfied = true where parent in (select items.id from {items}) and not satisfied returning child, parent
+
+-- name: reopen_edges
+-- rows items: id uuid
+update edges set satisfied = false where child in (select items.id from {items}) and waits returning child, parent
+
+-- name: open_children
+-- rows items: id uuid
+select e.child, e.parent from {items} join edges e on e.parent = items.id where not e.satisfied
+
+-- name: lock_lineages
+-- The newest row of each lineage, locked in id order.
+-- rows items: id uuid
+select t.* from {items} join tasks r on r.id = items.id join tasks t on t.id = coalesce(r.newest_id, r.id)
+order by t.id {pg: for update of t}
+
+-- name: count_open_edges
+-- rows items: id uuid
+select e.child, count(*) as open from {items} join edges e on e.child = items.id where not e.satisfied group by e.child
+
+-- name: edges_of
+-- rows items: id uuid
+select e.child, e.parent, e.satisfied, e.waits from {items} join edges e on e.child = items.id order by e.child, e.parent
+
+-- name: lock_dags
+-- rows items: id uuid
+select d.* from {items} join dags d on d.id = items.id order by d.id {pg: for update of d}
+
+-- name: save_dags
+-- rows items: id uuid, open int, settled int, status text, finished_at float, cancelled_by text, budget_ceiling bigint
+update dags set open = items.open, settled = items.settled, status = items.status, finished_at = items.finished_at,
+  cancelled_by = items.cancelled_by, budget_ceiling = items.budget_ceiling
+from {items} where dags.id = items.id
+
+-- name: dag_motion
+-- Of each DAG: what can still move by itself, and what ended how. A row with a successor does not count.
+-- rows items: id uuid
+select t.dag_id,
+  sum(case when t.status in ('ready', 'claimed', 'running', 'validating', 'retrying') then 1 else 0 end) as moving,
+  sum(case when t.status = 'completed' then 1 else 0 end) as completed
+from {items} join tasks t on t.dag_id = items.id
+where not exists (select 1 from tasks n where n.root_id = t.root_id and n.id > t.id and (n.retry_of is not null or n.rerun_of is not null))
+group by t.dag_id
+
+-- name: settle_agents
+-- What was reserved is given back, what was spent is booked.
+-- rows items: workspace text, id text, reserved bigint, spent bigint
+update agents set reserved = agents.reserved - items.reserved, spent = agents.spent + items.spent
+from {items} where agents.workspace = items.workspace and agents.id = items.id
+
+-- name: lock_agents
+-- rows items: workspace text, id text
+select a.* from {items} join agents a on a.workspace = items.workspace and a.id = items.id
+order by a.workspace, a.id {pg: for update of a}
+
+-- name: insert_dead_letters
+-- insert dead_letters: task_id uuid, round int, workspace text, type text, reason text, error text, signature text, attempts int, poison_pill boolean, dead_lettered_at float
+
+-- name: start_tasks
+-- rows items: id uuid, run_until float, lease_until float, lease_check_at float
+update tasks set status = 'running', started_at = :now, heartbeat_at = :now, ack_by = null, run_until = items.run_until,
+  lease_until = items.lease_until, lease_check_at = items.lease_check_at, version = version + 1, updated_at = :now
+from {items} where tasks.id = items.id
+
+-- name: beat_tasks
+-- Not indexed, no new version: a beat is the cheapest write there is.
+-- rows items: id uuid, cost bigint, tokens_in bigint, tokens_out bigint
+update tasks set heartbeat_at = :now, attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
+  tokens_out = tasks.tokens_out + items.tokens_out
+from {items} where tasks.id = items.id
+
+-- name: save_progress
+-- rows items: task_id uuid, value json
+insert into progress (task_id, at, value) select task_id, cast(:now as {pg: double precision}{lite: real}), value from {items} where true
+on conflict (task_id) do update set at = excluded.at, value = excluded.value
+
+-- name: pin_sessions
+-- rows items: id uuid, session_id text, work_dir text
+update tasks set session_id = coalesce(items.session_id, tasks.session_id), work_dir = coalesce(items.work_dir, tasks.work_dir),
+  version = version + 1, updated_at = :now
+from {items} where tasks.id = items.id
+
+-- name: lock_claims
+-- The few columns that ending an attempt needs, in id order.
+-- rows items: id uuid
+select t.id, t.workspace, t.type, t.status, t.dag_id, t.root_id, t.fence, t.round, t.agent_id, t.runtime_id, t.claimed_at,
+  t.started_at, t.reserved, t.attempt_cost, t.validation, t.own_settings, t.idempotency_key, t.cancel_reason, t.timeout_sec,
+  t.heartbeat_at
+from {items} join tasks t on t.id = items.id order by t.id {pg: for update of t}
+
+-- name: satisfy_pairs
+-- rows items: child uuid, parent uuid
+update edges set satisfied = true where (child, parent) in (select items.child, items.parent from {items}) and not satisfied
+returning child, parent

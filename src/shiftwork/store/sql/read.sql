@@ -1,0 +1,167 @@
+-- name: tags_of
+-- rows items: id uuid
+select t.task_id, t.tag from {items} join tags t on t.task_id = items.id order by t.task_id, t.tag
+
+-- name: progress_of
+-- rows items: id uuid
+select p.* from {items} join progress p on p.task_id = items.id
+
+-- name: letters_of
+-- rows items: id uuid
+select d.* from {items} join dead_letters d on d.task_id = items.id order by d.task_id, d.round
+
+-- name: list_tasks
+-- A page of tasks by id, newest first or oldest first, through whichever filters are given.
+select t.id from tasks t
+where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or t.id > :after)
+  and (cast(:type as text) is null or t.type = :type)
+  and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
+  and (cast(:issue as text) is null or t.issue_id = :issue)
+  and (cast(:dag as {pg: uuid}{lite: text}) is null or t.dag_id = :dag)
+  and (cast(:parent as {pg: uuid}{lite: text}) is null or t.parent_id = :parent)
+  and (cast(:since as {pg: double precision}{lite: real}) is null or t.created_at >= :since)
+  and (cast(:until as {pg: double precision}{lite: real}) is null or t.created_at < :until)
+  and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+  and (:any_status or t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)}))
+order by t.id limit :count
+
+-- name: tasks_of_dag
+select t.id, t.status, t.root_id, t.newest_id, t.cost, t.attempt_cost, t.fence from tasks t where t.dag_id = :dag order by t.id
+
+-- name: edges_of_dag
+select e.child, e.parent from tasks t join edges e on e.child = t.root_id where t.dag_id = :dag and t.id = t.root_id
+
+-- name: list_dags
+select id from dags where workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or id > :after) order by id limit :count
+
+-- name: tag_counts
+select t.status, count(*) as total from tags g join tasks t on t.id = g.task_id
+where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by t.status
+
+-- name: status_counts
+select status, type, count(*) as total from tasks where workspace = :workspace group by status, type
+
+-- name: tier_depth
+-- Not yet claimed, by band of the priority given.
+select case when priority < 10 then 'critical' when priority < 30 then 'high' when priority < 60 then 'normal'
+            when priority < 80 then 'low' else 'background' end as tier, count(*) as total
+from tasks where workspace = :workspace and status in ('pending', 'waiting_approval', 'ready', 'retrying') group by 1
+
+-- name: tombstone_count
+select count(*) as total from tombstones where workspace = :workspace
+
+-- name: archive_count
+select count(*) as total from archive where workspace = :workspace
+
+-- name: read_archive
+select * from archive where id = :id
+
+-- name: find_archived_name
+select id from archive where workspace = :workspace and external_id = :name
+
+-- name: events_after
+select * from events where seq > :after and (cast(:workspace as text) is null or workspace = :workspace) order by seq limit :count
+
+-- name: event_numbers
+-- Of all workspaces: a gap is a gap whoever made it
+select seq from events where seq > :after order by seq limit :count
+
+-- name: last_event
+select max(seq) as seq from events
+
+-- name: events_of_task
+select * from events where task_id = :id and seq > :after order by seq limit :count
+
+-- name: event_writers
+select virtualtransaction as holder from pg_locks where relation = 'events'::regclass and mode = 'RowExclusiveLock' and granted
+  and pid <> pg_backend_pid() and database = (select oid from pg_database where datname = current_database())
+
+-- name: event_writers (sqlite)
+select '' as holder where false
+
+-- name: read_gates
+select * from gates where workspace = :workspace order by scope, kind
+
+-- name: close_gate
+insert into gates (workspace, scope, kind, reason, closed_at, closed_by) values (:workspace, :scope, :kind, :reason, :now, :actor)
+on conflict (workspace, scope, kind) do nothing
+
+-- name: open_gate
+delete from gates where workspace = :workspace and scope = :scope and kind = :kind returning scope
+
+-- name: lanes_of_workspace
+select * from lanes where workspace = :workspace
+
+-- name: read_workspace
+select * from workspaces where name = :name
+
+-- name: add_workspace
+insert into workspaces (name, profile, created_at) values (:name, :profile, :now) on conflict do nothing
+
+-- name: list_workspaces
+select * from workspaces order by name
+
+-- name: set_profile
+update workspaces set profile = :profile where name = :name
+
+-- name: read_settings
+select * from settings where workspace = :workspace
+
+-- name: save_setting
+insert into settings (workspace, scope, key, value, changed_at, changed_by) values (:workspace, :scope, :key, :value, :now, :actor)
+on conflict (workspace, scope, key) do update set value = excluded.value, changed_at = excluded.changed_at, changed_by = excluded.changed_by
+
+-- name: drop_setting
+delete from settings where workspace = :workspace and scope = :scope and key = :key
+
+-- name: list_dead_letters
+-- Open ones, oldest first, or all that are not hidden.
+select d.*, t.dag_id, t.cost from dead_letters d join tasks t on t.id = d.task_id
+where d.workspace = :workspace and not d.deleted and (:reviewed_too or not d.reviewed)
+  and (cast(:signature as text) is null or d.signature = :signature)
+  and (cast(:after as {pg: uuid}{lite: text}) is null or d.task_id > :after)
+order by d.task_id, d.round limit :count
+
+-- name: letter_groups
+select signature, type, reason, count(*) as total, min(dead_lettered_at) as first_at, max(dead_lettered_at) as last_at,
+  min(error) as example from dead_letters
+where workspace = :workspace and not reviewed and not deleted group by signature, type, reason order by count(*) desc, signature limit :count
+
+-- name: review_letters
+-- rows items: task_id uuid, round int, resolution text, reviewed boolean, deleted boolean
+update dead_letters set reviewed = items.reviewed, resolution = items.resolution, deleted = items.deleted
+from {items} where dead_letters.task_id = items.task_id and dead_letters.round = items.round
+
+-- name: insert_reviews
+-- insert reviews: task_id uuid, round int, at float, actor text, decision text, note text, change json
+
+-- name: reviews_of
+select * from reviews where task_id = :id order by at
+
+-- name: letters_by_signature
+select d.task_id from dead_letters d join tasks t on t.id = d.task_id and t.round = d.round
+where d.workspace = :workspace and d.signature = :signature and not d.reviewed and not d.deleted order by d.task_id limit :count
+
+-- name: purgeable
+select t.id from tasks t where t.workspace = :workspace and (cast(:type as text) is null or t.type = :type)
+  and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+  and (cast(:before as {pg: double precision}{lite: real}) is null or t.created_at < :before)
+  and (cast(:least as {pg: double precision}{lite: real}) is null or t.priority >= :least)
+  and (cast(:most as {pg: double precision}{lite: real}) is null or t.priority < :most)
+  and t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)})
+  and t.id > :after
+order by t.id limit :count
+
+
+-- name: read_dag
+select * from dags where id = :id
+
+-- name: ahead_in_lane
+select count(*) as ahead from tasks t where t.lane = :lane and t.status = 'ready' and t.hold is null
+  and (t.rank, t.ordered_at, t.id) < (:rank, :ordered_at, :id)
+
+-- name: events_upto
+select * from events where seq > :after and seq <= :last and workspace = :workspace order by seq
+
+-- name: newest_of_issue
+select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1

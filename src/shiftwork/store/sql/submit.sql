@@ -1,0 +1,85 @@
+-- name: lock_parents
+-- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
+-- rows items: id uuid
+select t.id, t.root_id from {items} join tasks t on t.id = items.id order by t.id {pg: for share of t}
+
+-- name: lineage_states
+-- The newest row of a lineage answers for it.
+-- rows items: id uuid
+select r.id as root_id, n.status, n.id, n.workspace from {items} join tasks r on r.id = items.id
+join tasks n on n.id = coalesce(r.newest_id, r.id)
+
+-- name: archived_states
+-- rows items: id uuid
+select a.id, a.status, a.workspace from {items} join archive a on a.id = items.id
+
+-- name: add_names
+-- insert names: workspace text, name text, task_id uuid, known boolean
+on conflict do nothing
+
+-- name: lock_names
+-- rows items: name text
+select n.name, n.task_id, n.known from {items} join names n on n.workspace = :workspace and n.name = items.name
+order by n.name {pg: for update of n}
+
+-- name: find_names
+-- rows items: name text
+select n.name, n.task_id, n.known from {items} join names n on n.workspace = :workspace and n.name = items.name
+
+-- name: know_names
+-- rows items: id uuid
+update names set known = true where task_id in (select items.id from {items})
+
+-- name: take_keys
+-- rows items: workspace text, key text, task_id uuid, until float
+insert into keys (workspace, key, task_id, until) select workspace, key, task_id, until from {items} where true
+on conflict (workspace, key) do update set task_id = excluded.task_id, until = excluded.until
+where keys.until is not null and keys.until <= :now
+
+-- name: read_keys
+-- rows items: workspace text, key text
+select k.workspace, k.key, k.task_id, t.status from {items} join keys k on k.workspace = items.workspace and k.key = items.key
+left join tasks t on t.id = k.task_id
+
+-- name: drop_keys
+-- Leaving the scope frees the key, where it still names this task.
+-- rows items: workspace text, key text, task_id uuid
+delete from keys where (workspace, key, task_id) in (select items.workspace, items.key, items.task_id from {items})
+
+-- name: open_ancestors
+-- Every task that the given ones wait for, directly or not.
+-- rows items: id uuid
+with recursive up(id) as (
+  select e.parent from {items} join edges e on e.child = items.id and not e.satisfied
+  union
+  select e.parent from up join edges e on e.child = up.id and not e.satisfied
+) select id from up
+
+-- name: open_edges_above
+-- The edges of those ancestors, to name the cycle.
+-- rows items: id uuid
+with recursive up(child, parent) as (
+  select e.child, e.parent from {items} join edges e on e.child = items.id and not e.satisfied
+  union
+  select e.child, e.parent from up join edges e on e.child = up.parent and not e.satisfied
+) select child, parent from up
+
+-- name: insert_dags
+-- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, budget_ceiling bigint, created_at float
+
+-- name: insert_lanes
+-- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, rate float, target_agent_id text, mixed boolean
+on conflict do nothing
+
+-- name: find_lanes
+-- rows items: signature text
+select l.* from {items} join lanes l on l.signature = items.signature
+
+-- name: read_lanes
+-- rows items: id int
+select l.* from {items} join lanes l on l.id = items.id
+
+-- name: next_lane_ids
+select coalesce(max(case when id < :bound then id end), 0) as shared, coalesce(max(case when id >= :bound then id end), :bound) as targeted,
+  (select count(*) from lanes l where l.workspace = :workspace and l.target_agent_id is null) as taken
+from lanes

@@ -1,0 +1,481 @@
+"""SQLite: one writer thread that runs many verbs to a transaction, a savepoint each, and a few readers.
+
+A verb is the same coroutine function that PostgreSQL awaits; here it is run straight through, since its `tx` never
+suspends. Nothing is answered before COMMIT has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import apsw
+import msgspec
+
+from shiftwork.core.errors import (
+    OperationTimeout,
+    ShiftworkError,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
+from shiftwork.store import files, migrate, statements
+from shiftwork.store.store import Clock, Row, Verb
+from shiftwork.store.wakes import LocalWakes
+
+T = TypeVar("T")
+
+GROUP = 256
+"""Verbs to one commit. Larger groups gain nothing and make the first caller wait."""
+
+READERS = 2
+OLDEST_ENGINE = (3, 51, 3)
+"""Before it, several writing connections could corrupt a WAL database."""
+
+FOREIGN_POLL_SEC = 0.02
+"""How often `data_version` is looked at for commits of other processes, while somebody listens."""
+
+_ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
+    (apsw.FullError, StoreFull),
+    (apsw.ReadOnlyError, StoreReadOnly),
+    (apsw.BusyError, StoreLocked),
+    (apsw.LockedError, StoreLocked),
+    (apsw.NotADBError, StoreUnsuitable),
+    (apsw.CorruptError, StoreUnsuitable),
+    (apsw.PermissionsError, StoreReadOnly),
+    (apsw.CantOpenError, StoreUnavailable),
+    (apsw.IOError, StoreUnavailable),
+)
+_ENCODE = msgspec.json.Encoder().encode
+
+
+def translate(error: apsw.Error) -> StoreError:
+    """The queue's own error for what the engine said."""
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(f"SQLite says: {error}")
+    return StoreError(f"SQLite says: {error}")
+
+
+class SqliteTx:
+    """A transaction on one connection; its coroutines never suspend."""
+
+    def __init__(self, connection: apsw.Connection, now: float) -> None:
+        self.now = now
+        self.wakes: set[int] = set()
+        self._connection = connection
+        self._statements = statements.load("sqlite")
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
+        statement = self._statements[name]
+        for table in statement.tables:
+            parameters[table] = _ENCODE(parameters[table]).decode()
+        cursor = self._connection.cursor()
+        cursor.execute(statement.text, parameters)
+        try:
+            names = [column[0] for column in cursor.get_description()]
+        except apsw.ExecutionCompleteError:
+            return []
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    async def one(self, name: str, /, **parameters: Any) -> Row | None:
+        rows = await self.all(name, **parameters)
+        return rows[0] if rows else None
+
+    async def run(self, name: str, /, **parameters: Any) -> None:
+        await self.all(name, **parameters)
+
+    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+        if rows:
+            self._connection.cursor().executemany(self._statements[name].text, rows)
+
+    async def take_turn(self, name: str, /) -> None:
+        """One writer at a time is the rule here anyway."""
+
+    def wake(self, lane: int, /) -> None:
+        self.wakes.add(lane)
+
+
+class _Job:
+    """A verb in the writer's queue, with the caller that waits for it."""
+
+    def __init__(self, verb: Verb[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.verb = verb
+        self.context = contextvars.copy_context()
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._fate = threading.Lock()
+        self._begun = self._abandoned = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.wakes: set[int] = set()
+
+    def begin(self) -> bool:
+        """The writer takes it up, unless its caller has given up: one of the two is told so."""
+        with self._fate:
+            self._begun = not self._abandoned
+            return self._begun
+
+    def abandon(self) -> bool:
+        with self._fate:
+            self._abandoned = not self._begun
+            return self._abandoned
+
+    def deliver(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class SqliteStore:
+    """A queue in one file on a local disk."""
+
+    def __init__(
+        self, url: str, connection: apsw.Connection, path: Path | None, clock: Clock, patience: float
+    ) -> None:
+        self.url = url
+        self.wakes = LocalWakes()
+        self.operation_max_sec = 30.0
+        self._connection = connection
+        self._path = path
+        self._clock = clock
+        self._turn = files.Turn(path, patience) if path else None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._broken: BaseException | None = None
+        self._readers = ThreadPoolExecutor(READERS, "shiftwork-reader") if path else None
+        self._reader = threading.local()
+        self._opened_readers: list[apsw.Connection] = []
+        self._own_commits = 0
+        self._foreign_commits = connection.pragma("data_version")
+        self._thread = threading.Thread(target=self._work, name="shiftwork-writer", daemon=True)
+        self._thread.start()
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls, path: str, *, clock: Clock = time.time, patience: float = 10.0, migrate_schema: bool = True
+    ) -> SqliteStore:
+        """Open the file, making it and its schema where they do not exist."""
+        memory = path == ":memory:"
+        file = None if memory else Path(path).absolute()
+        connection = await asyncio.to_thread(_open_writer, path, file, patience, migrate_schema)
+        return cls(f"sqlite:///{path}", connection, file, clock, patience)
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    async def run(self, verb: Verb[T], /) -> T:
+        self._refuse_if_down()
+        job = _Job(verb, asyncio.get_running_loop())
+        self._jobs.put(job)
+        return cast(T, await self._answer(job))
+
+    async def _answer(self, job: _Job) -> Any:
+        done, _ = await asyncio.wait({job.future}, timeout=self.operation_max_sec)
+        if not done and job.abandon():
+            raise OperationTimeout(f"the writer did not get to this call within {self.operation_max_sec:g} s")
+        return await job.future
+
+    async def read(self, verb: Verb[T], /) -> T:
+        if self._readers is None:
+            return await self.run(verb)
+        self._refuse_if_down()
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, lambda: context.run(self._read, verb))
+
+    def _read(self, verb: Verb[T]) -> T:
+        connection = self._reader_connection()
+        connection.execute("begin")
+        try:
+            return _run_through(verb, SqliteTx(connection, self._clock()))
+        except apsw.Error as error:
+            raise translate(error) from error
+        finally:
+            connection.execute("rollback")
+
+    def _reader_connection(self) -> apsw.Connection:
+        connection: apsw.Connection | None = getattr(self._reader, "connection", None)
+        if connection is None:
+            connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+            connection.set_busy_timeout(10_000)
+            self._reader.connection = connection
+            self._opened_readers.append(connection)
+        return connection
+
+    def now(self) -> float:
+        return self._clock()
+
+    def unsettled_since(self) -> float:
+        return self.wakes.unsettled_since
+
+    async def settle_events(self) -> None:
+        """One writer: events become visible in the order of their numbers."""
+
+    @asynccontextmanager
+    async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
+        poller = asyncio.create_task(self._watch_other_processes()) if self._path else None
+        try:
+            async with self.wakes.subscribe() as stream:
+                yield stream
+        finally:
+            if poller is not None:
+                poller.cancel()
+
+    async def _watch_other_processes(self) -> None:
+        """Commits of other processes change `data_version`; which lanes they touched is not known, so wake all."""
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            seen = (connection.pragma("data_version"), self._own_commits)
+            while True:
+                await asyncio.sleep(FOREIGN_POLL_SEC)
+                now = (connection.pragma("data_version"), self._own_commits)
+                if now[0] != seen[0] and now[1] == seen[1]:
+                    self.wakes.announce(frozenset())
+                seen = now
+        finally:
+            connection.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+        if self._readers is not None:
+            await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._opened_readers:
+            connection.close()
+        self._connection.close()
+        if self._turn is not None:
+            self._turn.close()
+
+    def _refuse_if_down(self) -> None:
+        if self._broken is not None:
+            raise StoreUnavailable(f"the writer has stopped: {self._broken}") from self._broken
+        if self._closed:
+            raise StoreClosed("this queue was closed")
+
+    # -- the writer thread -------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while (group := self._next_group()) is not None:
+                self._run_group(group)
+                _deliver(group)
+        except BaseException as error:  # noqa: BLE001  # a dead writer must fail its waiters, whatever killed it
+            self._broken = error
+            self._fail_waiters(error)
+
+    def _next_group(self) -> list[_Job] | None:
+        """Wait for work, then take all that has come; None when the store closes."""
+        group: list[_Job] = []
+        job = self._jobs.get()
+        while True:
+            if job is None:
+                if not group:
+                    return None
+                self._jobs.put(None)
+                return group
+            group.append(job)
+            if len(group) >= GROUP:
+                return group
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return group
+
+    def _run_group(self, group: list[_Job]) -> None:
+        try:
+            with self._turn or _no_turn():
+                whole = self._try_together(group)
+                if not whole:
+                    for job in group:
+                        self._run_alone(job)
+        except ShiftworkError as error:
+            for job in group:
+                job.error = error
+        self._announce(group)
+
+    def _try_together(self, group: list[_Job]) -> bool:
+        """One transaction for the group. False when the transaction was lost: then nothing of it is in the file.
+
+        A full disk or an interrupt ends the transaction, not the savepoint; a neighbour's "ok" would be a lie.
+        """
+        if len(group) == 1:
+            self._run_alone(group[0])
+            return True
+        connection = self._connection
+        try:
+            connection.execute("begin immediate")
+            for job in group:
+                connection.execute("savepoint verb")
+                self._attempt(job)
+                if not connection.in_transaction:
+                    return False
+                if job.error is not None:
+                    connection.execute("rollback to verb")
+                connection.execute("release verb")
+            connection.execute("commit")
+        except apsw.Error:
+            self._roll_back()
+            return False
+        return True
+
+    def _run_alone(self, job: _Job) -> None:
+        try:
+            self._connection.execute("begin immediate")
+            self._attempt(job)
+            if job.error is None:
+                self._connection.execute("commit")
+        except apsw.Error as error:
+            job.error = translate(error)
+        finally:
+            self._roll_back()
+
+    def _attempt(self, job: _Job) -> None:
+        """Run the verb once and note its answer; whatever it raises is the job's, not the thread's."""
+        if not job.begin():
+            return
+        tx = SqliteTx(self._connection, self._clock())
+        job.error = job.result = None
+        try:
+            job.result = job.context.copy().run(_run_through, job.verb, tx)
+            job.wakes = tx.wakes
+        except apsw.Error as error:
+            job.error = translate(error)
+        except BaseException as error:  # noqa: BLE001  # SystemExit or CancelledError in a verb is that caller's
+            job.error = error
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("rollback")
+
+    def _announce(self, group: list[_Job]) -> None:
+        self._own_commits += 1
+        lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
+        foreign = self._connection.pragma("data_version")  # on this connection, only other processes move it
+        if foreign != self._foreign_commits:
+            self._foreign_commits = foreign
+            group[0].loop.call_soon_threadsafe(self.wakes.announce, frozenset())
+        elif lanes:
+            group[0].loop.call_soon_threadsafe(self.wakes.announce, lanes)
+
+    def _fail_waiters(self, error: BaseException) -> None:
+        left: list[_Job] = []
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            if job is not None:
+                job.error = StoreUnavailable(f"the writer has stopped: {error}")
+                left.append(job)
+        _deliver(left)
+
+
+class _no_turn:  # noqa: N801  # reads as a phrase where it is used
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _deliver(group: list[_Job]) -> None:
+    """Hand all answers over in one call per loop."""
+    for loop in {job.loop for job in group}:
+        jobs = [job for job in group if job.loop is loop]
+        try:
+            loop.call_soon_threadsafe(lambda jobs=jobs: [job.deliver() for job in jobs])  # type: ignore[misc]  # mypy cannot type the default
+        except RuntimeError:
+            continue  # that loop has gone, and its callers with it
+
+
+def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
+    """Run a coroutine that never suspends. One that does has awaited something else than `tx`: a bug."""
+    coroutine = cast(Coroutine[Any, Any, Any], verb(tx))
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise RuntimeError("a verb may await nothing but its transaction")
+
+
+def _open_writer(path: str, file: Path | None, patience: float, migrate_schema: bool) -> apsw.Connection:
+    if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < OLDEST_ENGINE:
+        raise StoreUnsuitable(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that several processes write"
+        )
+    if file is not None:
+        _check_place(file)
+    try:
+        connection = apsw.Connection(path)
+        connection.set_busy_timeout(int(patience * 1000))
+        _prepare(connection)
+        _migrate(connection, migrate_schema)
+    except apsw.Error as error:
+        raise translate(error) from error
+    return connection
+
+
+def _check_place(file: Path) -> None:
+    if not file.parent.is_dir():
+        raise StoreUnavailable(f"the folder {file.parent} does not exist", mend="Make the folder first.")
+    files.refuse_network_file_system(file.parent)
+    if file.exists() and not os.access(file, os.W_OK):
+        raise StoreReadOnly(f"{file} may not be written by this user", where=str(file))
+    if not os.access(file.parent, os.W_OK):
+        raise StoreReadOnly(
+            f"the folder {file.parent} may not be written by this user", where=str(file.parent)
+        )
+
+
+def _prepare(connection: apsw.Connection) -> None:
+    if connection.pragma("journal_mode") not in {"wal", "memory"}:
+        connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "full")
+    connection.pragma("foreign_keys", True)
+    connection.pragma("temp_store", "memory")
+    connection.pragma("cache_size", -65536)
+
+
+def _migrate(connection: apsw.Connection, allowed: bool) -> None:
+    """Bring the schema up to date, one process at a time."""
+    known = connection.pragma("user_version")
+    newest = migrate.migrations("sqlite")[-1].number
+    if known == newest:
+        return
+    connection.execute("begin immediate")
+    try:
+        connection.execute(migrate.LEDGER)
+        done = list(connection.execute("select number, name, checksum from migrations order by number"))
+        needed = migrate.missing("sqlite", cast("list[tuple[int, str, str]]", done))
+        if not allowed:
+            migrate.refuse_unmigrated(needed)
+        for migration in needed:
+            for statement in migrate.statements_of(migration.text):
+                connection.execute(statement)
+            connection.execute(
+                "insert into migrations values (?, ?, ?)",
+                (migration.number, migration.name, migration.checksum),
+            )
+        connection.pragma("user_version", newest)
+        connection.execute("commit")
+    except BaseException:
+        connection.execute("rollback")
+        raise

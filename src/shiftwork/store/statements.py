@@ -1,0 +1,177 @@
+"""Loads the named statements of `sql/*.sql` and writes each for a dialect.
+
+A statement is written once for both databases. What differs is said in the text:
+
+- `-- name: x` opens a statement, the comment lines after it say what it is for;
+- `-- name: x (postgres)` is a marked override, with its reason beside it;
+- `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
+- `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
+- `{pg: ...}` and `{lite: ...}` stand for one database only;
+- `:name` is a parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Literal, NamedTuple
+
+Dialect = Literal["sqlite", "postgres"]
+
+_NAME = re.compile(r"^-- name: (\w+)(?: \((sqlite|postgres)\))?$")
+_ROWS = re.compile(r"^-- rows (\w+): (.+)$")
+_INSERT = re.compile(r"^-- insert (\w+): (.+)$")
+_ONLY = re.compile(r"\{(pg|lite): ?([^{}]*)\}")
+_TABLE = re.compile(r"\{(\w+)\}")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+_SQLITE_TYPES = {
+    "uuid": "text",
+    "float": "real",
+    "bigint": "integer",
+    "int": "integer",
+    "boolean": "integer",
+    "json": "text",
+    "text": "text",
+}
+_POSTGRES_TYPES = {"float": "double precision"}
+
+
+class Column(NamedTuple):
+    name: str
+    type: str
+
+
+class Source(NamedTuple):
+    """A statement as it stands in the file."""
+
+    name: str
+    text: str
+    tables: dict[str, tuple[Column, ...]]
+    insert: tuple[str, tuple[Column, ...]] | None
+
+
+class Statement(NamedTuple):
+    """A statement ready for one database; `parameters` in the order of their placeholders."""
+
+    name: str
+    text: str
+    parameters: tuple[str, ...]
+    tables: dict[str, tuple[Column, ...]]
+    columns: tuple[Column, ...]
+
+
+@cache
+def load(dialect: Dialect) -> dict[str, Statement]:
+    """All statements for one database, by name."""
+    chosen: dict[str, Source] = {}
+    for source, only in _sources():
+        if only is None:
+            chosen.setdefault(source.name, source)
+        elif only == dialect:
+            chosen[source.name] = source
+    return {name: _write(source, dialect) for name, source in chosen.items()}
+
+
+def _sources() -> Iterator[tuple[Source, Dialect | None]]:
+    folder = resources.files("shiftwork.store") / "sql"
+    for file in sorted(folder.iterdir(), key=lambda f: f.name):
+        if file.name.endswith(".sql"):
+            yield from _parse(file.read_text(encoding="utf-8"))
+
+
+def _parse(text: str) -> Iterator[tuple[Source, Dialect | None]]:
+    name: str | None = None
+    only: Dialect | None = None
+    lines: list[str] = []
+    for line in [*text.splitlines(), "-- name: end"]:
+        if opening := _NAME.match(line):
+            if name is not None:
+                yield _source(name, lines), only
+            name, only, lines = opening[1], opening[2], []  # type: ignore[assignment]  # the pattern allows no other
+        elif name is not None:
+            lines.append(line)
+
+
+def _source(name: str, lines: list[str]) -> Source:
+    tables: dict[str, tuple[Column, ...]] = {}
+    insert: tuple[str, tuple[Column, ...]] | None = None
+    kept: list[str] = []
+    for line in lines:
+        if table := _ROWS.match(line):
+            tables[table[1]] = _columns(table[2])
+        elif target := _INSERT.match(line):
+            insert = target[1], _columns(target[2])
+        elif not line.lstrip().startswith("--"):
+            kept.append(line)
+    return Source(name, "\n".join(kept).strip().rstrip(";"), tables, insert)
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    return tuple(Column(*part.split()) for part in text.split(","))
+
+
+def _write(source: Source, dialect: Dialect) -> Statement:
+    if source.insert:
+        return _write_insert(source, dialect)
+    keep = "pg" if dialect == "postgres" else "lite"
+    text = _ONLY.sub(lambda m: m[2] if m[1] == keep else "", source.text)
+    if dialect == "postgres":
+        return _write_postgres(source, text)
+    text = _TABLE.sub(lambda m: _json_table(m[1], source.tables[m[1]]), text)
+    return Statement(source.name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))), source.tables, ())
+
+
+def _write_postgres(source: Source, text: str) -> Statement:
+    order: list[str] = []
+
+    def place(parameter: str) -> str:
+        if parameter not in order:
+            order.append(parameter)
+        return f"${order.index(parameter) + 1}"
+
+    def table(match: re.Match[str]) -> str:
+        columns = source.tables[match[1]]
+        arrays = ", ".join(f"{place(f'{match[1]}.{c.name}')}::{_pg_type(c.type)}[]" for c in columns)
+        return f"unnest({arrays}) as {match[1]}({', '.join(c.name for c in columns)})"
+
+    text = _TABLE.sub(table, text)
+    text = _PARAMETER.sub(lambda m: place(m[1]), text)
+    return Statement(source.name, text, tuple(order), source.tables, ())
+
+
+def _json_table(name: str, columns: tuple[Column, ...]) -> str:
+    fields = ", ".join(f"value ->> {i} as {c.name}" for i, c in enumerate(columns))
+    return f"(select {fields} from json_each(:{name})) as {name}"
+
+
+def _write_insert(source: Source, dialect: Dialect) -> Statement:
+    assert source.insert is not None
+    table, columns = source.insert
+    names = ", ".join(c.name for c in columns)
+    if dialect == "postgres":
+        arrays = ", ".join(f"${i}::{_pg_type(c.type)}[]" for i, c in enumerate(columns, 1))
+        text = f"insert into {table} ({names}) select * from unnest({arrays}) {source.text}"
+    else:
+        marks = ", ".join("?" for _ in columns)
+        text = f"insert into {table} ({names}) values ({marks}) {source.text}"
+    return Statement(source.name, text.rstrip(), (), {}, columns)
+
+
+def _pg_type(name: str) -> str:
+    return _POSTGRES_TYPES.get(name, name)
+
+
+def write_schema(text: str, dialect: Dialect) -> str:
+    """A migration's text for one database: `<uuid>` and its like become column types."""
+    keep = "pg" if dialect == "postgres" else "lite"
+    text = re.sub(
+        r"^-- only (pg|lite)\n(.*?)^-- end\n",
+        lambda m: m[2] if m[1] == keep else "",
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    text = _ONLY.sub(lambda m: m[2] if m[1] == keep else "", text)
+    types = _SQLITE_TYPES if dialect == "sqlite" else _POSTGRES_TYPES
+    return re.sub(r"<(\w+)>", lambda m: types.get(m[1], m[1]), text)

@@ -1,0 +1,68 @@
+"""The seam between the queue's verbs and a database: a transaction in which named statements run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Tx(Protocol):
+    """One open transaction. A verb awaits nothing but this, and has no effect but through it."""
+
+    now: float
+    """The store's time at the flush, in seconds since 1970. The same for all that the transaction does."""
+
+    async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
+        """All rows of a named statement. A `rows` parameter is a list of tuples in its column order."""
+
+    async def one(self, name: str, /, **parameters: Any) -> Row | None:
+        """The first row, or None."""
+
+    async def run(self, name: str, /, **parameters: Any) -> None:
+        """A statement whose rows nobody wants."""
+
+    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+        """A bulk insert."""
+
+    async def take_turn(self, name: str, /) -> None:
+        """Wait until no other transaction holds this name; held until the end of this one."""
+
+    def wake(self, lane: int, /) -> None:
+        """Announce, once committed, that a lane has work."""
+
+
+Verb = Callable[[Tx], Awaitable[T]]
+"""A verb is given as a callable, never as a coroutine object: it may be run again after a deadlock or a full disk."""
+
+Clock = Callable[[], float]
+
+
+class Store(Protocol):
+    """A database that runs verbs. Answers are given after the commit."""
+
+    url: str
+
+    async def run(self, verb: Verb[T], /) -> T:
+        """Run one verb in one transaction and answer after the commit."""
+
+    async def read(self, verb: Verb[T], /) -> T:
+        """Run a verb that writes nothing, on one consistent snapshot."""
+
+    def now(self) -> float:
+        """The time all servers of this store agree on."""
+
+    def unsettled_since(self) -> float:
+        """When silence last became untrustworthy: the store was away, or a clock stepped."""
+
+    def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
+        """Lanes that got work, from this process and from others. May repeat, may miss: the poll mends it."""
+
+    async def settle_events(self) -> None:
+        """Wait until every transaction that is writing events now has ended, so that a gap in their numbers is final."""
+
+    async def close(self) -> None:
+        """Finish what is running, refuse what comes after."""

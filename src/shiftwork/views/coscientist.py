@@ -1,0 +1,166 @@
+"""The AI co-scientist: agent types, three priority levels, assignments and task results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.core import reasons
+from shiftwork.core.states import State
+from shiftwork.views.view import (
+    FAILURES,
+    TIME,
+    Pair,
+    Record,
+    View,
+    both,
+    find,
+    made,
+    own_id,
+    read,
+    sent,
+    words,
+)
+
+STATES = {
+    State.CREATED: "Pending",
+    State.PENDING: "Pending",
+    State.WAITING_APPROVAL: "Pending",
+    State.READY: "Pending",
+    State.CLAIMED: "Assigned",
+    State.RUNNING: "Executing",
+    State.VALIDATING: "Executing",
+    State.COMPLETED: "Completed",
+    State.FAILED: "Failed",
+    State.RETRYING: "Retrying",
+    State.DEAD_LETTERED: "Failed",
+    State.CANCELLED: "Cancelled",
+}
+
+LEVELS = {"high": 20, "medium": 50, "low": 70}
+
+
+def priority_out(priority: float) -> str:
+    if priority < 30:
+        return "High"
+    return "Medium" if priority < 60 else "Low"
+
+
+def priority_in(level: Any) -> int:
+    found = LEVELS.get(level.lower()) if isinstance(level, str) else None
+    if found is None:
+        raise ValueError("expected High, Medium or Low")
+    return found
+
+
+def _level(task: Record) -> Any:
+    """The level that counts now: a task that waited long enough reads as a better one."""
+    priority = task.get("priority")
+    escalated = find(task, "priority_parts.escalation") or 0
+    return None if priority is None else priority_out(priority - escalated)
+
+
+def worker_status(agent: Record) -> str:
+    """Active is busy here, and idle is free; whoever can take no work again is failed."""
+    if agent.get("status") in {"failed", "offline"}:
+        return "failed"
+    return "active" if agent.get("current_tasks") else "idle"
+
+
+REASONS = words(
+    {
+        reasons.HEARTBEAT_TIMEOUT: "worker timeout",
+        reasons.RESOURCE_UNAVAILABLE: "temporary resource unavailable",
+        reasons.NETWORK: "network error",
+        reasons.TRANSIENT_API: "transient API failure",
+        reasons.INVALID_INPUT: "invalid task parameters",
+        reasons.SAFETY_VIOLATION: "safety violation",
+        reasons.RESOURCE_PERMANENT: "permanent resource error",
+        reasons.EXHAUSTED: "maximum retries exceeded",
+    }
+)
+
+STRATEGIES = words({word: word for word in ("exponential", "fixed", "immediate", "schedule")})
+
+TASK = (
+    made("id", own_id),
+    sent("id", "id"),
+    both("type", "agent_type"),
+    made("priority", _level),
+    sent("priority", "priority", Pair(back=priority_in)),
+    read("priority", "original_priority", Pair(priority_out)),
+    read("effective_priority", "priority_score"),
+    read("age_minutes", "minutes_in_queue"),
+    both("payload"),
+    both("dependencies"),
+    both("max_attempts", "retry_policy.max_attempts"),
+    both("retry.strategy", "retry_policy.backoff_strategy", STRATEGIES),
+    both("retry.backoff_multiplier", "retry_policy.backoff_base"),
+    both("retry.max_delay_sec", "retry_policy.backoff_max"),
+    both("timeout_sec", "timeout"),
+    both("deadline", "deadline", TIME),
+    both("created_by"),
+    read("created_at", "created_at", TIME),
+    read("status", "status", Pair(lambda state: STATES[State(state)])),
+    read("blocked"),
+    read("blocked_reason"),
+    read("claim.agent_id", "worker_id"),
+    read("claim.assignment_id", "assignment_id"),
+    read("progress"),
+    read("version"),
+    read("attempts", "retry_count"),
+    read("last_error", "error"),
+    read("failure_reason", "failure_reason", REASONS),
+    read("failure_history", "failure_history", FAILURES),
+    read("available_at", "available_at", TIME),
+    read("cancel_reason"),
+)
+
+ASSIGNMENT = (
+    read("claim.assignment_id", "assignment_id"),
+    read("claim.execution_deadline", "deadline", TIME),
+    read("claim.ack_required_by", "acknowledgment_required_by", TIME),
+    read("claim.heartbeat_interval_sec", "heartbeat_interval"),
+)
+
+RESULT = (
+    read("task_id"),
+    both("status", "status", words({"success": "Completed", "failed": "Failed"})),
+    both("data", "result"),
+    both("error"),
+    read("execution_time_sec", "execution_time"),
+    read("worker_id"),
+    read("completed_at", "completed_at", TIME),
+)
+
+DEAD_LETTER = (
+    read("task_id"),
+    read("type", "agent_type"),
+    read("payload"),
+    read("error"),
+    read("reason", "reason", REASONS),
+    read("retry_count", "failure_count"),
+    read("failure_history", "failure_history", FAILURES),
+    read("dead_lettered_at", "dead_lettered_at", TIME),
+    read("reviewed"),
+    read("resolution"),
+)
+
+AGENT = (
+    both("id", "worker_id"),
+    both("capabilities"),
+    made("status", worker_status),
+    read("last_heartbeat", "heartbeat", TIME),
+    both("max_concurrent_tasks"),
+    both("isolation_group"),
+)
+
+VIEW = View(
+    name="coscientist",
+    states=STATES,
+    task=TASK,
+    result=RESULT,
+    dead_letter=DEAD_LETTER,
+    agent=AGENT,
+    assignment=ASSIGNMENT,
+    reasons=REASONS,
+)

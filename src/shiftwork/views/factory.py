@@ -1,0 +1,103 @@
+"""The agent factory: our own names almost everywhere, with states in upper case."""
+
+from __future__ import annotations
+
+from shiftwork.core.states import State
+from shiftwork.views.view import FAILURES, TIME, Pair, View, both, read
+
+STATES = {
+    **{state: state.upper() for state in State},
+    State.WAITING_APPROVAL: "PENDING",
+}
+
+TASK = (
+    both("id"),
+    both("idempotency_key"),
+    read("parent_id"),
+    read("dag_id"),
+    both("type"),
+    both("title"),
+    both("spec"),
+    both("estimated_cost_usd", "estimated_cost"),
+    both("priority"),
+    read("priority_tier", "tier"),
+    both("priority_boost_per_minute"),
+    both("deadline", "deadline", TIME),
+    read("effective_priority"),
+    read("age_minutes"),
+    both("dependencies", "depends_on"),
+    read("blocked_by"),
+    read("status", "status", Pair(lambda state: STATES[State(state)])),
+    read("claim.agent_id", "claim.agent_id"),
+    read("claim.claimed_at", "claim.claimed_at", TIME),
+    read("claim.heartbeat_at", "claim.heartbeat_at", TIME),
+    read("claim.heartbeat_interval_sec", "claim.heartbeat_interval_sec"),
+    read("progress"),
+    read("attempts"),
+    both("max_attempts"),
+    both("retry.strategy"),
+    both("retry.initial_delay_sec"),
+    both("retry.backoff_multiplier"),
+    both("retry.max_delay_sec"),
+    both("retry.jitter"),
+    both("retry.retry_on"),
+    both("retry.no_retry_on"),
+    read("available_at", "retry_at", TIME),
+    read("failure_reason"),
+    read("failure_history", "failure_history", FAILURES),
+    read("poison_pill"),
+    both("output.type"),
+    both("output.validation"),
+    both("output.validation_schema"),
+    read("result.data", "output.data"),
+    read("result.artifacts", "output.artifacts"),
+    read("created_at", "created_at", TIME),
+    both("created_by"),
+    read("started_at", "started_at", TIME),
+    read("completed_at", "completed_at", TIME),
+    read("dead_lettered_at", "dead_lettered_at", TIME),
+    read("cost_usd"),
+    read("tokens_used.input"),
+    read("tokens_used.output"),
+    both("tags"),
+)
+
+RESULT = (
+    read("task_id"),
+    read("status"),
+    both("data"),
+    both("artifacts"),
+    both("error"),
+    read("execution_time_sec", "duration_sec"),
+    read("worker_id", "agent"),
+    read("completed_at", "completed_at", TIME),
+)
+
+DEAD_LETTER = (
+    read("task_id"),
+    read("dag_id"),
+    read("retry_count", "attempts"),
+    read("reason", "failure_reason"),
+    read("failure_history", "failure_history", FAILURES),
+    read("total_cost_usd"),
+    read("dead_lettered_at", "dead_lettered_at", TIME),
+    read("reviewed"),
+    read("resolution"),
+    read("poison_pill"),
+)
+
+AGENT = (
+    both("id"),
+    both("type"),
+    both("capabilities"),
+    both("models_available"),
+    both("max_concurrent_tasks"),
+    read("current_tasks"),
+    both("budget_remaining_usd"),
+    both("status", "status", Pair(lambda status: "offline" if status == "failed" else status, str.lower)),
+    read("last_heartbeat", "last_heartbeat", TIME),
+    both("poll_interval_sec"),
+    both("claim_ttl_sec"),
+)
+
+VIEW = View(name="factory", states=STATES, task=TASK, result=RESULT, dead_letter=DEAD_LETTER, agent=AGENT)

@@ -1,0 +1,301 @@
+"""A view: one table from our names to a document's, and a pair of pure functions where values differ.
+
+A view reads no store and decides nothing. Tasks come and go as plain dicts: ours with the names of the
+schema and nested `claim`, `retry`, `spec`, `output`, `result` and `tokens_used`; times are seconds since
+1970 with us and ISO 8601 in UTC outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from shiftwork.core import ids
+from shiftwork.core.errors import InputError
+from shiftwork.core.states import STORED, State
+
+Record = Mapping[str, Any]
+Convert = Callable[[Any], Any]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+class Pair(NamedTuple):
+    """How a value goes out and comes back; neither sees None. `back` raises ValueError or TypeError."""
+
+    out: Convert = same
+    back: Convert = same
+
+
+SAME = Pair()
+
+
+class Field(NamedTuple):
+    """One row of a view. Names are dotted where they lie inside an object."""
+
+    ours: str
+    theirs: str
+    pair: Pair = SAME
+    is_out: bool = True
+    is_in: bool = True
+    make: Callable[[Record], Any] | None = None
+
+
+def both(ours: str, theirs: str | None = None, pair: Pair = SAME) -> Field:
+    """A field that clients send and read."""
+    return Field(ours, theirs or ours, pair)
+
+
+def read(ours: str, theirs: str | None = None, pair: Pair = SAME) -> Field:
+    """A field that only the queue writes; clients that send the document's whole record may include it."""
+    return Field(ours, theirs or ours, pair, is_in=False)
+
+
+def sent(ours: str, theirs: str, pair: Pair = SAME) -> Field:
+    """A field that clients send and find elsewhere."""
+    return Field(ours, theirs, pair, is_out=False)
+
+
+def made(theirs: str, make: Callable[[Record], Any]) -> Field:
+    """A field made of several of ours."""
+    return Field("", theirs, is_in=False, make=make)
+
+
+def time_out(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def time_in(text: Any) -> float:
+    """Seconds since 1970 of an ISO time with an offset, or of a number, as shell scripts write it."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        return _within_dates(float(text))
+    moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("expected an ISO 8601 time with its offset, such as 2026-02-09T12:00:00Z")
+    return moment.timestamp()
+
+
+def _within_dates(moment: float) -> float:
+    try:
+        datetime.fromtimestamp(moment, UTC)
+    except (OverflowError, OSError, ValueError):
+        raise ValueError("expected a time before the year 10000") from None
+    return moment
+
+
+def plain_id(text: str) -> str:
+    """The UUID of an id that is ours; a caller's own name stays as it is."""
+    return ids.parse(text) or text
+
+
+def plain_ids(texts: Iterable[str]) -> list[str]:
+    return [plain_id(text) for text in texts]
+
+
+TIME = Pair(time_out, time_in)
+UUID = Pair(plain_id)
+UUIDS = Pair(plain_ids)
+
+
+def own_id(task: Record) -> Any:
+    """The name the submitter gave, where the document lets submitters give one, else our id."""
+    return task.get("external_id") or task.get("id")
+
+
+def failures(history: Iterable[Record]) -> list[dict[str, Any]]:
+    """A failure history with readable times."""
+    return [{**item, **({"at": time_out(item["at"])} if item.get("at") else {})} for item in history]
+
+
+FAILURES = Pair(failures)
+
+
+def words(table: Mapping[str, str]) -> Pair:
+    """A pair over a vocabulary: ours to theirs and back in any case; other words pass unchanged."""
+    back = {theirs.casefold(): ours for ours, theirs in reversed(list(table.items()))}
+
+    def into(word: Any) -> Any:
+        return back.get(word.casefold(), word) if isinstance(word, str) else word
+
+    return Pair(lambda word: table.get(word, word), into)
+
+
+def _optional(convert: Convert, value: Any) -> Any:
+    return None if value is None else convert(value)
+
+
+def find(record: Any, path: str) -> Any:
+    """The value at a dotted path, or None where any part is missing."""
+    for name in path.split("."):
+        if not isinstance(record, Mapping):
+            return None
+        record = record.get(name)
+    return record
+
+
+def _put(record: dict[str, Any], path: str, value: Any) -> None:
+    *groups, last = path.split(".")
+    for name in groups:
+        record = record.setdefault(name, {})
+    record[last] = value
+
+
+@dataclass(frozen=True)
+class View:
+    """One document's names over our data."""
+
+    name: str
+    states: Mapping[State, str]
+    task: tuple[Field, ...]
+    result: tuple[Field, ...]
+    dead_letter: tuple[Field, ...]
+    agent: tuple[Field, ...]
+    assignment: tuple[Field, ...] = ()
+    events: Mapping[str, str] = field(default_factory=dict)
+    only_these_events: bool = False
+    reasons: Pair = SAME
+    resolutions: Pair = SAME
+    filters: Mapping[str, frozenset[State]] = field(default_factory=dict)
+    passing: frozenset[State] = frozenset()
+    required: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def task_out(self, task: Record) -> dict[str, Any]:
+        """A task under the document's names; each of its fields is there, null where we have nothing."""
+        return self._out(self.task, task)
+
+    def task_in(self, fields: Record) -> dict[str, Any]:
+        """A submission under our names. Fields the queue itself fills are left out, unknown ones refused.
+
+        A `workspace_id` says where to submit and is for the caller to take out.
+        """
+        missing = [name for name in self.required if fields.get(name) is None]
+        if missing:
+            raise InputError(
+                f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing
+            )
+        return {**self.defaults, **self._in(self.task, fields)}
+
+    def assignment_out(self, task: Record) -> dict[str, Any]:
+        """The answer to a claim: the task, or a record around it where the document has one."""
+        if not self.assignment:
+            return self.task_out(task)
+        return {"task": self.task_out(task), **self._out(self.assignment, task)}
+
+    def result_out(self, result: Record) -> dict[str, Any]:
+        return self._out(self.result, result)
+
+    def result_in(self, fields: Record) -> dict[str, Any]:
+        """What an agent hands in, under our names."""
+        return self._in(self.result, fields)
+
+    def dead_letter_out(self, entry: Record) -> dict[str, Any]:
+        return self._out(self.dead_letter, entry)
+
+    def agent_out(self, agent: Record) -> dict[str, Any]:
+        return self._out(self.agent, agent)
+
+    def agent_in(self, fields: Record) -> dict[str, Any]:
+        """A registration under our names."""
+        return self._in(self.agent, fields)
+
+    def status_out(self, state: State | str) -> str:
+        return self.states[State(state)]
+
+    def statuses_in(self, status: str) -> frozenset[State]:
+        """Our states behind one of the document's, in any case."""
+        found = self._states_of.get(status.casefold())
+        if found is None:
+            known = _listed(dict.fromkeys([*self.states.values(), *self.filters]))
+            raise InputError(
+                f"The {self.name} view has no status {status!r}", where="status", mend=f"Use {known}."
+            )
+        return found
+
+    def history_out(self, path: Sequence[State]) -> list[str]:
+        """A path of states as the document sees it: what it has no name for is passed over silently."""
+        kept = [s for i, s in enumerate(path) if s not in self.passing or i == len(path) - 1]
+        shown = [self.status_out(s) for s in kept]
+        return [word for i, word in enumerate(shown) if i == 0 or word != shown[i - 1]]
+
+    def event_out(self, name: str) -> str | None:
+        """The document's name for an event, or None where it has no such event."""
+        return self.events.get(name, None if self.only_these_events else name)
+
+    def events_out(self, names: Iterable[str]) -> list[str]:
+        """The document's names for the events of one row; what it calls the same is told once."""
+        return list(dict.fromkeys(told for name in names if (told := self.event_out(name)) is not None))
+
+    def reason_out(self, reason: str) -> str:
+        return str(self.reasons.out(reason))
+
+    def reason_in(self, reason: str) -> str:
+        return str(self.reasons.back(reason))
+
+    def resolution_in(self, word: str) -> str:
+        return str(self.resolutions.back(word))
+
+    @cached_property
+    def _states_of(self) -> dict[str, frozenset[State]]:
+        words = dict.fromkeys(self.states.values())
+        found = {w.casefold(): frozenset(s for s in STORED if self.states[s] == w) for w in words}
+        # A name that only a state nobody stores has (CREATED) is known, and nothing is in it.
+        return {**found, **{w.casefold(): states for w, states in self.filters.items()}}
+
+    @staticmethod
+    def _out(table: tuple[Field, ...], record: Record) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for row in table:
+            if row.is_out:
+                value = row.make(record) if row.make else find(record, row.ours)
+                _put(shown, row.theirs, _optional(row.pair.out, value))
+        return shown
+
+    def _in(self, table: tuple[Field, ...], fields: Record) -> dict[str, Any]:
+        rows: dict[str, Field] = {}
+        for row in table:
+            if row.is_in or row.theirs not in rows:
+                rows[row.theirs] = row
+        taken: dict[str, Any] = {}
+        unknown: list[str] = []
+        self._take(rows, fields, "", taken, unknown)
+        if unknown:
+            known = _listed(name for name, row in rows.items() if row.is_in)
+            raise InputError(
+                f"The {self.name} view has no field {_listed(unknown)}",
+                where=unknown[0],
+                mend=f"It takes {known}.",
+                unknown=unknown,
+            )
+        return taken
+
+    def _take(
+        self, rows: dict[str, Field], fields: Record, prefix: str, taken: dict[str, Any], unknown: list[str]
+    ) -> None:
+        for name, value in fields.items():
+            path = f"{prefix}{name}"
+            if (row := rows.get(path)) is not None:
+                if row.is_in:
+                    _put(taken, row.ours, _converted(row, value))
+            elif not any(known.startswith(path + ".") for known in rows):
+                unknown.append(path)
+            elif isinstance(value, Mapping):
+                self._take(rows, value, path + ".", taken, unknown)
+            elif value is not None:
+                raise InputError("Expected an object", where=path)
+
+
+def _converted(row: Field, value: Any) -> Any:
+    try:
+        return _optional(row.pair.back, value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{row.theirs} is {value!r}: {error}", where=row.theirs) from None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,61 @@
+"""Run a command with the shared servers up: `python -m tests.services -- pytest -n 2`."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from tests.services import ServiceError, shared
+
+PATIENCE = 20
+"""Seconds that an interrupted command has to end by itself."""
+
+
+def main(command: Sequence[str]) -> int:
+    with ExitStack() as servers:
+        postgres = servers.enter_context(shared.postgres())
+        pgbouncer = servers.enter_context(shared.pgbouncer(postgres))
+        redis = servers.enter_context(shared.redis())
+        return _run(
+            command,
+            {
+                shared.POSTGRES: postgres.dsn(),
+                shared.PGBOUNCER: pgbouncer.dsn(),
+                shared.REDIS: redis,
+            },
+        )
+
+
+def _run(command: Sequence[str], variables: dict[str, str]) -> int:
+    child: subprocess.Popen[bytes] | None = None
+
+    def interrupt(number: int, _: object) -> None:
+        # A terminal sends Ctrl-C to both of us, and the command ends in its own way. Other signals come to us
+        # alone and are passed on as Ctrl-C, so that the command can clean up; but not for ever.
+        if child is not None and number != signal.SIGINT:
+            child.send_signal(signal.SIGKILL if number == signal.SIGALRM else signal.SIGINT)
+            signal.alarm(PATIENCE)
+
+    # Before the command starts: in a background job Ctrl-C is ignored, and it would inherit that.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, interrupt)
+    child = subprocess.Popen(command, env={**os.environ, **variables})
+    code = child.wait()
+    signal.alarm(0)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if not arguments:
+        sys.exit("usage: python -m tests.services -- COMMAND ...")
+    try:
+        sys.exit(main(arguments))
+    except ServiceError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,124 @@
+"""Rules for the repository as a whole: no download addresses, nothing too long, no silent excuse."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MOST_LINES_OF_A_FILE = 600
+MOST_LINES_OF_A_FUNCTION = 60
+
+# Exact versions stand in constraints.txt; from where they come is the business of whoever installs them.
+# (Each pattern is written so that it does not match itself.)
+ADDRESSES = [
+    re.compile(r"https?://[^\s\"'<>)]+\.(?:whl|tar\.gz|tgz|deb)\b"),
+    re.compile(r"\b(?:files\.pythonhosted|registry\.npmjs|(?:test\.)?pypi)\.(?:org|com)\b"),
+    re.compile(r"--(?:extra-)?index-url[ =]\S"),
+]
+
+EXCUSE = re.compile(
+    r"#\s*(noqa\b(?::\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[a-z, -]+\])?)(.*)"
+)
+
+
+def files() -> list[Path]:
+    """Every file that is in the repository or would be added to it."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        return sorted(
+            path for name in set(listed.stdout.split("\0")) - {""} if (path := ROOT / name).is_file()
+        )
+    # An unpacked archive has no git; then the folders that we write ourselves stand for all.
+    return sorted(path for name in ("src", "tests") for path in (ROOT / name).rglob("*.*") if path.is_file())
+
+
+def python_files() -> list[Path]:
+    return [path for path in files() if path.suffix == ".py"]
+
+
+def source_files() -> list[Path]:
+    return [path for path in python_files() if path.is_relative_to(ROOT / "src")]
+
+
+def lines() -> Iterator[tuple[str, str]]:
+    for path in files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            yield f"{path.relative_to(ROOT)}:{number}", line
+
+
+def test_no_file_names_a_download_address() -> None:
+    assert [place for place, line in lines() if any(address.search(line) for address in ADDRESSES)] == []
+
+
+def test_constraints_are_plain_versions() -> None:
+    text = (ROOT / "constraints.txt").read_text().splitlines()
+    wrong = [line for line in text if not re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)]
+    assert wrong == []
+
+
+def test_files_stay_short() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in source_files()}
+    assert {name: size for name, size in sizes.items() if size > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_functions_stay_short() -> None:
+    long = []
+    for path in source_files():
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > MOST_LINES_OF_A_FUNCTION:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name} has {size} lines")
+    assert long == []
+
+
+def silent(line: str) -> bool:
+    """Whether a line switches a check off without naming the check and the reason."""
+    excuse = EXCUSE.search(line)
+    if excuse is None:
+        return False
+    names_the_check = "[" in excuse[1] if excuse[1].startswith("type") else ":" in excuse[1]
+    return not (names_the_check and re.search(r"[A-Za-z]{3,}", excuse[2]))
+
+
+def test_every_excuse_has_a_reason() -> None:
+    found = []
+    for path in python_files():
+        if path == Path(__file__):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if silent(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x = 1", False),
+        ("x = 1  # noqa", True),
+        ("x = 1  # noqa: S101", True),
+        ("x = 1  # noqa: S101 -- the caller has checked it", False),
+        ("x = 1  # noqa: S101, S102", True),
+        ("x = 1  # type: ignore", True),
+        ("x = 1  # type: ignore[arg-type]", True),
+        ("x = 1  # type: ignore[arg-type]  # the stubs are wrong here", False),
+        ("x = 1  # type: ignore  # the stubs are wrong here", True),
+    ],
+)
+def test_a_silent_excuse_is_found(line: str, *, expected: bool) -> None:
+    assert silent(line) is expected

@@ -1,0 +1,83 @@
+"""Cycles, ends and chains of a graph of dependencies."""
+
+import itertools
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiftwork.core.graph import find_cycle, leaves, path_weights, roots
+
+DIAMOND = {"design": [], "api": ["design"], "ui": ["design"], "ship": ["api", "ui"], "lint": []}
+
+
+@pytest.mark.parametrize(
+    ("edges", "cycle"),
+    [
+        ({}, None),
+        (DIAMOND, None),
+        ({"a": ["a"]}, ["a", "a"]),
+        ({"a": ["b"], "b": ["a"]}, ["a", "b", "a"]),
+        ({"a": ["b"], "b": ["c"], "c": ["a"]}, ["a", "b", "c", "a"]),
+        ({"0": ["a"], "a": ["b"], "b": ["c"], "c": ["b"]}, ["b", "c", "b"]),
+        ({"a": ["gone"], "b": ["a", "a", "gone"]}, None),
+        ({"x": ["y"], "y": ["x"], "a": ["b"], "b": ["a"]}, ["a", "b", "a"]),
+        ({"a": ["z", "b"], "b": ["a"], "z": ["a"]}, ["a", "b", "a"]),
+    ],
+)
+def test_a_cycle_is_named_by_its_path(edges: dict[str, list[str]], cycle: list[str] | None) -> None:
+    assert find_cycle(edges) == cycle
+
+
+def test_weights_count_the_longest_chain_below() -> None:
+    assert path_weights(DIAMOND) == {"design": 2, "api": 1, "ui": 1, "ship": 0, "lint": 0}
+    assert path_weights({"b": ["a"], "c": ["b"], "d": ["a", "c"]}) == {"a": 3, "b": 2, "c": 1, "d": 0}
+
+
+def test_a_parent_outside_the_batch_has_a_weight_too() -> None:
+    assert path_weights({"a": ["outside"]}) == {"a": 0, "outside": 1}
+
+
+def test_weights_of_a_cycle_are_refused() -> None:
+    with pytest.raises(ValueError, match="cycle"):
+        path_weights({"a": ["b"], "b": ["a"]})
+
+
+def test_roots_wait_for_nothing_and_leaves_are_awaited_by_nothing() -> None:
+    assert roots(DIAMOND) == ["design", "lint"]
+    assert leaves(DIAMOND) == ["ship", "lint"]
+    assert roots({"a": ["outside"]}) == ["outside"]
+
+
+def test_a_large_graph_and_a_long_chain_are_quick() -> None:
+    size = 20_000
+    wide = {str(i): {str(i * k // 7) for k in (1, 3, 5)} - {str(i)} for i in range(size)}
+    chain = {str(i): [str(i - 1)] for i in range(1, size)}
+    ring = {**chain, "0": [str(size - 1)]}
+    before = time.perf_counter()
+    assert find_cycle(wide) is None
+    assert path_weights(chain)["0"] == size - 1
+    assert len(find_cycle(ring) or []) == size + 1
+    assert time.perf_counter() - before < 5
+
+
+names = st.sampled_from("abcdefgh")
+graphs = st.dictionaries(names, st.frozensets(names, max_size=4))
+
+
+@given(edges=graphs)
+def test_a_cycle_found_is_one_and_none_found_leaves_an_order(edges: dict[str, frozenset[str]]) -> None:
+    cycle = find_cycle(edges)
+    if cycle is None:
+        weights = path_weights(edges)
+        assert all(weights[parent] > weights[child] for child, parents in edges.items() for parent in parents)
+    else:
+        assert cycle[0] == cycle[-1]
+        assert len(set(cycle)) == len(cycle) - 1
+        assert all(parent in edges[child] for child, parent in itertools.pairwise(cycle))
+
+
+@given(edges=graphs)
+def test_the_answer_does_not_depend_on_the_order_of_the_names(edges: dict[str, frozenset[str]]) -> None:
+    assert find_cycle(edges) == find_cycle(dict(reversed(edges.items())))

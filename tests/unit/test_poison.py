@@ -1,0 +1,32 @@
+"""A task that fails with several agents is a bad task."""
+
+import pytest
+
+from shiftwork.core.settings import Poison
+from shiftwork.policy.poison import is_poison
+
+
+@pytest.mark.requirement("F-198")
+@pytest.mark.parametrize(
+    ("agents", "expected"),
+    [
+        (["A", "B", "B"], True),
+        (["A", "A", "A"], False),
+        (["A", "B"], False),
+        (["A", "B", "C"], True),
+        ([], False),
+    ],
+)
+def test_poison_takes_three_failures_by_two_agents(agents: list[str], *, expected: bool) -> None:
+    assert is_poison(Poison(), agents, len(agents)) is expected
+
+
+def test_other_numbers_can_be_set() -> None:
+    strict = Poison(min_agents=3, min_attempts=4)
+    assert not is_poison(strict, ["A", "B", "C"], 3)
+    assert not is_poison(strict, ["A", "B", "B", "B"], 4)
+    assert is_poison(strict, ["A", "B", "C", "C"], 4)
+
+
+def test_nothing_is_poison_where_the_rule_is_off() -> None:
+    assert not is_poison(None, ["A", "B", "C", "D"], 4)

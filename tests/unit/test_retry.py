@@ -1,0 +1,298 @@
+"""When a failure is tried again, how long it waits, and what counts as a rate limit."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiftwork.core.settings import RateLimit, Retry
+from shiftwork.policy.retry import (
+    RetryDecision,
+    classify,
+    decide_retry,
+    delay,
+    models,
+    rate_limit_wait,
+    retry_after,
+)
+
+PLAIN = Retry(jitter=False)
+LOKI = Retry(initial_delay_sec=60, max_delay_sec=None, jitter=False)
+AEGIS = Retry(
+    strategy="immediate",
+    retry_on=("runtime_offline", "timeout"),
+    no_retry_on=("agent_error",),
+    otherwise="fail",
+    exclude_triggers=("autopilot",),
+)
+MIDDLE = 0.5
+
+
+def decide(
+    retry: Retry,
+    reason: str,
+    *,
+    failures: int = 1,
+    max_attempts: int = 3,
+    trigger_type: str | None = None,
+    poisoned: bool = False,
+) -> RetryDecision:
+    return decide_retry(
+        retry,
+        reason=reason,
+        failures=failures,
+        max_attempts=max_attempts,
+        trigger_type=trigger_type,
+        poisoned=poisoned,
+        roll=MIDDLE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("retry", "delays"),
+    [
+        pytest.param(
+            PLAIN,
+            [10, 20, 40, 80, 160, 300, 300],
+            id="exponential",
+            marks=pytest.mark.requirement("F-171", "F-172"),
+        ),
+        pytest.param(LOKI, [60, 120, 240, 480], id="doubling without a cap"),
+        pytest.param(
+            Retry(strategy="fixed", jitter=False),
+            [10, 10, 10],
+            id="fixed",
+            marks=pytest.mark.requirement("F-174"),
+        ),
+        pytest.param(Retry(strategy="immediate"), [0, 0, 0], id="immediate"),
+        pytest.param(
+            Retry(strategy="schedule", schedule_sec=(60, 300, 900), max_delay_sec=None, jitter=False),
+            [60, 300, 900, 900],
+            id="a schedule repeats its last value",
+            marks=pytest.mark.requirement("R-028"),
+        ),
+        pytest.param(
+            Retry(strategy="schedule", schedule_sec=(5, 30, 120), jitter=False),
+            [5, 30, 120, 120],
+            id="co-scientist",
+        ),
+        pytest.param(
+            Retry(strategy="schedule", schedule_sec=(60, 900), jitter=False),
+            [60, 300],
+            id="the cap holds here too",
+        ),
+        pytest.param(Retry(strategy="schedule", jitter=False), [0, 0], id="an empty schedule"),
+    ],
+)
+def test_each_strategy_has_its_row_of_delays(retry: Retry, delays: list[float]) -> None:
+    assert [delay(retry, failures, MIDDLE) for failures in range(1, len(delays) + 1)] == delays
+
+
+@pytest.mark.requirement("F-173")
+def test_jitter_spreads_a_delay_from_half_to_one_and_a_half() -> None:
+    samples = [delay(Retry(), 1, roll / 100) for roll in range(100)]
+    assert min(samples) == 5.0
+    assert max(samples) <= 15.0
+    assert len(set(samples)) == 100
+
+
+def test_jitter_comes_after_the_cap() -> None:
+    assert delay(Retry(), 20, 0.75) == 375.0
+
+
+def test_doubling_without_a_cap_stays_within_a_year() -> None:
+    assert delay(LOKI, 100_000, MIDDLE) == 31_622_400.0
+
+
+@given(
+    failures=st.integers(1, 50),
+    roll=st.floats(0, 1, exclude_max=True),
+    multiplier=st.floats(1, 10),
+    cap=st.none() | st.floats(0, 1e6),
+)
+def test_a_later_failure_never_waits_shorter(
+    failures: int, roll: float, multiplier: float, cap: float | None
+) -> None:
+    retry = Retry(backoff_multiplier=multiplier, max_delay_sec=cap)
+    assert delay(retry, failures, roll) <= delay(retry, failures + 1, roll)
+
+
+@given(failures=st.integers(1, 50), rolls=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2))
+def test_a_larger_roll_never_waits_shorter(failures: int, rolls: tuple[float, float]) -> None:
+    small, large = sorted(rolls)
+    assert delay(Retry(), failures, small) <= delay(Retry(), failures, large) <= 450.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "again", "why"),
+    [
+        ("timeout", True, "retry"),
+        ("claim_expired", True, "retry"),
+        ("heartbeat_timeout", True, "retry"),
+        ("runtime_offline", True, "retry"),
+        ("crash", True, "retry"),
+        ("rate_limit", True, "retry"),
+        ("agent_error", True, "retry"),
+        ("network", True, "retry"),
+        ("resource_unavailable", True, "retry"),
+        ("transient_api", True, "retry"),
+        ("invalid_output", True, "retry"),
+        ("the agent's own word", True, "retry"),
+        ("auth_failure", False, "no_retry_on"),
+        ("budget_exceeded", False, "no_retry_on"),
+        ("cancelled", False, "no_retry_on"),
+        ("invalid_input", False, "never"),
+        ("safety_violation", False, "never"),
+        ("resource_permanent", False, "never"),
+        ("delivery_unknown", False, "never"),
+        ("approval_rejected", False, "never"),
+    ],
+)
+def test_the_standard_lists_say_which_reasons_are_tried_again(reason: str, *, again: bool, why: str) -> None:
+    decision = decide(Retry(), reason)
+    assert (decision.again, decision.why) == (again, why)
+
+
+@pytest.mark.parametrize(
+    ("reason", "again", "why"),
+    [
+        ("timeout", True, "retry"),
+        ("runtime_offline", True, "retry"),
+        ("claim_expired", True, "retry"),
+        ("heartbeat_timeout", True, "retry"),
+        ("agent_error", False, "no_retry_on"),
+        ("crash", False, "not_in_retry_on"),
+        ("the agent's own word", False, "not_in_retry_on"),
+        ("cancelled", False, "never"),
+    ],
+)
+def test_a_closed_list_tries_only_what_it_names(reason: str, *, again: bool, why: str) -> None:
+    decision = decide(AEGIS, reason)
+    assert (decision.again, decision.why) == (again, why)
+
+
+def test_a_reason_of_its_own_name_beats_the_class_it_counts_as() -> None:
+    only_silence = Retry(retry_on=("heartbeat_timeout",), no_retry_on=("timeout",))
+    assert decide(only_silence, "heartbeat_timeout").again
+    assert decide(only_silence, "claim_expired").why == "no_retry_on"
+    all_but_silence = Retry(retry_on=("timeout",), no_retry_on=("heartbeat_timeout",))
+    assert decide(all_but_silence, "heartbeat_timeout").why == "no_retry_on"
+    assert decide(all_but_silence, "claim_expired").again
+
+
+def test_a_reason_never_tried_again_can_still_be_named() -> None:
+    assert decide(Retry(retry_on=("invalid_input",)), "invalid_input").again
+
+
+def test_the_last_attempt_is_the_last() -> None:
+    decisions = [decide(PLAIN, "crash", failures=n, max_attempts=3) for n in (1, 2, 3, 4)]
+    assert decisions == [
+        (True, 10, "retry"),
+        (True, 20, "retry"),
+        (False, 0, "exhausted"),
+        (False, 0, "exhausted"),
+    ]
+
+
+def test_a_poisoned_task_is_not_tried_again_with_attempts_left() -> None:
+    assert decide(PLAIN, "crash", failures=3, max_attempts=5, poisoned=True) == (False, 0, "poison")
+
+
+def test_an_excluded_trigger_is_not_tried_again() -> None:
+    assert decide(AEGIS, "timeout", trigger_type="autopilot").why == "excluded_trigger"
+    assert decide(AEGIS, "timeout", trigger_type="cron").why == "retry"
+    assert decide(AEGIS, "timeout", trigger_type=None).why == "retry"
+
+
+@pytest.mark.parametrize(
+    ("fallback", "failures", "expected"),
+    [
+        (["haiku"], 0, ("opus", "sonnet")),
+        (["haiku"], 1, ("opus", "sonnet")),
+        (["haiku"], 2, ("haiku",)),
+        (["haiku"], 3, ("haiku",)),
+        ([], 2, ("opus", "sonnet")),
+    ],
+)
+def test_the_second_failure_switches_to_the_fallback_models(
+    fallback: list[str], failures: int, expected: tuple[str, ...]
+) -> None:
+    assert models(["opus", "sonnet"], fallback, failures) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "expected"),
+    [
+        (None, "Rate limit reached", "rate_limit"),
+        (None, "RATE LIMIT reached", "rate_limit"),
+        (None, "HTTP 429", "rate_limit"),
+        ("agent_error", "Too Many Requests", "rate_limit"),
+        ("crash", "Quota exceeded", "rate_limit"),
+        ("transient_api", "Retry-After: 30", "rate_limit"),
+        (None, "disk full", "agent_error"),
+        (None, None, "agent_error"),
+        ("crash", "disk full", "crash"),
+        ("crash", None, "crash"),
+        ("invalid_output", "the report quotes HTTP 429", "invalid_output"),
+        ("timeout", "429", "timeout"),
+    ],
+)
+def test_an_error_text_turns_a_vague_reason_into_a_rate_limit(
+    reason: str | None, error: str | None, expected: str
+) -> None:
+    assert classify(reason, error, RateLimit()) == expected
+
+
+def test_reading_error_texts_can_be_switched_off() -> None:
+    assert classify("agent_error", "quota exceeded", RateLimit(classify=False)) == "agent_error"
+    assert classify(None, "HTTP 429", RateLimit(classify=False)) == "agent_error"
+
+
+@pytest.mark.requirement("L-143")
+def test_rate_limit_waits_double_up_to_an_hour() -> None:
+    waits = [rate_limit_wait(RateLimit(), None, n, 0.0) for n in range(1, 9)]
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+@pytest.mark.requirement("L-144")
+def test_a_rate_limit_wait_has_up_to_a_tenth_added() -> None:
+    samples = [rate_limit_wait(RateLimit(), "429", 1, roll / 100) for roll in range(100)]
+    assert all(60 <= wait <= 66 for wait in samples)
+    assert len(set(samples)) == 100
+    assert 3600 < rate_limit_wait(RateLimit(), "429", 5000, 0.999) <= 3960
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        ("retry-after: 30", 30),
+        ("HTTP 429, Retry-After: 30\r\nServer: x", 30),
+        ('{"error": "slow down", "retry_after": 2.5}', 2.5),
+        ("'Retry-After': '17'", 17),
+        ("please retry after 45 seconds", 45),
+        ("retry after 2 minutes", 120),
+        ("retry-after=1500ms", 1.5),
+        ("retry-after: 1h", 3600),
+        ("retry-after: 999999999h", 31_622_400),
+        ("retry-after: 30 more tries follow", 30),
+        ("Retry-After: Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("retry-after", None),
+        ("try again in 30", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_time_asked_for_is_read_from_the_error(error: str | None, seconds: float | None) -> None:
+    assert retry_after(error) == seconds
+
+
+def test_the_time_asked_for_is_kept_without_jitter_and_within_the_bound() -> None:
+    assert rate_limit_wait(RateLimit(), "retry-after: 30", 4, 0.9) == 30
+    assert rate_limit_wait(RateLimit(), "retry-after: 999999999", 1, 0.9) == 3600
+
+
+@given(roll=st.floats(0, 1, exclude_max=True))
+def test_rate_limit_waits_never_shrink(roll: float) -> None:
+    waits = [rate_limit_wait(RateLimit(), "429", n, roll) for n in range(1, 30)]
+    assert all(before <= after for before, after in itertools.pairwise(waits))

@@ -1,0 +1,275 @@
+"""Levels of settings: how they add up, what is refused, and where a value in force comes from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiftwork.core import settings as declared
+from shiftwork.core.errors import InputError, UnknownSetting
+from shiftwork.core.resolve import (
+    KEYS,
+    Layer,
+    Profile,
+    Resolver,
+    check_value,
+    drop,
+    flat,
+    in_force,
+    load_profile,
+    merge,
+    resolve,
+)
+from shiftwork.core.settings import Breaker, Settings
+from shiftwork.core.settings_meaning import MEANING
+from tools import docs
+
+
+def layer(source: str = "workspace", **values: Any) -> Layer:
+    return Layer(source, values)
+
+
+def refused(*layers: Layer) -> InputError:
+    with pytest.raises(InputError) as caught:
+        resolve(layers)
+    return caught.value
+
+
+def test_no_layers_give_the_defaults() -> None:
+    assert resolve([]) == Settings()
+
+
+def test_a_stronger_layer_wins_and_leaves_the_rest() -> None:
+    weak = layer("profile x", max_attempts=5, retry={"strategy": "fixed", "initial_delay_sec": 3})
+    strong = layer(max_attempts=7, retry={"initial_delay_sec": 4})
+    found = resolve([weak, strong])
+    assert (found.max_attempts, found.retry.strategy, found.retry.initial_delay_sec) == (7, "fixed", 4)
+    assert found.retry.backoff_multiplier == 2.0
+
+
+def test_lists_replace_each_other() -> None:
+    found = resolve([layer(retry={"retry_on": ["timeout"]}), layer(retry={"retry_on": ["crash"]})])
+    assert found.retry.retry_on == ("crash",)
+
+
+def test_null_switches_an_optional_group_off() -> None:
+    assert resolve([layer(circuit_breaker=None)]).circuit_breaker is None
+
+
+def test_naming_a_key_of_a_group_that_is_off_switches_it_on() -> None:
+    found = resolve([layer(circuit_breaker=None), layer(circuit_breaker={"failure_threshold": 2})])
+    assert found.circuit_breaker == Breaker(failure_threshold=2)
+
+
+def test_a_group_without_defaults_needs_all_its_keys_to_be_switched_on() -> None:
+    error = refused(layer(age_boost={"threshold_sec": 300}))
+    assert error.where == "age_boost"
+    assert "pct_per_min" in error.what
+
+
+def test_null_for_a_group_that_cannot_be_off_is_refused() -> None:
+    assert refused(layer(retry=None)).where == "retry"
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ({"max_attempts": "3"}, "max_attempts"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"max_attempts": True}, "max_attempts"),
+        ({"retry": {"max_delay_sec": -1}}, "retry.max_delay_sec"),
+        ({"retry": {"strategy": "sometimes"}}, "retry.strategy"),
+        ({"retry": {"jitter_range": [1.5, 0.5]}}, "retry.jitter_range"),
+        ({"retry": 3}, "retry"),
+        ({"timeout_sec": float("inf")}, "timeout_sec"),
+        ({"timeout_sec": float("nan")}, "timeout_sec"),
+        ({"max_queue_size": 10**30}, "max_queue_size"),
+        ({"escalation": [{"after_sec": 1, "to_level": "top"}]}, "escalation[0].to_level"),
+        ({"escalation": [{"after_sec": 1e300, "to_level": "high"}]}, "escalation"),
+        ({"cancel": {"from": ["asleep"]}}, "cancel.from"),
+        ({"idempotency": {"scope_states": ["created"]}}, "idempotency.scope_states"),
+        ({"priority_boost_per_minute": 0.123}, "priority_boost_per_minute"),
+        ({"retry": {"strategy": "schedule"}}, "retry.schedule_sec"),
+        ({"warning_at": 0.99}, "warning_at"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(values: dict[str, Any], where: str) -> None:
+    assert refused(Layer("type code", values)).where == where
+
+
+def test_a_wrong_value_names_the_layer_it_stands_in() -> None:
+    error = refused(layer(max_attempts=3), layer("type code", max_attempts=0))
+    assert error.facts["source"] == "type code"
+    assert "type code" in str(error)
+
+
+def test_a_wrong_word_is_answered_with_the_right_ones() -> None:
+    assert "'exponential', 'fixed'" in refused(layer(retry={"strategy": "x"})).what
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("retry.max_delay", "retry.max_delay_sec"),
+        ("max_delay_sec", "retry.max_delay_sec"),
+        ("max_atempts", "max_attempts"),
+        ("cancel.from_states", "cancel.from"),
+        ("max_attempts.x", "max_attempts"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(UnknownSetting) as caught:
+        check_value(key, 1)
+    assert caught.value.where == key
+    assert caught.value.facts["nearest"][0] == nearest
+
+
+def test_an_unknown_key_in_a_layer_is_refused() -> None:
+    assert isinstance(refused(layer(retry={"max_tries": 3})), UnknownSetting)
+
+
+def test_one_value_is_checked_and_nested() -> None:
+    assert check_value("retry.max_delay_sec", 60) == {"retry": {"max_delay_sec": 60}}
+    assert check_value("poison", None) == {"poison": None}
+    assert check_value("age_boost.threshold_sec", 5) == {"age_boost": {"threshold_sec": 5}}
+    assert check_value("retry", {"jitter": False}) == {"retry": {"jitter": False}}
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for key, value in flat(Settings()):
+        check_value(key, value)
+
+
+def test_a_change_is_laid_over_a_level_and_taken_back() -> None:
+    level = {"retry": {"jitter": False}, "max_attempts": 2}
+    changed = merge(level, {"retry": {"strategy": "fixed"}})
+    assert changed == {"retry": {"jitter": False, "strategy": "fixed"}, "max_attempts": 2}
+    assert drop(changed, "retry.strategy") == level
+    assert drop(level, "retry.jitter") == {"max_attempts": 2}
+    assert drop(level, "retry") == {"max_attempts": 2}
+    assert drop(level, "poison.min_agents") == level
+
+
+@pytest.mark.parametrize(
+    "before", [{}, {"circuit_breaker": None}, {"circuit_breaker": {"count": "dead_letter"}}]
+)
+def test_a_set_value_is_in_force_whatever_the_level_said_before(before: dict[str, Any]) -> None:
+    level = merge(before, check_value("circuit_breaker.failure_threshold", 9))
+    breaker = resolve([Layer("workspace", level)]).circuit_breaker
+    assert breaker is not None
+    assert breaker.failure_threshold == 9
+
+
+PROFILE = Profile("own", {"max_attempts": 2, "timeout_sec": 10}, {"code": {"max_attempts": 3}})
+
+
+def test_levels_resolve_from_the_default_to_the_task() -> None:
+    found = Resolver(PROFILE, {"max_attempts": 4}, {"code": {"max_attempts": 5}, "docs": {"timeout_sec": 20}})
+    assert found.settings("research").max_attempts == 4
+    assert found.settings("code").max_attempts == 5
+    assert found.settings("code", {"max_attempts": 6}).max_attempts == 6
+    assert found.settings("docs").timeout_sec == 20
+    assert Resolver(PROFILE).settings("code").max_attempts == 3
+    assert Resolver(PROFILE).settings().max_attempts == 2
+
+
+def test_types_without_settings_of_their_own_share_one_object() -> None:
+    found = Resolver(PROFILE)
+    assert found.settings("a") is found.settings("b") is found.settings()
+
+
+def test_a_wrong_setting_of_any_type_shows_when_the_resolver_is_made() -> None:
+    with pytest.raises(InputError):
+        Resolver(PROFILE, {}, {"code": {"max_attempts": 0}})
+
+
+@pytest.mark.parametrize("key", sorted(declared.REACH))
+def test_what_protects_the_workspace_cannot_be_set_by_a_task(key: str) -> None:
+    with pytest.raises(InputError, match="cannot be set for one task"):
+        Resolver(PROFILE).settings("code", {key: None})
+
+
+@pytest.mark.parametrize("key", sorted(k for k, reach in declared.REACH.items() if reach == "workspace"))
+def test_what_belongs_to_the_workspace_cannot_be_set_for_a_type(key: str) -> None:
+    with pytest.raises(InputError, match="cannot be set for one type"):
+        Resolver(PROFILE, {}, {"code": {key: None}})
+
+
+def test_in_force_names_the_source_of_each_value() -> None:
+    rows = {row.key: row for row in Resolver(PROFILE, {"poison": None}).in_force("code", {"timeout_sec": 5})}
+    assert (rows["max_attempts"].value, rows["max_attempts"].source) == (3, "profile own, type code")
+    assert (rows["timeout_sec"].value, rows["timeout_sec"].source) == (5, "task")
+    assert (rows["poison"].value, rows["poison"].source) == (None, "workspace")
+    assert rows["ordering"].source == "default"
+
+
+def test_a_group_switched_off_and_on_again_forgets_older_sources() -> None:
+    layers = [layer("profile x", poison={"min_agents": 4}), layer(poison=None), layer("task", poison={})]
+    rows = {row.key: (row.value, row.source) for row in in_force(layers)}
+    assert rows["poison.min_agents"] == (2, "default")
+
+
+def test_in_force_stands_in_the_order_of_declaration() -> None:
+    keys = [row.key for row in in_force([])]
+    assert keys == [key for key in KEYS if key in keys]
+    assert len(keys) > 100
+
+
+def test_numbers_read_the_same_whoever_wrote_them() -> None:
+    rows = {row.key: row.value for row in in_force([layer(timeout_sec=3600.0)])}
+    assert repr(rows["timeout_sec"]) == "3600"
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers() | st.text() | st.lists(st.text())))
+def test_whatever_is_set_either_resolves_or_is_refused(values: dict[str, Any]) -> None:
+    level: dict[str, Any] = {}
+    try:
+        for key, value in values.items():
+            level = merge(level, check_value(key, value))
+        rows = in_force([Layer("workspace", level)])
+    except InputError:
+        return
+    assert {row.key for row in rows} <= set(KEYS)
+
+
+def test_every_setting_has_a_meaning_of_one_sentence() -> None:
+    assert list(MEANING) == list(KEYS)
+    for key, text in MEANING.items():
+        assert text.endswith("."), key
+        assert ". " not in text, key
+
+
+def test_what_is_not_enforced_or_bounded_names_settings_that_exist() -> None:
+    groups = {key.partition(".")[0] for key in KEYS}
+    assert set(declared.NOT_ENFORCED) <= set(KEYS) | groups
+    assert set(declared.REACH) <= groups
+
+
+def test_a_setting_says_whether_it_is_enforced() -> None:
+    rows = {row.key: row.enforced for row in in_force([])}
+    assert not rows["max_queue_size"]
+    assert not rows["circuit_breaker.failure_threshold"]
+    assert rows["max_attempts"]
+
+
+def test_an_unknown_profile_is_answered_with_the_six() -> None:
+    with pytest.raises(InputError) as caught:
+        load_profile("cosci")
+    assert "standard, loki, factory, redis, aegis, coscientist" in caught.value.how_to_mend
+
+
+def test_the_settings_page_names_every_key() -> None:
+    page = docs.settings_page()
+    assert [key for key in KEYS if f"| `{key}` |" not in page] == []
+
+
+def test_generated_pages_are_written_once(tmp_path: Path) -> None:
+    assert docs.write(tmp_path) == list(docs.PAGES)
+    assert docs.outdated(tmp_path) == []
+    assert docs.write(tmp_path) == []
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    assert docs.outdated() == [], "run `make docs`"

@@ -1,0 +1,578 @@
+"""The documents' views: names, states, events and values, out and back in."""
+
+import json
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiftwork import views
+from shiftwork.core import events, ids, reasons
+from shiftwork.core.errors import InputError
+from shiftwork.core.states import STORED, State
+from shiftwork.core.task import NewTask, Task
+from shiftwork.policy.rank import tier
+from shiftwork.views import VIEWS, View, aegis, coscientist, loki, redis
+from shiftwork.views.view import TIME, find
+from tests.unit.view_records import AGENT, DEAD_LETTER, ID_1, ID_2, ISO, RESULT, TASK, UUID_1, UUID_2, T, task
+
+LOKI, FACTORY, REDIS, AEGIS, COSCIENTIST = VIEWS.values()
+every_view = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+every_state = pytest.mark.parametrize("state", list(State))
+
+# Our state and its name in each view, in their order.
+STATES = {
+    "created": ("pending", "CREATED", "queued", "queued", "Pending"),
+    "pending": ("pending", "PENDING", "queued", "queued", "Pending"),
+    "waiting_approval": ("pending", "PENDING", "waiting_approval", "queued", "Pending"),
+    "ready": ("pending", "READY", "queued", "queued", "Pending"),
+    "claimed": ("in-progress", "CLAIMED", "running", "dispatched", "Assigned"),
+    "running": ("in-progress", "RUNNING", "running", "running", "Executing"),
+    "validating": ("in-progress", "VALIDATING", "running", "running", "Executing"),
+    "completed": ("completed", "COMPLETED", "succeeded", "completed", "Completed"),
+    "failed": ("dead-letter", "FAILED", "failed", "failed", "Failed"),
+    "retrying": ("pending", "RETRYING", "queued", "queued", "Retrying"),
+    "dead_lettered": ("dead-letter", "DEAD_LETTERED", "failed", "failed", "Failed"),
+    "cancelled": ("cancelled", "CANCELLED", "failed", "cancelled", "Cancelled"),
+}
+
+
+@every_state
+def test_every_state_has_a_name_in_every_view(state: State) -> None:
+    assert tuple(view.status_out(state) for view in VIEWS.values()) == STATES[state]
+
+
+@every_view
+@every_state
+def test_a_task_shows_its_state_under_the_views_name(view: View, state: State) -> None:
+    assert view.task_out(task(status=state.value))["status"] == view.status_out(state)
+
+
+@every_view
+def test_the_statuses_of_a_view_divide_the_stored_states(view: View) -> None:
+    words = {view.status_out(state) for state in STORED}
+    found = [state for word in words for state in view.statuses_in(word)]
+    assert sorted(found) == sorted(STORED)
+
+
+@pytest.mark.parametrize(
+    ("view", "status", "states"),
+    [
+        (LOKI, "pending", {"pending", "waiting_approval", "ready", "retrying"}),
+        (LOKI, "in-progress", {"claimed", "running", "validating"}),
+        (LOKI, "dead-letter", {"dead_lettered", "failed"}),
+        (FACTORY, "RUNNING", {"running"}),
+        (FACTORY, "running", {"running"}),
+        (FACTORY, "Created", set()),
+        (REDIS, "unacked", {"claimed", "running", "validating"}),
+        (AEGIS, "queued", {"pending", "waiting_approval", "ready", "retrying"}),
+        (COSCIENTIST, "Failed", {"failed", "dead_lettered"}),
+    ],
+)
+def test_a_status_filter_names_our_states(view: View, status: str, states: set[str]) -> None:
+    assert view.statuses_in(status) == states
+
+
+@every_view
+def test_an_unknown_status_is_answered_with_the_known(view: View) -> None:
+    with pytest.raises(InputError) as caught:
+        view.statuses_in("asleep")
+    assert view.status_out(State.RUNNING) in caught.value.how_to_mend
+
+
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        (LOKI, ["in-progress", "pending"]),
+        (FACTORY, ["RUNNING", "FAILED", "RETRYING"]),
+        (REDIS, ["running", "queued"]),
+        (AEGIS, ["running", "failed", "queued"]),
+        (COSCIENTIST, ["Executing", "Failed", "Retrying"]),
+    ],
+)
+def test_a_retried_failure_reads_as_each_document_tells_it(view: View, shown: list[str]) -> None:
+    assert view.history_out([State.RUNNING, State.FAILED, State.RETRYING]) == shown
+
+
+@pytest.mark.parametrize(
+    ("priority", "label"),
+    [
+        (10, "critical"),
+        pytest.param(9, "high", marks=pytest.mark.requirement("L-146")),
+        pytest.param(8, "high", marks=pytest.mark.requirement("L-146")),
+        pytest.param(7, "normal", marks=pytest.mark.requirement("L-147")),
+        pytest.param(6, "normal", marks=pytest.mark.requirement("L-147")),
+        pytest.param(5, "normal", marks=pytest.mark.requirement("L-147")),
+        pytest.param(4, "low", marks=pytest.mark.requirement("L-148")),
+        pytest.param(3, "low", marks=pytest.mark.requirement("L-148")),
+        pytest.param(2, "background", marks=pytest.mark.requirement("L-149")),
+        pytest.param(1, "background", marks=pytest.mark.requirement("L-149")),
+    ],
+)
+def test_lokis_priorities_fall_into_their_bands(priority: int, label: str) -> None:
+    submitted = LOKI.task_in({"type": "eng-backend", "priority": priority})
+    shown = LOKI.task_out(task(priority=submitted["priority"], priority_tier=tier(submitted["priority"])))
+    assert (shown["priority"], shown["priorityTier"]) == (priority, label)
+
+
+@given(st.floats(0, 100))
+def test_a_lower_number_is_never_less_urgent_in_loki(priority: float) -> None:
+    shown = loki.priority_out(priority)
+    assert 1 <= shown <= 10
+    assert loki.priority_out(loki.priority_in(shown)) == shown
+    assert loki.priority_out(min(100, priority + 10)) <= shown
+
+
+@pytest.mark.parametrize("wrong", [0, 11, "high", True, 10.5])
+def test_loki_refuses_a_priority_off_its_scale(wrong: object) -> None:
+    with pytest.raises(InputError) as caught:
+        LOKI.task_in({"priority": wrong})
+    assert caught.value.where == "priority"
+
+
+@pytest.mark.parametrize(("word", "number"), [("High", 20), ("Medium", 50), ("Low", 70), ("low", 70)])
+def test_the_coscientists_levels_have_numbers(word: str, number: int) -> None:
+    assert COSCIENTIST.task_in({"agent_type": "Ranking", "priority": word})["priority"] == number
+    assert coscientist.priority_out(number) == word.capitalize()
+
+
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [(0, "High"), (29.9, "High"), (30, "Medium"), (59, "Medium"), (60, "Low"), (100, "Low")],
+)
+def test_every_priority_has_a_level(number: float, word: str) -> None:
+    shown = COSCIENTIST.task_out(task(priority=number))
+    assert shown["priority"] == shown["original_priority"] == word
+
+
+def test_an_escalated_task_reads_as_its_new_level() -> None:
+    shown = COSCIENTIST.task_out(task(priority=70, priority_parts={"base": 70, "escalation": 20}))
+    assert (shown["priority"], shown["original_priority"]) == ("Medium", "Low")
+
+
+@pytest.mark.parametrize("wrong", ["Urgent", 5, "", ["High"]])
+def test_the_coscientist_refuses_other_levels(wrong: object) -> None:
+    with pytest.raises(InputError) as caught:
+        COSCIENTIST.task_in({"priority": wrong})
+    assert caught.value.where == "priority"
+
+
+def test_attempts_are_counted_as_each_document_counts() -> None:
+    once_failed = task(attempts=1, max_attempts=4, status="ready")
+    assert LOKI.task_out(once_failed)["retries"] == 1
+    assert LOKI.task_out(once_failed)["maxRetries"] == 4
+    assert FACTORY.task_out(once_failed)["attempts"] == 1
+    assert REDIS.task_out(once_failed)["retry_count"] == 1
+    assert REDIS.task_out(once_failed)["max_retries"] == 3
+    assert AEGIS.task_out(once_failed)["attempt"] == 2
+    assert COSCIENTIST.task_out(once_failed)["retry_count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("attempts", "status", "attempt"),
+    [(0, "ready", 1), (0, "completed", 1), (1, "failed", 1), (1, "running", 2), (2, "dead_lettered", 2)],
+)
+def test_aegis_counts_the_execution_a_row_stands_for(attempts: int, status: str, attempt: int) -> None:
+    assert AEGIS.task_out(task(attempts=attempts, status=status))["attempt"] == attempt
+
+
+@given(st.integers(0, 1000))
+def test_redis_retries_go_out_and_back(retries: int) -> None:
+    assert redis.RETRIES.out(REDIS.task_in({"max_retries": retries})["max_attempts"]) == retries
+
+
+@given(st.floats(-6e10, 2.5e11))
+def test_times_go_out_and_back(moment: float) -> None:
+    text = TIME.out(moment)
+    assert text.endswith("Z")
+    assert TIME.back(text) == pytest.approx(moment, abs=1e-5)
+    assert TIME.out(TIME.back(text)) == text
+
+
+def test_a_time_may_come_as_a_number_or_in_any_zone() -> None:
+    for written in (ISO, "2026-02-08T10:00:00+01:00", "2026-02-08T09:00:00Z", T, int(T)):
+        assert FACTORY.task_in({"deadline": written})["deadline"] == T
+
+
+@pytest.mark.parametrize("wrong", ["tomorrow", "2026-02-08T09:00:00", True, 1e300, float("nan"), []])
+def test_a_time_without_a_zone_or_meaning_is_refused(wrong: object) -> None:
+    with pytest.raises(InputError) as caught:
+        FACTORY.task_in({"deadline": wrong})
+    assert caught.value.where == "deadline"
+
+
+@given(st.uuids(version=4))
+def test_ids_are_plain_uuids_in_loki_and_aegis(number: uuid.UUID) -> None:
+    shown = task(id=ids.show_task(str(number)), dependencies=[ids.show_task(str(number)), "mine"])
+    assert LOKI.task_out(shown)["id"] == AEGIS.task_out(shown)["id"] == str(number)
+    assert LOKI.task_out(shown)["dependencies"] == [str(number), "mine"]
+    assert FACTORY.task_out(shown)["id"] == ids.show_task(str(number))
+
+
+def test_a_submitters_own_id_is_kept_where_the_document_has_one() -> None:
+    named = task(external_id="exp-42")
+    assert LOKI.task_out(named)["id"] == "exp-42"
+    assert REDIS.task_out(named)["task_id"] == "exp-42"
+    assert COSCIENTIST.task_out(named)["id"] == "exp-42"
+    assert AEGIS.task_out(named)["id"] == UUID_1
+    assert REDIS.task_in({"task_id": "exp-42"})["id"] == "exp-42"
+
+
+def test_a_loki_task_as_its_document_writes_it_can_be_submitted() -> None:
+    written = {
+        "id": "5f1c",
+        "idempotencyKey": "h",
+        "type": "eng-backend",
+        "priority": 8,
+        "dependencies": ["task-id-1"],
+        "payload": {"action": "implement", "constraints": ["No third-party deps"]},
+        "createdAt": "ISO",
+        "claimedBy": None,
+        "claimedAt": None,
+        "timeout": 3600,
+        "retries": 0,
+        "maxRetries": 3,
+        "backoffSeconds": 60,
+        "lastError": None,
+        "completedAt": None,
+        "result": None,
+    }
+    assert LOKI.task_in(written) == {
+        "id": "5f1c",
+        "idempotency_key": "h",
+        "type": "eng-backend",
+        "priority": 20,
+        "dependencies": ["task-id-1"],
+        "payload": {"action": "implement", "constraints": ["No third-party deps"]},
+        "timeout_sec": 3600,
+        "max_attempts": 3,
+        "retry": {"initial_delay_sec": 60},
+    }
+
+
+def test_a_loki_task_reads_in_camel_case() -> None:
+    shown = LOKI.task_out(TASK)
+    assert shown["claimedBy"] == "agent_coder_01"
+    assert shown["claimedAt"] == shown["createdAt"] == ISO
+    assert shown["backoffSeconds"] == 60
+    assert shown["lastError"] == "boom"
+    assert shown["payload"] == TASK["payload"]
+    assert shown["result"] == {"status": None, "output": None, "decisionReport": None}
+
+
+def test_lokis_completion_time_is_the_end_of_the_last_attempt() -> None:
+    assert LOKI.task_out(task(failed_at=None))["completedAt"] is None
+    assert LOKI.task_out(task(failed_at=T))["completedAt"] == ISO
+    assert LOKI.task_out(task(failed_at=T - 60, completed_at=T))["completedAt"] == ISO
+
+
+def test_a_factory_task_goes_in_and_out_unchanged() -> None:
+    written = {
+        "type": "code",
+        "title": "Fix",
+        "spec": {"prompt": "do", "constraints": {"required_capabilities": ["git"]}},
+        "priority": 50,
+        "depends_on": [ID_2],
+        "max_attempts": 3,
+        "retry": {"strategy": "fixed", "retry_on": ["timeout"]},
+        "output": {"type": "json", "validation": "json-schema", "validation_schema": {"type": "object"}},
+        "tags": ["sprint:12"],
+        "created_by": "human:adam",
+    }
+    ours = FACTORY.task_in(written)
+    assert ours["dependencies"] == [ID_2]
+    shown = FACTORY.task_out(ours)
+    assert {name: shown[name] for name in written if name not in {"retry", "output"}} == {
+        name: value for name, value in written.items() if name not in {"retry", "output"}
+    }
+    assert shown["retry"]["retry_on"] == ["timeout"]
+    assert shown["output"]["validation_schema"] == {"type": "object"}
+
+
+def test_a_factory_task_has_its_documents_nested_objects() -> None:
+    shown = FACTORY.task_out(task(result={"data": {"x": 1}, "artifacts": ["artifact:1"]}, available_at=T))
+    assert shown["claim"] == {
+        "agent_id": "agent_coder_01",
+        "claimed_at": ISO,
+        "heartbeat_at": None,
+        "heartbeat_interval_sec": 30,
+    }
+    assert shown["output"]["data"] == {"x": 1}
+    assert shown["output"]["artifacts"] == ["artifact:1"]
+    assert shown["tokens_used"] == {"input": 10, "output": 20}
+    assert shown["retry_at"] == ISO
+    assert shown["status"] == "RUNNING"
+
+
+def test_an_aegis_submission_names_the_agent_it_is_for() -> None:
+    ours = AEGIS.task_in({"workspace_id": "w", "agent_id": "a-7", "trigger_type": "mention"})
+    assert ours == {"workspace_id": "w", "target_agent_id": "a-7", "trigger_type": "mention", "type": "agent"}
+
+
+@pytest.mark.parametrize("missing", ["workspace_id", "agent_id"])
+def test_aegis_refuses_a_task_without_workspace_or_agent(missing: str) -> None:
+    written = {"workspace_id": "w", "agent_id": "a"}
+    del written[missing]
+    with pytest.raises(InputError) as caught:
+        AEGIS.task_in(written)
+    assert caught.value.where == missing
+
+
+def test_a_long_trigger_text_is_shortened() -> None:
+    ours = AEGIS.task_in({"workspace_id": "w", "agent_id": "a", "trigger_summary": "x" * 500})
+    assert len(ours["trigger_summary"]) == 200
+
+
+def test_an_aegis_task_has_the_columns_of_its_table() -> None:
+    shown = AEGIS.task_out(task(result={"data": {"x": 1}}))
+    assert shown["parent_task_id"] == UUID_2
+    assert shown["agent_id"] == "a-7"
+    assert shown["runtime_id"] == "r1"
+    assert shown["claimed_at"] == ISO
+    assert json.loads(shown["output"]) == {"x": 1}
+    assert AEGIS.task_out(task(result={"data": "done"}))["output"] == "done"
+
+
+def test_aegis_knows_four_failure_reasons() -> None:
+    shown = {reason: AEGIS.reason_out(reason) for reason in reasons.MEANING}
+    assert set(shown.values()) == {"runtime_offline", "timeout", "agent_error", "cancelled"}
+    assert shown["claim_expired"] == shown["heartbeat_timeout"] == "timeout"
+    assert shown["crash"] == AEGIS.reason_out("own word") == "agent_error"
+    assert AEGIS.task_out(task(failure_reason="claim_expired"))["failure_reason"] == "timeout"
+    assert AEGIS.task_out(task(failure_reason=None))["failure_reason"] is None
+
+
+def test_a_cancelled_task_has_that_reason_in_aegis_and_redis() -> None:
+    cancelled = task(status="cancelled", failure_reason=None)
+    assert AEGIS.task_out(cancelled)["failure_reason"] == "cancelled"
+    assert REDIS.task_out(cancelled)["error"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("worker timeout", "heartbeat_timeout"),
+        ("Temporary resource unavailable", "resource_unavailable"),
+        ("network error", "network"),
+        ("transient API failure", "transient_api"),
+        ("invalid task parameters", "invalid_input"),
+        ("safety violation", "safety_violation"),
+        ("permanent resource error", "resource_permanent"),
+        ("maximum retries exceeded", "exhausted"),
+        ("crash", "crash"),
+    ],
+)
+def test_the_coscientists_classes_of_failure_are_our_reasons(written: str, reason: str) -> None:
+    assert COSCIENTIST.reason_in(written) == reason
+    assert COSCIENTIST.reason_out(reason).casefold() == written.casefold()
+
+
+def test_a_coscientist_task_carries_its_own_retry_policy() -> None:
+    ours = COSCIENTIST.task_in(
+        {
+            "id": "h-1",
+            "agent_type": "Generation",
+            "priority": "High",
+            "payload": {"goal": {"deep": [1]}},
+            "dependencies": ["h-0"],
+            "retry_policy": {"max_attempts": 1, "backoff_strategy": "Fixed"},
+            "timeout": 100,
+        }
+    )
+    assert ours == {
+        "id": "h-1",
+        "type": "Generation",
+        "priority": 20,
+        "payload": {"goal": {"deep": [1]}},
+        "dependencies": ["h-0"],
+        "max_attempts": 1,
+        "retry": {"strategy": "fixed"},
+        "timeout_sec": 100,
+    }
+
+
+def test_an_assignment_wraps_the_whole_task() -> None:
+    shown = COSCIENTIST.assignment_out(TASK)
+    assert shown["assignment_id"] == f"{ID_1}.1"
+    assert shown["acknowledgment_required_by"] == "2026-02-08T09:00:05.000000Z"
+    assert shown["deadline"] == "2026-02-08T09:02:00.000000Z"
+    assert shown["task"] == COSCIENTIST.task_out(TASK)
+    assert FACTORY.assignment_out(TASK) == FACTORY.task_out(TASK)
+
+
+def test_a_result_reads_as_the_coscientists_task_result() -> None:
+    assert COSCIENTIST.result_out(RESULT) == {
+        "task_id": ID_1,
+        "status": "Completed",
+        "result": {"score": 1},
+        "error": None,
+        "execution_time": 2.5,
+        "worker_id": "w-1",
+        "completed_at": ISO,
+    }
+    assert COSCIENTIST.result_out({**RESULT, "status": "failed"})["status"] == "Failed"
+
+
+def test_a_result_reads_in_the_other_documents_words() -> None:
+    assert REDIS.result_out(RESULT)["status"] == "succeeded"
+    assert REDIS.result_out(RESULT)["result"] == {"score": 1}
+    assert REDIS.result_out(RESULT)["worker"] == "w-1"
+    assert LOKI.result_out(RESULT)["decisionReport"] == {"why": "x"}
+    assert LOKI.result_out(RESULT)["status"] == "success"
+    assert AEGIS.result_out(RESULT)["task_id"] == UUID_1
+    assert FACTORY.result_out(RESULT)["data"] == {"score": 1}
+
+
+@pytest.mark.parametrize("status", ["success", "failed"])
+@pytest.mark.parametrize("view", [LOKI, REDIS, COSCIENTIST])
+def test_a_result_goes_out_and_back(view: View, status: str) -> None:
+    shown = view.result_out({**RESULT, "status": status})
+    back = view.result_in(shown)
+    assert (back["status"], back["data"]) == (status, {"score": 1})
+
+
+def test_a_dead_letter_has_each_documents_fields() -> None:
+    assert REDIS.dead_letter_out(DEAD_LETTER) == {
+        "task_id": ID_1,
+        "tool_name": "grep",
+        "payload": {"a": 1},
+        "error": "Timeout after 300s",
+        "retry_count": 4,
+        "failed_at": ISO,
+        "reviewed": True,
+        "resolution": "replay",
+    }
+    factory = FACTORY.dead_letter_out(DEAD_LETTER)
+    assert factory["failure_history"] == DEAD_LETTER["failure_history"]
+    assert (factory["total_cost_usd"], factory["dead_lettered_at"], factory["poison_pill"]) == (
+        0.51,
+        ISO,
+        True,
+    )
+    assert LOKI.dead_letter_out(DEAD_LETTER)["lastError"] == "Timeout after 300s"
+    assert LOKI.dead_letter_out(DEAD_LETTER)["id"] == UUID_1
+    assert COSCIENTIST.dead_letter_out(DEAD_LETTER)["failure_count"] == 4
+    assert AEGIS.dead_letter_out(DEAD_LETTER)["failure_reason"] == "timeout"
+
+
+def test_a_decision_comes_in_the_documents_words() -> None:
+    assert REDIS.resolution_in("replay") == "modify_and_retry"
+    assert REDIS.resolution_in("abandon") == "abandon"
+    assert LOKI.resolution_in("wait+retry") == "retry_later"
+    assert FACTORY.resolution_in("modify_and_retry") == "modify_and_retry"
+
+
+def test_an_agent_reads_as_the_factory_registers_it() -> None:
+    shown = FACTORY.agent_out(AGENT)
+    assert shown == {**{k: v for k, v in AGENT.items() if k != "isolation_group"}, "last_heartbeat": ISO}
+    assert FACTORY.agent_in({"id": "a", "status": "DRAINING"}) == {"id": "a", "status": "draining"}
+
+
+@pytest.mark.parametrize(
+    ("status", "held", "shown"),
+    [
+        ("active", 0, "idle"),
+        ("active", 1, "active"),
+        ("draining", 1, "active"),
+        ("failed", 0, "failed"),
+        ("offline", 0, "failed"),
+    ],
+)
+def test_a_coscientists_worker_is_idle_active_or_failed(status: str, held: int, shown: str) -> None:
+    worker = COSCIENTIST.agent_out({**AGENT, "status": status, "current_tasks": held})
+    assert (worker["worker_id"], worker["status"], worker["heartbeat"]) == ("agent_coder_01", shown, ISO)
+
+
+@pytest.mark.parametrize(
+    ("ours", "in_redis", "in_aegis"),
+    [
+        ("task.created", "task.created", "task:queued"),
+        ("task.ready", None, "task:queued"),
+        ("task.claimed", "task.claimed", "task:dispatch"),
+        ("task.started", None, "task:running"),
+        ("task.progress", None, "task:progress"),
+        ("task.message", None, "task:message"),
+        ("task.heartbeat", "task.heartbeat", None),
+        ("task.completed", "task.succeeded", "task:completed"),
+        ("task.attempt_failed", "task.failed", "task:failed"),
+        ("task.failed", None, None),
+        ("task.reclaimed", "task.reclaimed", None),
+        ("task.dead_lettered", "task.dlq", None),
+        ("task.cancelled", "task.failed", "task:cancelled"),
+        ("approval.requested", "approval.requested", None),
+        ("approval.approved", "approval.approved", None),
+        ("approval.rejected", "approval.rejected", None),
+    ],
+)
+def test_events_have_the_documents_names(ours: str, in_redis: str | None, in_aegis: str | None) -> None:
+    assert (REDIS.event_out(ours), AEGIS.event_out(ours)) == (in_redis, in_aegis)
+    assert FACTORY.event_out(ours) == COSCIENTIST.event_out(ours) == LOKI.event_out(ours) == ours
+
+
+@every_view
+def test_views_rename_only_events_that_exist(view: View) -> None:
+    assert set(view.events) <= events.every_name() | {"approval.approved", "approval.rejected"}
+
+
+def test_what_a_document_calls_the_same_is_told_once() -> None:
+    submitted = events.names("submitted", "created>pending>ready")
+    assert AEGIS.events_out(submitted) == ["task:queued"]
+    assert REDIS.events_out(submitted) == ["task.created"]
+    assert FACTORY.events_out(submitted) == ["task.created", "task.ready"]
+    assert AEGIS.events_out(events.names("failed", "running>failed>ready")) == ["task:failed", "task:queued"]
+    assert REDIS.events_out(events.names("failed", "running>failed>dead_lettered")) == [
+        "task.failed",
+        "task.dlq",
+    ]
+
+
+@every_view
+def test_what_a_view_takes_can_be_submitted(view: View) -> None:
+    groups = {row.ours.partition(".")[0] for row in view.task if row.is_in}
+    assert groups <= {*NewTask.__struct_fields__, "workspace_id"}
+    assert set(view.defaults) <= set(NewTask.__struct_fields__)
+
+
+@every_view
+def test_what_a_view_shows_a_task_has(view: View) -> None:
+    groups = {row.ours.partition(".")[0] for row in view.task if row.is_out and row.ours}
+    assert groups <= {*Task.__struct_fields__, "incomplete"}
+
+
+@every_view
+def test_unknown_fields_are_refused_by_name(view: View) -> None:
+    written = {"workspace_id": "w", "agent_id": "a"} if view is AEGIS else {}
+    with pytest.raises(InputError) as caught:
+        view.task_in({**written, "prioritty": 1, "colour": "red"})
+    assert caught.value.facts["unknown"] == ["prioritty", "colour"]
+
+
+def test_unknown_fields_inside_an_object_are_refused_too() -> None:
+    with pytest.raises(InputError) as caught:
+        FACTORY.task_in({"retry": {"strategy": "fixed", "tries": 3}})
+    assert caught.value.where == "retry.tries"
+    with pytest.raises(InputError) as caught:
+        FACTORY.task_in({"retry": "often"})
+    assert caught.value.where == "retry"
+
+
+@every_view
+def test_a_task_of_which_nothing_is_known_still_has_every_field(view: View) -> None:
+    full, empty = view.task_out(TASK), view.task_out({})
+    assert full.keys() == empty.keys()
+
+
+@every_view
+def test_what_a_view_shows_it_also_takes(view: View) -> None:
+    ours = view.task_in(view.task_out(TASK))
+    for path in ("payload", "spec", "max_attempts", "target_agent_id", "deadline", "priority"):
+        if (value := find(ours, path)) is not None:
+            assert value == find(TASK, path)
+
+
+def test_an_unknown_view_is_answered_with_the_five() -> None:
+    assert views.get("aegis") is aegis.VIEW
+    with pytest.raises(InputError) as caught:
+        views.get("cosci")
+    assert "loki, factory, redis, aegis, coscientist" in caught.value.how_to_mend

@@ -1,0 +1,141 @@
+"""Write the generated pages of docs/ from the code they describe; `--check` says which are out of date."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shiftwork.core import settings as declared
+from shiftwork.core.resolve import KEYS, PROFILES, Resolver, flat, load_profile
+from shiftwork.core.settings import Settings
+from shiftwork.core.settings_meaning import MEANING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ON, OFF = "*on*", "*off*"
+DOCUMENTS = tuple(name for name in PROFILES if name != "standard")
+
+
+SETTINGS_INTRODUCTION = """# Settings
+
+A value is looked up at the task, then its type, the workspace, the profile, and last here. Keys are written
+with dots. Groups add up key by key, lists replace each other, and null switches an optional group off. The
+profile `standard` is these defaults; the last column names the profiles that differ.
+
+`settings` shows what is in force and where it comes from. A setting marked *later* is kept and shown, and
+acts once the feature named is there.
+
+| key | default | meaning | profiles |
+|---|---|---|---|"""
+
+
+def settings_page() -> str:
+    """Every setting: what it means, its default, and where a profile differs."""
+    lines = [SETTINGS_INTRODUCTION, *(_row(key) for key in KEYS), "", *_type_values()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(key: str) -> str:
+    profiles = "; ".join(f"{name} {_shown(value)}" for name, value in _profile_values(key))
+    return f"| `{key}` | {_shown(_defaults().get(key, OFF))} | {_explained(key)} | {profiles} |"
+
+
+def _explained(key: str) -> str:
+    text = MEANING[key]
+    if reach := declared.REACH.get(key.partition(".")[0]):
+        text += " Set for a type or the workspace." if reach == "type" else " Set for the workspace only."
+    if feature := declared.not_enforced(key):
+        text += f" *Later: {feature}.*"
+    return text
+
+
+def _defaults() -> dict[str, Any]:
+    return _with_groups(dict(flat(Settings())))
+
+
+def _with_groups(values: dict[str, Any]) -> dict[str, Any]:
+    """An optional group that is on has keys below it and no row of its own."""
+    groups = {key.rpartition(".")[0] for key in values} - {""}
+    return {**{key: ON for key in KEYS if key in groups}, **values}
+
+
+def _profile_values(key: str) -> list[tuple[str, Any]]:
+    default = _defaults().get(key)
+    found = [
+        (name, _with_groups(dict(flat(Resolver(load_profile(name)).settings()))).get(key))
+        for name in DOCUMENTS
+    ]
+    # The keys of a group that is off say nothing: the group's own row says that it is off.
+    return [(name, value) for name, value in found if value != default and not _is_off(name, key)]
+
+
+def _is_off(name: str, key: str) -> bool:
+    values = dict(flat(Resolver(load_profile(name)).settings()))
+    group = key.rpartition(".")[0]
+    return bool(group) and group in values and values[group] is None
+
+
+def _type_values() -> list[str]:
+    lines = [
+        "## Values for single types in a profile",
+        "",
+        "| profile | type | key | value |",
+        "|---|---|---|---|",
+    ]
+    for name in DOCUMENTS:
+        for type_name in sorted(load_profile(name).types):
+            rows = Resolver(load_profile(name)).in_force(type_name)
+            lines += [
+                f"| {name} | {type_name} | {row.key} | {_shown(row.value)} |"
+                for row in rows
+                if row.source == f"profile {name}, type {type_name}"
+            ]
+    return lines
+
+
+def _shown(value: Any) -> str:
+    return value if value in (ON, OFF) else f"`{json.dumps(value)}`"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/settings.md": settings_page,
+}
+
+
+def outdated(folder: Path = DOCS) -> list[str]:
+    """Names of pages that differ from what the code says."""
+    return [name for name, page in PAGES.items() if _read(folder / name) != page()]
+
+
+def _read(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
+def write(folder: Path = DOCS) -> list[str]:
+    """Write what is out of date and name it."""
+    names = outdated(folder)
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(PAGES[name](), encoding="utf-8")
+    return names
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
+    options = parser.parse_args(arguments)
+    names = outdated() if options.check else write()
+    verb = "is out of date; run `make docs`" if options.check else "written"
+    for name in names:
+        print(f"docs/{name} {verb}")
+    return 1 if options.check and names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
