@@ -1,10 +1,14 @@
 """Fixtures that hand the servers to the tests: one server for the run, a fresh database for each test."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from shiftwork import Queue
+from shiftwork.testing import MovedClock
 from tests.services import Databases, shared
 from tests.services import redis as redis_server
 
@@ -43,3 +47,40 @@ def redis_url(_redis_of_this_process: str) -> str:
     """The address of an empty Redis database."""
     redis_server.empty(_redis_of_this_process)
     return _redis_of_this_process
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: Databases) -> Iterator[str]:
+    """A database with the schema, to be copied for each test."""
+    name = postgres.create_database()
+
+    async def migrate() -> None:
+        await (await Queue.open(postgres.dsn(name))).close()
+
+    asyncio.run(migrate())
+    yield name
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty queue on each store; one suite holds for both."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/queue.db"
+        return
+    postgres: Databases = request.getfixturevalue("postgres")
+    name = postgres.create_database(request.getfixturevalue("migrated_template"))
+    yield postgres.dsn(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+async def queue(store_url: str, clock: MovedClock) -> AsyncIterator[Queue]:
+    """A queue on each store, whose clock stands until the test moves it."""
+    async with await Queue.open(store_url, clock=clock, seed=7) as opened:
+        yield opened

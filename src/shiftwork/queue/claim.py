@@ -39,7 +39,7 @@ class ClaimRequest(NamedTuple):
     workspace: str
     agent_id: str
     runtime_id: str | None = None
-    count: int = 1
+    most: int = 1
     start: bool = False
     """Begin at once: claimed and started in one step."""
     types: tuple[str, ...] | None = None
@@ -110,7 +110,7 @@ class ClaimAnswer(NamedTuple):
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
-    """Hand out up to `count` tasks, best first."""
+    """Hand out up to `most` tasks, best first."""
     agent = await _agent(tx, engine, request)
     free = await _free_slots(tx, request, agent)
     if free <= 0:
@@ -118,7 +118,7 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
     wants = _wants(request, agent)
     lanes, closed = await _eligible(tx, engine, request, wants)
     picker = _Picker(tx, engine, request, agent, wants)
-    chosen = await picker.pick(lanes, min(free, request.count))
+    chosen = await picker.pick(lanes, min(free, request.most))
     assignments = await _hold(tx, engine, caller, request, agent, chosen)
     return ClaimAnswer(assignments, closed, picker.misfits)
 
@@ -165,7 +165,7 @@ def _names(names: Sequence[str]) -> str:
 
 async def _free_slots(tx: Tx, request: ClaimRequest, agent: Row) -> int:
     if agent["max_concurrent_tasks"] is None:
-        return request.count
+        return request.most
     held = await tx.one("held_by_agent", agent=request.agent_id, workspace=request.workspace)
     assert held is not None
     return int(agent["max_concurrent_tasks"]) - int(held["held"])

@@ -82,7 +82,7 @@ class Reading(Handle):
 
         return await self._read(load)
 
-    async def list(
+    async def tasks(
         self,
         *,
         status: str | Sequence[str] | None = None,

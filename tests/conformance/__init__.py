@@ -1,0 +1,1 @@
+"""What every store must do: each test runs on SQLite and on PostgreSQL."""
