@@ -12,6 +12,7 @@ _ARRIVED: dict[str, str] = {
     State.RUNNING: "task.started",
     State.RETRYING: "task.retrying",
     State.DEAD_LETTERED: "task.dead_lettered",
+    State.CANCELLED: "task.cancelled",
 }
 """What is told when a path ends in a state, besides the verb's own name."""
 

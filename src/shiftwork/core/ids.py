@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
@@ -13,6 +14,10 @@ _SHIFTS = range(120, -1, -10)
 _TO_BASE32 = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")  # the digits int() knows
 _SHOWN = re.compile(r"(?:(task|dag)_)?([0-7][0-9A-HJKMNP-TV-Z]{25})", re.IGNORECASE)
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
+
+
+REMEMBERED = 16_384
+"""Ids written or read lately: a claim's id comes back with its heartbeat and its result."""
 
 
 class IdMaker:
@@ -43,6 +48,7 @@ def _as_uuid7(value: int) -> str:
     return _dashed(f"{bits:032x}")
 
 
+@lru_cache(REMEMBERED)
 def show_task(uuid: str) -> str:
     """`task_01J…`: how a task id is written."""
     return "task_" + _crockford(uuid)
@@ -58,6 +64,7 @@ def _crockford(uuid: str) -> str:
     return "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
 
+@lru_cache(REMEMBERED)
 def parse(text: str) -> str | None:
     """The UUID behind either written form, or None where the text is a caller's own name for a task."""
     if shown := _SHOWN.fullmatch(text):

@@ -12,8 +12,15 @@ from shiftwork.core.task import Dollars, Fields, Name, Priority, micros
 from shiftwork.queue import consequences, parents
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.parents import Parent
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import add_rerun_row, read_body, refuse_outer_cycle
+from shiftwork.queue.submit import (
+    add_rerun_row,
+    block_check_at,
+    inherit_fate,
+    read_body,
+    refuse_outer_cycle,
+)
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 
@@ -162,13 +169,15 @@ async def update(
         said["tags"] = changes.tags
     await _change_body(work, row, changes)
     path = None
+    above: list[Parent] = []
     if changes.dependencies is not None:
         said["dependencies"] = changes.dependencies
-        path = await _change_dependencies(work, row, changes.dependencies)
+        path, above = await _change_dependencies(work, row, changes.dependencies)
     work.touch(row)
     if row.status == State.READY and path is None:
         work.arrive(row, (await work.settings([row]))[row.id])
     work.tell(row, "updated", path, reason=note, data=said)
+    await inherit_fate(work, {row.root_id: above})
     await work.save()
     return Outcome(shown, row.status, data={"version": row.version})
 
@@ -200,7 +209,9 @@ async def _change_body(work: Work, row: TaskRow, changes: Changes) -> None:
     await work.tx.run("save_bodies", items=[(row.id, as_json({**body, **given}))])
 
 
-async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> str | None:
+async def _change_dependencies(
+    work: Work, row: TaskRow, wanted: list[str]
+) -> tuple[str | None, list[Parent]]:
     """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
     await work.tx.take_turn(f"edges:{row.workspace}")
     names = {name: name for name in dict.fromkeys(wanted)}
@@ -210,15 +221,17 @@ async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> s
     if missing and settings.missing_dependency == "reject":
         raise UnknownDependency(f"there is no task {missing[0]!r}", where="dependencies")
     found.update(await parents.await_missing(work.tx, work.engine, row.workspace, missing))
+    above = list({parent.root: parent for parent in found.values()}.values())
     await work.tx.run("delete_own_edges", items=[(row.root_id,)])
-    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in found.values()]})
-    pairs = [(row.root_id, parent.root, parent.status == State.COMPLETED, False) for parent in found.values()]
+    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in above]})
+    pairs = [(row.root_id, parent.root, parent.status == State.COMPLETED, False) for parent in above]
     await work.tx.insert("insert_edges", sorted(pairs))
-    row.waiting = sum(1 for parent in found.values() if parent.status != State.COMPLETED)
+    row.waiting = sum(1 for parent in above if parent.status != State.COMPLETED)
+    row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
     if row.waiting and row.status in {State.READY, State.RETRYING}:
-        return work.move(row, "block")
+        return work.move(row, "block"), above
     if not row.waiting and row.status == State.PENDING:
         path = work.move(row, "unblock")
         work.arrive(row, settings)
-        return path
-    return None
+        return path, above
+    return None, above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from shiftwork.core import ids
 from shiftwork.core.errors import AgentUnavailable, AgentUnknown
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
+from shiftwork.core.task import Task
 from shiftwork.policy import lease
 from shiftwork.queue import read
 from shiftwork.queue.engine import Caller, Engine
@@ -50,54 +52,56 @@ class ClaimRequest(NamedTuple):
 class Assignment:
     """A claimed task as its agent gets it. The whole task is built when it is asked for."""
 
-    __slots__ = (
-        "_now",
-        "_row",
-        "_settings",
-        "ack_required_by",
-        "body",
-        "execution_deadline",
-        "fence",
-        "heartbeat_interval_sec",
-        "id",
-        "token",
-        "type",
-        "workspace",
-    )
+    __slots__ = ("_now", "_request", "_row", "_settings", "_terms", "fence", "id", "token")
 
-    def __init__(self, row: dict[str, Any], body: str, settings: Settings, now: float) -> None:
+    def __init__(self, row: Row, request: ClaimRequest, terms: _Terms, settings: Settings, now: float) -> None:
         self._row = row
+        self._request = request
+        self._terms = terms
         self._settings = settings
         self._now = now
         self.id = ids.show_task(row["id"])
-        self.fence: int = row["fence"]
+        self.fence: int = row["fence"] + 1
         self.token = ids.token(self.id, self.fence)
-        self.type: str = row["type"]
-        self.workspace: str = row["workspace"]
-        self.body = body
-        self.ack_required_by: float | None = row["ack_by"]
-        self.execution_deadline: float | None = row["run_until"]
-        self.heartbeat_interval_sec = settings.heartbeat_interval_sec
 
     @property
     def assignment_id(self) -> str:
         return self.token
 
     @property
+    def type(self) -> str:
+        return str(self._row["type"])
+
+    @property
+    def ack_required_by(self) -> float | None:
+        return self._terms.limits.ack_by
+
+    @property
+    def execution_deadline(self) -> float | None:
+        return self._terms.limits.run_until
+
+    @property
+    def heartbeat_interval_sec(self) -> float:
+        return self._settings.heartbeat_interval_sec
+
+    @property
     def payload(self) -> dict[str, Any]:
-        payload: dict[str, Any] = msgspec.json.decode(self.body).get("payload", {})
+        payload: dict[str, Any] = msgspec.json.decode(self._row["body"]).get("payload", {})
         return payload
 
     @property
     def spec(self) -> dict[str, Any] | None:
-        spec: dict[str, Any] | None = msgspec.json.decode(self.body).get("spec")
-        return spec
+        return self.task().spec
 
-    def task(self) -> Any:
+    def task(self) -> Task:
         """Every field as of the claim; history and dependencies are read with `Queue.get`."""
-        return read.build(
-            load(self._row), msgspec.json.decode(self.body), self._settings, self._now, read.Around()
-        )
+        row = load(self._row)
+        row.status, row.fence, row.version = self._terms.status, self.fence, row.version + 1
+        row.agent_id, row.runtime_id = self._request.agent_id, self._request.runtime_id or self._request.agent_id
+        row.claimed_at, row.started_at, row.updated_at = self._now, self._terms.started_at, self._now
+        row.ack_by, row.run_until, row.lease_until, row.lease_check_at = self._terms.limits
+        row.reserved, row.heartbeat_at, row.available_at = self._terms.reserved, None, None
+        return read.build(row, msgspec.json.decode(self._row["body"]), self._settings, self._now, read.Around())
 
 
 class ClaimAnswer(NamedTuple):
@@ -143,7 +147,7 @@ async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
 async def register(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
     settings = (await engine.book.of(tx, request.workspace)).settings()
     await tx.run(
-        "upsert_agent",
+        "add_agent",
         workspace=request.workspace,
         id=request.agent_id,
         type=None,
@@ -405,6 +409,15 @@ class _Merge:
             self._waiting[head[4]] += 1
 
 
+class _Terms(NamedTuple):
+    """What claims of one kind have in common: they are written by one statement."""
+
+    status: str
+    started_at: float | None
+    limits: lease.Deadlines
+    reserved: int
+
+
 async def _hold(
     tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest, agent: Row, chosen: list[Row]
 ) -> list[Assignment]:
@@ -413,35 +426,63 @@ async def _hold(
         return []
     resolver = await engine.book.of(tx, request.workspace)
     work = Work(tx, engine, caller)
-    memo: dict[tuple[str, float | None], lease.Deadlines] = {}
-    saved, assignments, reserved = [], [], 0
+    terms_of = _TermsBook(request, agent, tx.now)
+    groups: dict[_Terms, list[tuple[str]]] = defaultdict(list)
+    assignments = []
     for row in chosen:
         own = own_settings(msgspec.json.decode(row["body"])) if row["own_settings"] else None
         settings = resolver.settings(row["type"], own)
-        running = request.start or settings.auto_start
-        key = row["type"], row["timeout_sec"]
-        limits = memo.get(key) if own is None else None
-        if limits is None:
-            limits = _limits(settings, row, agent, running=running, now=tx.now)
-            if own is None:
-                memo[key] = limits
-        hold = (row["cost_limit"] or 0) if agent["budget"] is not None else 0
-        reserved += hold
-        status = State.RUNNING if running else State.CLAIMED
-        started = tx.now if running else None
-        saved.append((row["id"], status.value, started, *limits, hold))
-        changes = {
-            "status": status.value, "fence": row["fence"] + 1, "version": row["version"] + 1, "agent_id": request.agent_id,
-            "runtime_id": request.runtime_id or request.agent_id, "claimed_at": tx.now, "started_at": started,
-            "ack_by": limits.ack_by, "run_until": limits.run_until, "updated_at": tx.now,
-        }  # fmt: skip
-        assignments.append(Assignment({**row, **changes}, row["body"], settings, tx.now))
-        work.add_event(_event(work, request, row, running=running))
-    runtime = request.runtime_id or request.agent_id
-    await tx.run("claim_tasks", items=saved, agent=request.agent_id, runtime=runtime, now=tx.now)
+        terms = terms_of(row, settings)
+        groups[terms].append((row["id"],))
+        assignments.append(Assignment(row, request, terms, settings, tx.now))
+        work.add_event(_event(work, request, row, running=terms.started_at is not None))
+    for terms, items in groups.items():
+        await _write(tx, request, terms, items)
+    reserved = sum(terms.reserved * len(items) for terms, items in groups.items())
     await _note(tx, request, agent, reserved, chosen[-1]["type"])
     await work.save_events()
     return assignments
+
+
+class _TermsBook:
+    """Works out the terms of a claim, once for all tasks that are alike."""
+
+    def __init__(self, request: ClaimRequest, agent: Row, now: float) -> None:
+        self._request = request
+        self._agent = agent
+        self._now = now
+        self._known: dict[Any, _Terms] = {}
+
+    def __call__(self, row: Row, settings: Settings) -> _Terms:
+        key = id(settings), row["timeout_sec"], row["cost_limit"]
+        found = None if row["own_settings"] else self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._work_out(row, settings)
+        return found
+
+    def _work_out(self, row: Row, settings: Settings) -> _Terms:
+        running = self._request.start or settings.auto_start
+        limits = _limits(settings, row, self._agent, running=running, now=self._now)
+        status = State.RUNNING if running else State.CLAIMED
+        reserved = (row["cost_limit"] or 0) if self._agent["budget"] is not None else 0
+        return _Terms(status.value, self._now if running else None, limits, reserved)
+
+
+async def _write(tx: Tx, request: ClaimRequest, terms: _Terms, items: list[tuple[str]]) -> None:
+    await tx.run(
+        "claim_tasks",
+        items=items,
+        agent=request.agent_id,
+        runtime=request.runtime_id or request.agent_id,
+        status=terms.status,
+        started_at=terms.started_at,
+        ack_by=terms.limits.ack_by,
+        run_until=terms.limits.run_until,
+        lease_until=terms.limits.lease_until,
+        lease_check_at=terms.limits.check_at,
+        reserved=terms.reserved,
+        now=tx.now,
+    )
 
 
 def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: float) -> lease.Deadlines:

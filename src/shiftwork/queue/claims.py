@@ -51,6 +51,8 @@ def refusal(
     engine: Engine, token: Token, row: Row | None, allowed: frozenset[str] = HELD
 ) -> ShiftworkError | None:
     """Why a write under this token changes nothing, or None when it may."""
+    if row is not None and row["fence"] == token.fence and row["status"] in allowed:
+        return None
     task_id = ids.show_task(token.id)
     if row is None:
         return NotFound(f"there is no task {task_id}", task_id=task_id)
@@ -64,9 +66,5 @@ def refusal(
             status=row["status"],
             reason=row["cancel_reason"],
         )
-    if row["status"] not in allowed:
-        names = " or ".join(sorted(allowed))
-        return WrongState(
-            f"task {task_id} is {row['status']}, not {names}", task_id=task_id, status=row["status"]
-        )
-    return None
+    names = " or ".join(sorted(allowed))
+    return WrongState(f"task {task_id} is {row['status']}, not {names}", task_id=task_id, status=row["status"])

@@ -24,19 +24,22 @@ RUNNING_ONLY = frozenset({State.RUNNING.value})
 _COMPLETED = "running>validating>completed"
 
 
+NO_USAGE = Usage()
+
+
 class Completion(NamedTuple):
     token: Token
     result: str
     """The result as JSON text, checked before it joined the batch."""
     data: Any = None
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
 
 
 class Failure(NamedTuple):
     token: Token
     reason: str | None = None
     error: str | None = None
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
     result: str | None = None
     retry: bool = True
 
@@ -44,27 +47,76 @@ class Failure(NamedTuple):
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
     """Hand in results: each is validated, accepted once, and frees those that wait for it."""
     work = Work(tx, engine, caller)
-    rows = {row["id"]: row for row in await tx.all("lock_claims", items=_ids(items))}
+    by_token = {item.token: item for item in items}
+    outcomes = await _accept(work, list(by_token.values()))
+    left = [item for token, item in by_token.items() if token not in outcomes]
+    if left:
+        outcomes.update(await _complete_slowly(work, left))
+    await work.save()
+    await _book_late(tx, [item for token, item in by_token.items() if outcomes[token].error is not None])
+    return [outcomes[item.token] for item in items]
+
+
+async def _accept(work: Work, items: list[Completion], *, checked: bool = False) -> dict[Token, Outcome]:
+    """The way most attempts end, in few statements and without loading whole rows.
+
+    What must be validated is passed over here unless it has been checked.
+    """
+    used = [_used(item) for item in items if item.usage is not NO_USAGE]
+    if used:
+        await work.tx.run("add_usage", items=sorted(used))
+    tokens = sorted(item.token for item in items)
+    rows = await work.tx.all("complete_tasks", items=tokens, now=work.now, checked=checked)
+    results = {item.token.id: item.result for item in items}
+    outcomes = {}
+    for row in rows:
+        _tell_accepted(work, row, results[row["id"]])
+        outcomes[Token(row["id"], row["fence"])] = Outcome(ids.show_task(row["id"]), State.COMPLETED)
+    await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
+    await consequences.free_dependents(work, {row["root_id"] for row in rows})
+    return outcomes
+
+
+def _used(item: Completion) -> tuple[Any, ...]:
+    usage = item.usage
+    return (*item.token, micros(usage.cost_usd), usage.tokens_in, usage.tokens_out)
+
+
+def _tell_accepted(work: Work, row: Row, result: str) -> None:
+    id_, fence, agent, cost = row["id"], row["fence"], row["last_agent_id"], row["attempt_cost"]
+    caller = work.caller
+    work.add_attempt(
+        (id_, fence, row["round"], agent, row["last_runtime_id"], row["claimed_at"], row["started_at"], work.now)
+        + ("completed", False, None, None, None, cost, 0, result)
+    )
+    work.settle_agent(row["workspace"], agent, row["reserved"], cost)
+    work.count_in_dag(row["dag_id"], State.RUNNING, State.COMPLETED)
+    actor = f"agent:{agent}" if caller.actor == "system" else caller.actor
+    work.add_event(
+        [work.now, row["workspace"], id_, row["dag_id"], "completed", _COMPLETED, actor, caller.request_id]
+        + [fence, None, None]
+    )
+
+
+async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, Outcome]:
+    """Results that must be validated first, were sent before, or come too late."""
+    rows = {row["id"]: row for row in await work.tx.all("lock_claims", items=_ids(items))}
     outcomes: dict[Token, Outcome] = {}
-    accepted: dict[str, tuple[Row, Completion]] = {}
+    valid: dict[str, Completion] = {}
     for item in items:
         row = rows.get(item.token.id)
-        if item.token in outcomes or _was_accepted(row, item.token):
-            outcomes.setdefault(
-                item.token, Outcome(ids.show_task(item.token.id), State.COMPLETED, repeated=True)
-            )
-        elif error := refusal(engine, item.token, row, RUNNING_ONLY):
+        if _was_accepted(row, item.token):
+            outcomes[item.token] = Outcome(ids.show_task(item.token.id), State.COMPLETED, repeated=True)
+        elif error := refusal(work.engine, item.token, row, RUNNING_ONLY):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), error=error)
         else:
-            assert row is not None
-            accepted[row["id"]] = row, item
-            outcomes[item.token] = Outcome(ids.show_task(row["id"]), State.COMPLETED)
-    rejected = await _validate(tx, accepted)
-    await _accept(work, list(accepted.values()))
+            valid[item.token.id] = item
+    rejected = await _validate(work.tx, valid)
+    if valid:
+        plain = [item._replace(usage=NO_USAGE) for item in valid.values()]  # booked on the first way through
+        outcomes.update(await _accept(work, plain, checked=True))
     outcomes.update(await _reject_outputs(work, rejected))
-    await work.save()
-    await _book_late(tx, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
-    return [outcomes[item.token] for item in items]
+    return outcomes
 
 
 def _ids(items: Sequence[Completion] | Sequence[Failure]) -> list[tuple[str]]:
@@ -76,51 +128,19 @@ def _was_accepted(row: Row | None, token: Token) -> bool:
     return row is not None and row["status"] == State.COMPLETED and row["fence"] == token.fence
 
 
-async def _validate(tx: Tx, accepted: dict[str, tuple[Row, Completion]]) -> list[tuple[Completion, str]]:
-    """Take out of `accepted` what does not pass its validation, with what is wrong."""
-    asked = [(id_,) for id_, (row, _) in accepted.items() if row["validation"] == "json-schema"]
+async def _validate(tx: Tx, items: dict[str, Completion]) -> list[tuple[Completion, str]]:
+    """Take out of `items` what does not pass its validation, with what is wrong."""
     rejected = []
-    for body in await tx.all("read_bodies", items=asked) if asked else []:
-        schema = msgspec.json.decode(body["body"])["output"].get("validation_schema")
-        _, item = accepted[body["task_id"]]
-        if schema is not None and (wrong := verdict.against_schema(schema, item.data)):
-            del accepted[body["task_id"]]
+    for body in await tx.all("read_bodies", items=[(id_,) for id_ in sorted(items)]) if items else []:
+        output = msgspec.json.decode(body["body"]).get("output") or {}
+        schema = output.get("validation_schema")
+        item = items[body["task_id"]]
+        if output.get("validation") != "json-schema" or schema is None:
+            continue
+        if wrong := verdict.against_schema(schema, item.data):
+            del items[body["task_id"]]
             rejected.append((item, "; ".join(wrong)))
     return rejected
-
-
-async def _accept(work: Work, accepted: list[tuple[Row, Completion]]) -> None:
-    """The way most attempts end, in few statements and without loading whole rows."""
-    if not accepted:
-        return
-    now, caller = work.now, work.caller
-    actor = None if caller.actor == "system" else caller.actor
-    saved = []
-    for row, item in accepted:
-        cost = row["attempt_cost"] + micros(item.usage.cost_usd)
-        saved.append((row["id"], cost, item.usage.tokens_in, item.usage.tokens_out))
-        work.add_attempt(
-            (
-                row["id"],
-                row["fence"],
-                row["round"],
-                row["agent_id"],
-                row["runtime_id"],
-                row["claimed_at"],
-                row["started_at"],
-            )
-            + (now, "completed", False, None, None, None, cost, 0, item.result)
-        )
-        work.settle_agent(row["workspace"], row["agent_id"], row["reserved"], cost)
-        work.count_in_dag(row["dag_id"], State.RUNNING, State.COMPLETED)
-        work.add_event(
-            [now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED]
-            + [actor or f"agent:{row['agent_id']}", caller.request_id]
-            + [row["fence"], None, None]
-        )
-    await work.tx.run("complete_tasks", items=saved, now=now)
-    await _free_keys(work, [row for row, _ in accepted if row["idempotency_key"] is not None])
-    await consequences.free_dependents(work, {row["root_id"] for row, _ in accepted})
 
 
 async def _free_keys(work: Work, rows: list[Row]) -> None:
@@ -136,8 +156,7 @@ async def _free_keys(work: Work, rows: list[Row]) -> None:
 async def _reject_outputs(work: Work, rejected: list[tuple[Completion, str]]) -> dict[Token, Outcome]:
     """An output that fails its validation is a failed attempt."""
     failures = [
-        Failure(item.token, reasons.INVALID_OUTPUT, error, item.usage, item.result)
-        for item, error in rejected
+        Failure(item.token, reasons.INVALID_OUTPUT, error, NO_USAGE, item.result) for item, error in rejected
     ]
     return await _fail_locked(work, failures, validating=True)
 

@@ -19,10 +19,12 @@ class Waiter:
         self.may_take = may_take
         self.woken = asyncio.Event()
         self.lanes: frozenset[int] = frozenset()
+        self.tried: frozenset[int] = frozenset()
+        """Who has looked at these lanes before, and found nothing or enough."""
 
 
 class Parking:
-    """Wakes one claim per lane with news; it wakes the next once it has found some, so a burst is no stampede."""
+    """Wakes one claim per lane with news; it wakes the next once it has looked, so a burst is no stampede."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,25 +41,32 @@ class Parking:
         try:
             yield waiter
         finally:
+            self.pass_on(waiter)
             self._waiters.pop(id(waiter), None)
+
+    def pass_on(self, waiter: Waiter) -> None:
+        """Whether or not it found work, there may be more in its lanes, or somebody else who can take it."""
+        lanes, tried = waiter.lanes, waiter.tried | {id(waiter)}
+        waiter.lanes = waiter.tried = frozenset()
+        if lanes:
+            self.wake(lanes, tried)
 
     async def _listen(self) -> None:
         async with self._store.lane_wakes() as wakes:
             async for lanes in wakes:
                 self.wake(lanes)
 
-    def wake(self, lanes: frozenset[int]) -> None:
+    def wake(self, lanes: frozenset[int], tried: frozenset[int] = frozenset()) -> None:
         """An empty set means that it is not known which lanes: then everybody looks."""
         if not lanes:
             for waiter in self._waiters.values():
                 waiter.woken.set()
             return
         for lane in lanes:
-            waiter = next(
-                (w for w in self._waiters.values() if not w.woken.is_set() and w.may_take(lane)), None
-            )
-            if waiter is not None:
+            idle = (w for key, w in self._waiters.items() if key not in tried and not w.woken.is_set())
+            if waiter := next((w for w in idle if w.may_take(lane)), None):
                 waiter.lanes |= {lane}
+                waiter.tried |= tried
                 waiter.woken.set()
 
     async def close(self) -> None:

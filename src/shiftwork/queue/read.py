@@ -186,7 +186,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, ar
         failure_history=failures,
         poison_pill=bool(last["poison_pill"]) if last else False,
         result=result,
-        cost_usd=dollars(row.cost + row.attempt_cost),
+        cost_usd=dollars(row.cost + (row.attempt_cost if row.held else 0)),
         tokens_used={"input": row.tokens_in, "output": row.tokens_out},
         settings=body.get("settings"),
     )
@@ -314,7 +314,7 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
         counts=dict(counts),
         done=sum(1 for row in counted if row["status"] in FINAL),
         total=len(counted),
-        spent_usd=dollars(sum(row["cost"] + row["attempt_cost"] for row in rows)),
+        spent_usd=dollars(sum(row["cost"] + row["live_cost"] for row in rows)),
         **info,
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from shiftwork.core import ids
+from shiftwork.core import ids, reasons
 from shiftwork.core.errors import InputError, NotFound, ShiftworkError, WrongState
 from shiftwork.core.states import SETTLED, State
 from shiftwork.core.task import NewTask
+from shiftwork.policy import dedupe
 from shiftwork.queue import check, consequences
 from shiftwork.queue.change import check_version
 from shiftwork.queue.claims import Outcome
@@ -22,6 +23,11 @@ from shiftwork.store.store import Tx
 Decision = Literal["retry", "retry_later", "modify_and_retry", "cancel", "abandon", "delete", "escalate"]
 DECISIONS: tuple[str, ...] = get_args(Decision)
 _LEAVES = frozenset({"retry", "retry_later", "modify_and_retry", "cancel"})
+_FIXED = frozenset(
+    {"id", "key", "idempotency_key", "issue_id", "trigger_type", "session_id", "work_dir"}
+    | {"force_fresh_session", "priority_boost_per_minute"}
+)
+"""What a task is and where it comes from; a review changes what is to be done."""
 
 
 class Verdict(NamedTuple):
@@ -103,8 +109,10 @@ async def _leave(work: Work, row: TaskRow, verdict: Verdict) -> str:
     if verdict.decision == "cancel":
         path = work.move(row, "cancel")
         row.cancel_reason = verdict.note or "cancelled on review"
+        row.failure_reason = reasons.CANCELLED
         return path
     settings = (await work.settings([row]))[row.id]
+    await _retake_key(work, row)
     row.round += 1
     row.attempts = row.reclaims = row.rate_limits = 0
     row.failure_reason = None
@@ -124,17 +132,29 @@ async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
     """Replace fields of the body; the result must be a task that could be submitted."""
     body = {**await read_body(work.tx, row.id), **change}
     new = check.read(body, NewTask, "change")
-    if set(change) & {"id", "key", "dependencies"}:
-        raise InputError(
-            "id and dependencies cannot be changed here", where="change", mend="Use update for dependencies."
-        )
+    if fixed := sorted(set(change) & (_FIXED | {"dependencies"})):
+        mend = "Use update for dependencies." if fixed == ["dependencies"] else None
+        raise InputError(f"{', '.join(fixed)} cannot be changed here", where="change", mend=mend)
     if new.type != row.type:
         raise InputError("the type of a task cannot be changed", where="change.type")
     prepared = prepare(new, row.workspace, await work.engine.book.of(work.tx, row.workspace), "change")
     await work.tx.run("save_bodies", items=[(row.id, prepared.body)])
     row.priority, row.deadline, row.timeout_sec = float(new.priority), new.deadline, prepared.timeout_sec
-    row.cost_limit = prepared.cost_limit
+    row.cost_limit, row.own_settings = prepared.cost_limit, prepared.has_own_settings
     row.max_attempts = new.max_attempts or prepared.settings.max_attempts
+    row.validation = new.output.validation if new.output and new.output.validation != "none" else None
+    row.target_agent_id = new.target_agent_id
+    if "tags" in change:
+        await work.tx.run("delete_tags", items=[(row.id,)])
+        await work.tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in dict.fromkeys(new.tags)])
+
+
+async def _retake_key(work: Work, row: TaskRow) -> None:
+    """Back in the scope of its idempotency key, unless somebody else has taken that meanwhile."""
+    if row.idempotency_key is not None:
+        until = dedupe.until((await work.settings([row]))[row.id].idempotency, work.now)
+        taken = [(row.workspace, row.idempotency_key, row.id, until)]
+        await work.tx.run("take_keys", items=taken, now=work.now)
 
 
 async def _revive_chain(work: Work, roots: set[str]) -> None:
@@ -148,6 +168,7 @@ async def _revive_chain(work: Work, roots: set[str]) -> None:
                 ("Dependency ", "Parent ")
             ):
                 continue
+            await _retake_key(work, row)
             row.round += 1
             row.cancel_reason = row.failure_reason = None
             path = work.move(row, "revive")

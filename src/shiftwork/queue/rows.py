@@ -113,7 +113,7 @@ class TaskRow(msgspec.Struct):
 
 COLUMNS = tuple(field.name for field in msgspec.structs.fields(TaskRow))
 
-_SAVED = ["id", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "deadline", "path_weight", "front", "newest_id", "waiting", "blocked_reason", "block_check_at", "attempts", "max_attempts", "reclaims", "rate_limits", "round", "version", "agent_id", "runtime_id", "claimed_at", "started_at", "heartbeat_at", "ack_by", "run_until", "lease_until", "lease_check_at", "available_at", "last_agent_id", "last_runtime_id", "lost_agent_id", "timeout_sec", "cost_limit", "reserved", "cost", "attempt_cost", "tokens_in", "tokens_out", "session_id", "work_dir", "failure_reason", "cancel_reason", "updated_at", "finished_at"]
+_SAVED = ["id", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "deadline", "path_weight", "front", "newest_id", "waiting", "blocked_reason", "block_check_at", "attempts", "max_attempts", "reclaims", "rate_limits", "round", "version", "agent_id", "runtime_id", "claimed_at", "started_at", "heartbeat_at", "ack_by", "run_until", "lease_until", "lease_check_at", "available_at", "last_agent_id", "last_runtime_id", "lost_agent_id", "timeout_sec", "cost_limit", "reserved", "cost", "attempt_cost", "tokens_in", "tokens_out", "session_id", "work_dir", "failure_reason", "cancel_reason", "updated_at", "finished_at", "own_settings", "validation", "target_agent_id"]
 
 
 def load(row: Row) -> TaskRow:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
 from shiftwork.core.states import State
@@ -14,8 +16,8 @@ from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.parents import resolve
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import DagFields, Origin, refuse_outer_cycle, submit
-from shiftwork.queue.work import Work
+from shiftwork.queue.submit import DagFields, Origin, inherit_fate, refuse_outer_cycle, submit
+from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 
 
@@ -34,7 +36,8 @@ async def spawn(
     row = await _claimed(work, token, need_running=wait)
     dag = DagFields(join=row.dag_id)
     origin = Origin("spawned", row.id)
-    made = await submit(tx, engine, caller, row.workspace, batch, lanes, dag, origin, work)
+    signed = [_signed(prepared, f"agent:{row.agent_id}") for prepared in batch]
+    made = await submit(tx, engine, caller, row.workspace, signed, lanes, dag, origin, work)
     children = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
     # A child that waits for its own parent would never run, whether or not the parent waits for it.
     await tx.take_turn(f"edges:{row.workspace}")
@@ -43,6 +46,15 @@ async def spawn(
         await _park(work, row, children)
     await work.save()
     return made
+
+
+def _signed(prepared: Prepared, author: str) -> Prepared:
+    """Whoever spawns has created it, unless the caller names somebody else."""
+    if prepared.new.created_by is not None:
+        return prepared
+    new = msgspec.structs.replace(prepared.new, created_by=author)
+    body = as_json({**msgspec.json.decode(prepared.body), "created_by": author})
+    return prepared._replace(new=new, body=body)
 
 
 async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str]) -> str:
@@ -57,6 +69,7 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
     roots = [parent.root for parent in found.values()]
     await refuse_outer_cycle(work, {row.root_id: roots})
     await _park(work, row, roots)
+    await inherit_fate(work, {row.root_id: list(found.values())})
     await work.save()
     return row.status
 

@@ -17,7 +17,8 @@ from shiftwork.core.errors import (
     NotFound,
     UnknownDependency,
 )
-from shiftwork.core.states import FINAL, State, move, write_path
+from shiftwork.core.settings import Settings
+from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import NewTask, Submitted, micros
 from shiftwork.policy import dedupe
 from shiftwork.queue import consequences, parents
@@ -80,7 +81,7 @@ async def submit(
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
-    await _inherit_fate(work, edges)
+    await inherit_fate(work, edges)
     if own:
         await work.save()
     answers = {
@@ -267,7 +268,7 @@ async def refuse_outer_cycle(work: Work, edges: Mapping[str, Sequence[str]]) -> 
         raise_cycle([ids.show_task(node) for node in cycle])
 
 
-async def _inherit_fate(work: Work, edges: dict[str, list[Parent]]) -> None:
+async def inherit_fate(work: Work, edges: dict[str, list[Parent]]) -> None:
     """Dependencies that have ended already, without success, have the same effect as if they ended now."""
     states = {parent.root: parent.status for above in edges.values() for parent in above}
     cancelled = {root for root, status in states.items() if status == State.CANCELLED}
@@ -290,8 +291,9 @@ async def _insert(
     dag: DagFields,
     origin: Origin,
 ) -> list[TaskRow]:
-    adopted = {i.id: [p.root for p in edges[i.id]] for i in items if i.prepared.uuid or i.prepared.name}
-    await refuse_outer_cycle(work, {c: a for c, a in adopted.items() if a})
+    if any(i.prepared.uuid or i.prepared.name for i in items):
+        # The way back may lead through tasks of this batch that nobody could name before.
+        await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     dags = await _dags(work, workspace, items, edges, dag)
     weights = (
         graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
@@ -303,7 +305,7 @@ async def _insert(
             work, workspace, item, open_, dags.get(item.id, item.id), origin, lanes[item.prepared.lane]
         )
         row.path_weight = weights.get(item.id, 0)
-        row.block_check_at = _block_check_at(item.prepared, edges[item.id], work.now)
+        row.block_check_at = block_check_at(item.prepared.settings, edges[item.id], work.now)
         row.place(item.prepared.settings, work.now)
         rows.append(row)
     await write_rows(work, rows, [item.prepared.body for item in items])
@@ -374,10 +376,16 @@ async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     rows = await work.tx.all("tasks_of_dag", dag=dag_id)
     if not rows:
         raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}", where="dag_id")
-    open_ = sum(1 for row in rows if row["status"] not in FINAL)
+    found = await work.tx.one("read_bodies", items=[(dag_id,)])
+    body = msgspec.json.decode(found["body"]) if found else {}
+    author = body.get("created_by") or work.caller.actor
     await work.tx.insert(
-        "insert_dags", [(dag_id, workspace, None, work.caller.actor, "open", open_, None, work.now)]
+        "insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, None, work.now)]
     )
+    newest = {row["root_id"]: row["newest_id"] for row in rows if row["newest_id"]}
+    for row in rows:
+        if newest.get(row["root_id"], row["id"]) == row["id"]:
+            work.count_in_dag(dag_id, None, row["status"])
 
 
 def _row(
@@ -434,9 +442,8 @@ def blank_row(**fields: Any) -> TaskRow:
     return TaskRow(**{**_BLANK, **fields})
 
 
-def _block_check_at(prepared: Prepared, above: list[Parent], now: float) -> float | None:
+def block_check_at(settings: Settings, above: Sequence[Parent], now: float) -> float | None:
     """When to look whether a dependency is still missing."""
-    settings = prepared.settings
     if settings.dependency_wait_sec is None:
         return None
     all_count = settings.dependency_wait_applies_to == "all"

@@ -13,7 +13,7 @@ from shiftwork.queue import agents, check, finish, hold, spawn
 from shiftwork.queue.agents import Agent, NewAgent
 from shiftwork.queue.claim import Assignment, ClaimAnswer, ClaimRequest, claim
 from shiftwork.queue.claims import Outcome
-from shiftwork.queue.finish import Completion, Failure
+from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.hold import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.lanes import Wants
@@ -120,13 +120,12 @@ class Working(Handle):
             lambda lane: self._engine.lanes.might_take(lane, wants)
         ) as waiter:
             while True:
+                waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
                 answer = await self._run(claim, request)
                 left = deadline - loop.time()
                 if answer.assignments or left <= 0:
-                    if answer.assignments and waiter.lanes:
-                        self._shared.parking.wake(waiter.lanes)
                     return answer
-                waiter.woken.clear()
+                self._shared.parking.pass_on(waiter)
                 try:
                     await asyncio.wait_for(waiter.woken.wait(), min(left, poll))
                 except TimeoutError:
@@ -286,8 +285,5 @@ def _json_or_none(value: Any) -> str | None:
     return None if value is None else _json(value, "progress")
 
 
-_NO_USAGE = Usage()
-
-
 def _usage(usage: Usage | Mapping[str, Any] | None) -> Usage:
-    return _NO_USAGE if usage is None else check.read(usage, Usage, "usage")
+    return NO_USAGE if usage is None else check.read(usage, Usage, "usage")

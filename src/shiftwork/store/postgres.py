@@ -49,6 +49,14 @@ DEADLOCK_TRIES = 5
 RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
+BEGIN = """begin; set local jit = off; set local random_page_cost = 1.1; set local enable_seqscan = off;
+set local enable_hashjoin = off; set local enable_mergejoin = off"""
+"""Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
+the whole table for a batch of 500. Local to the transaction, so that a pooler may hand the connection on."""
+
+COPY_FROM = 8
+"""Rows from which an insert is a COPY: half the server's time and a fifth of ours (10 against 22 us a row)."""
+
 CLOCK_EVERY_SEC = 10.0
 CLOCK_JUMP_SEC = 1.0
 
@@ -115,8 +123,12 @@ class PostgresTx:
         await self._connection.execute(text, *values) if values else await self._connection.execute(text)
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
-        if rows:
-            await self._connection.execute(self._statements[name].text, *zip(*rows, strict=True))
+        statement = self._statements[name]
+        if len(rows) >= COPY_FROM and statement.target is not None:
+            columns = [column.name for column in statement.columns]
+            await self._connection.copy_records_to_table(statement.target, records=rows, columns=columns)
+        elif rows:
+            await self._connection.execute(statement.text, *zip(*rows, strict=True))
 
     async def take_turn(self, name: str, /) -> None:
         await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
@@ -249,17 +261,16 @@ class PostgresStore:
 
     async def _run_once(self, verb: Verb[T]) -> T:
         async with self._pool.acquire() as connection:
-            transaction = connection.transaction()
-            await transaction.start()
+            await connection.execute(BEGIN)
             tx = PostgresTx(connection, self._clock())
             try:
                 result = await verb(tx)
             except BaseException:
                 with contextlib.suppress(Exception):
-                    await transaction.rollback()
+                    await connection.execute("rollback")
                 raise
             try:
-                await transaction.commit()
+                await connection.execute("commit")
             except _LOST as error:
                 # The server may have committed: trying again could do it twice, so the caller must look.
                 raise StoreUnavailable(
@@ -399,8 +410,19 @@ async def _keep(_connection: Any) -> None:
 
 
 async def _set_up(connection: Any) -> None:
-    """Ids are text on our side, as they are in SQLite."""
-    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str, format="text")
+    """Ids are text on our side, as they are in SQLite. Binary, since COPY takes no other form."""
+    await connection.set_type_codec(
+        "uuid", schema="pg_catalog", encoder=_uuid_to_bytes, decoder=_uuid_from_bytes, format="binary"
+    )
+
+
+def _uuid_to_bytes(text: str) -> bytes:
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def _uuid_from_bytes(raw: bytes) -> str:
+    h = raw.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
 async def _prepare_schema(dsn: str, behind_pooler: bool, allowed: bool) -> None:

@@ -60,6 +60,8 @@ class Statement(NamedTuple):
     parameters: tuple[str, ...]
     tables: dict[str, tuple[Column, ...]]
     columns: tuple[Column, ...]
+    target: str | None = None
+    """The table of a plain bulk insert, which may be written in any faster way the database has."""
 
 
 @cache
@@ -156,7 +158,7 @@ def _write_insert(source: Source, dialect: Dialect) -> Statement:
     else:
         marks = ", ".join("?" for _ in columns)
         text = f"insert into {table} ({names}) values ({marks}) {source.text}"
-    return Statement(source.name, text.rstrip(), (), {}, columns)
+    return Statement(source.name, text.rstrip(), (), {}, columns, None if source.text else table)
 
 
 def _pg_type(name: str) -> str:

@@ -125,7 +125,8 @@ create table tasks (
             autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)}{lite: strict};
 
 create index idx_tasks_claimable on tasks (lane, rank, ordered_at, id) where status = 'ready' and hold is null;
-create index idx_tasks_dag on tasks (dag_id, status);
+-- A lone task is its own DAG and found by its id; only real members are indexed.
+create index idx_tasks_dag on tasks (dag_id, status) where dag_id <> id;
 create index idx_tasks_heartbeat on tasks (lease_check_at) where status in ('claimed', 'running', 'validating');
 create index idx_tasks_holder on tasks (agent_id, runtime_id) where agent_id is not null;
 create index idx_tasks_retry on tasks (available_at) where status = 'retrying';
@@ -133,8 +134,8 @@ create index idx_tasks_rerank on tasks (rerank_at) where rerank_at is not null a
 create index idx_tasks_blocked on tasks (block_check_at) where block_check_at is not null;
 create index idx_tasks_lineage on tasks (root_id) where retry_of is not null or rerun_of is not null;
 create index idx_tasks_parent on tasks (parent_id) where parent_id is not null;
-create index idx_task_queue_status on tasks (status) where status in ('pending', 'waiting_approval', 'ready', 'claimed',
-  'running', 'validating', 'retrying');
+create index idx_task_queue_status on tasks (status) where target_agent_id is not null and status in ('pending', 'ready',
+  'claimed', 'running');
 create index idx_task_queue_agent on tasks (target_agent_id, status) where target_agent_id is not null;
 create index idx_task_queue_issue on tasks (issue_id) where issue_id is not null;
 
@@ -247,15 +248,16 @@ create index idx_dead_letters_open on dead_letters (workspace, dead_lettered_at)
 create index idx_dead_letters_signature on dead_letters (workspace, signature) where not reviewed;
 
 create table reviews (
+  seq {pg: bigint generated always as identity primary key}{lite: integer primary key autoincrement},
   task_id <uuid> not null,
   round <int> not null,
   at <float> not null,
   actor text not null,
   decision text not null,
   note text,
-  change <json>,
-  primary key (task_id, round, at)
+  change <json>
 ){lite: strict};
+create index idx_reviews_task on reviews (task_id);
 
 create table agents (
   workspace text not null,
@@ -346,7 +348,7 @@ create view agent_task_queue as
     t.trigger_type, b.body ->> 'trigger_comment_id' as trigger_comment_id, b.body ->> 'trigger_summary' as trigger_summary,
     t.session_id, t.work_dir,
     (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
-    t.attempts + case when t.status = 'failed' then 0 else 1 end as attempt, t.max_attempts,
+    t.attempts + case when t.status in ('failed', 'dead_lettered') then 0 else 1 end as attempt, t.max_attempts,
     case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
     t.retry_of as parent_task_id,
     strftime('%Y-%m-%dT%H:%M:%fZ', t.claimed_at, 'unixepoch') as claimed_at,
@@ -374,7 +376,7 @@ create view agent_task_queue as
     t.trigger_type, b.body ->> 'trigger_comment_id' as trigger_comment_id, b.body ->> 'trigger_summary' as trigger_summary,
     t.session_id, t.work_dir,
     (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
-    t.attempts + case when t.status = 'failed' then 0 else 1 end as attempt, t.max_attempts,
+    t.attempts + case when t.status in ('failed', 'dead_lettered') then 0 else 1 end as attempt, t.max_attempts,
     case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
     t.retry_of as parent_task_id, to_timestamp(t.claimed_at) as claimed_at, to_timestamp(t.started_at) as started_at,
     case when t.status = 'completed' then to_timestamp(t.finished_at) end as completed_at,

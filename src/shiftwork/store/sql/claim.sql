@@ -1,9 +1,12 @@
 -- name: open_lanes
 -- Lanes that hold work, by jumping from one to the next in the claim index, and the gates that are closed.
 with recursive walk(lane) as (
-  select (select min(t.lane) from tasks t where t.status = 'ready' and t.hold is null and t.lane < :bound)
+  select lane from (
+    select t.lane from tasks t where t.status = 'ready' and t.hold is null and t.lane < :bound order by t.lane limit 1
+  ) as lowest
   union all
-  select (select min(t.lane) from tasks t where t.status = 'ready' and t.hold is null and t.lane > walk.lane and t.lane < :bound)
+  select (select t.lane from tasks t where t.status = 'ready' and t.hold is null and t.lane > walk.lane and t.lane < :bound
+          order by t.lane limit 1)
   from walk where walk.lane is not null
 )
 select walk.lane as lane, null as scope from walk where walk.lane is not null
@@ -48,10 +51,11 @@ select h.id, h.lane, h.rank, h.ordered_at from {lanes} cross join lateral (
   select p.*, b.body from picked p join bodies b on b.task_id = p.id order by p.place}
 
 -- name: claim_tasks
--- rows items: id uuid, status text, started_at float, ack_by float, run_until float, lease_until float, lease_check_at float, reserved bigint
-update tasks set status = items.status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
-  claimed_at = :now, started_at = items.started_at, heartbeat_at = null, ack_by = items.ack_by, run_until = items.run_until,
-  lease_until = items.lease_until, lease_check_at = items.lease_check_at, reserved = items.reserved, available_at = null,
+-- All of one type share their limits, so these are not sent per row.
+-- rows items: id uuid
+update tasks set status = :status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
+  claimed_at = :now, started_at = :started_at, heartbeat_at = null, ack_by = :ack_by, run_until = :run_until,
+  lease_until = :lease_until, lease_check_at = :lease_check_at, reserved = :reserved, attempt_cost = 0, available_at = null,
   lost_agent_id = null, updated_at = :now
 from {items} where tasks.id = items.id
 

@@ -33,7 +33,8 @@ order by d.dead_lettered_at, d.task_id limit :count
 -- Finished long ago, and nobody waits for them any more.
 select t.id from tasks t where t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
   and not exists (select 1 from edges e where e.parent = t.root_id and not e.satisfied)
-  and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.finished_at is null)
+  and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.dag_id <> x.id and x.finished_at is null)
+  and not exists (select 1 from tasks x where x.id = t.dag_id and x.finished_at is null)
   and t.newest_id is null
 order by t.id limit :count {pg: for update skip locked}
 

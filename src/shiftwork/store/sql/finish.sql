@@ -41,7 +41,7 @@ from {items} where dags.id = items.id
 select t.dag_id,
   sum(case when t.status in ('ready', 'claimed', 'running', 'validating', 'retrying') then 1 else 0 end) as moving,
   sum(case when t.status = 'completed' then 1 else 0 end) as completed
-from {items} join tasks t on t.dag_id = items.id
+from {items} join tasks t on (t.dag_id = items.id and t.dag_id <> t.id) or (t.id = items.id and t.dag_id = t.id)
 where not exists (select 1 from tasks n where n.root_id = t.root_id and n.id > t.id and (n.retry_of is not null or n.rerun_of is not null))
 group by t.dag_id
 

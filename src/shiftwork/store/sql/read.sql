@@ -26,10 +26,12 @@ where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is nu
 order by t.id limit :count
 
 -- name: tasks_of_dag
-select t.id, t.status, t.root_id, t.newest_id, t.cost, t.attempt_cost, t.fence from tasks t where t.dag_id = :dag order by t.id
+select t.id, t.status, t.root_id, t.newest_id, t.cost, t.fence,
+  case when t.agent_id is null then 0 else t.attempt_cost end as live_cost from tasks t
+where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id) order by t.id
 
 -- name: edges_of_dag
-select e.child, e.parent from tasks t join edges e on e.child = t.root_id where t.dag_id = :dag and t.id = t.root_id
+select e.child, e.parent from tasks t join edges e on e.child = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
 -- name: list_dags
 select id from dags where workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or id > :after) order by id limit :count
@@ -136,7 +138,7 @@ from {items} where dead_letters.task_id = items.task_id and dead_letters.round =
 -- insert reviews: task_id uuid, round int, at float, actor text, decision text, note text, change json
 
 -- name: reviews_of
-select * from reviews where task_id = :id order by at
+select * from reviews where task_id = :id order by seq
 
 -- name: letters_by_signature
 select d.task_id from dead_letters d join tasks t on t.id = d.task_id and t.round = d.round

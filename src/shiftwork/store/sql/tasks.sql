@@ -29,7 +29,7 @@ select t.* from {items} join tasks t on t.id = items.id order by t.id
 
 -- name: save_tasks
 -- Every column a verb may change, for rows it has locked.
--- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, cost_limit bigint, reserved bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float
+-- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, cost_limit bigint, reserved bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float, own_settings boolean, validation text, target_agent_id text
 update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,
   ordered_at = items.ordered_at, rerank_at = items.rerank_at, priority = items.priority, deadline = items.deadline,
   path_weight = items.path_weight, front = items.front, newest_id = items.newest_id, waiting = items.waiting,
@@ -42,17 +42,29 @@ update tasks set status = items.status, hold = items.hold, lane = items.lane, ra
   timeout_sec = items.timeout_sec, cost_limit = items.cost_limit, reserved = items.reserved, cost = items.cost,
   attempt_cost = items.attempt_cost, tokens_in = items.tokens_in, tokens_out = items.tokens_out,
   session_id = items.session_id, work_dir = items.work_dir, failure_reason = items.failure_reason,
-  cancel_reason = items.cancel_reason, updated_at = items.updated_at, finished_at = items.finished_at
+  cancel_reason = items.cancel_reason, updated_at = items.updated_at, finished_at = items.finished_at,
+  own_settings = items.own_settings, validation = items.validation, target_agent_id = items.target_agent_id
 from {items} where tasks.id = items.id
 
 -- name: complete_tasks
--- The short form of save_tasks for the way most tasks end.
--- rows items: id uuid, cost bigint, tokens_in bigint, tokens_out bigint
-update tasks set status = 'completed', agent_id = null, runtime_id = null, ack_by = null, run_until = null,
-  lease_until = null, lease_check_at = null, reserved = 0, attempt_cost = 0, hold = null, failure_reason = null,
-  cost = tasks.cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in, tokens_out = tasks.tokens_out + items.tokens_out,
-  version = version + 1, updated_at = :now, finished_at = :now
-from {items} where tasks.id = items.id
+-- The way most tasks end, as one statement: the update is the lock and the fence's check. What the attempt held and
+-- cost stays on the row, where the next claim resets it, so that it can be answered here. (`|| ''` keeps the planner
+-- from walking an index of running tasks instead of looking up the ids.)
+-- rows items: id uuid, fence bigint
+update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
+  runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
+  cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
+  finished_at = :now
+from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
+  and (tasks.validation is null or cast(:checked as {pg: boolean}{lite: integer}))
+returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
+  started_at, reserved, attempt_cost, idempotency_key
+
+-- name: add_usage
+-- rows items: id uuid, fence bigint, cost bigint, tokens_in bigint, tokens_out bigint
+update tasks set attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
+  tokens_out = tasks.tokens_out + items.tokens_out
+from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status in ('claimed', 'running', 'validating')
 
 -- name: read_bodies
 -- rows items: id uuid

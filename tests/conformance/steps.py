@@ -1,0 +1,81 @@
+"""Steps that tests of the verbs take again and again."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import apsw
+import asyncpg
+import msgspec
+
+from shiftwork import Assignment, Queue, views
+
+
+async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
+    """The one task this agent gets now, started."""
+    (assignment,) = await queue.claim(agent, start=True, **options)
+    return assignment
+
+
+async def finish(queue: Queue, agent: str = "worker", data: Any = None) -> str:
+    """Take the next task and complete it; its id."""
+    assignment = await take(queue, agent)
+    await queue.complete(assignment.token, data)
+    return assignment.id
+
+
+async def states(queue: Queue, task_id: str) -> list[str]:
+    """Every state the task has passed, from its history."""
+    passed: list[str] = []
+    for event in await queue.history(task_id):
+        passed += [state for state in event.path if passed[-1:] != [state]]
+    return passed
+
+
+async def submit_dag(queue: Queue, edges: Mapping[str, list[str]], **fields: Any) -> dict[str, str]:
+    """A DAG given as `{key: dependencies}`; the ids by key."""
+    tasks = [{"key": key, "type": "code", "dependencies": above} for key, above in edges.items()]
+    return {made.key or "": made.id for made in await queue.submit_dag({"tasks": tasks, **fields})}
+
+
+async def statuses(queue: Queue, task_ids: Mapping[str, str]) -> dict[str, str]:
+    return {key: (await queue.get(task_id)).status for key, task_id in task_ids.items()}
+
+
+async def events_named(queue: Queue, name: str) -> list[str | None]:
+    """The task (or DAG, where there is no task) of each event with this name, in order."""
+    found, _ = await queue.events(limit=10_000)
+    return [event.task_id or event.dag_id for event in found if name in event.names]
+
+
+async def sql(queue: Queue, query: str) -> list[dict[str, Any]]:
+    """What somebody sees who asks the database itself."""
+    if queue.url.startswith("sqlite"):
+        connection = apsw.Connection(queue.url.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)
+        with contextlib.closing(connection):
+            cursor = connection.execute(query)
+            return [dict(zip([c[0] for c in cursor.get_description()], row, strict=True)) for row in cursor]
+    server = await asyncpg.connect(queue.url)
+    try:
+        return [dict(row) for row in await server.fetch(query)]
+    finally:
+        await server.close()
+
+
+async def viewed(queue: Queue, view: str, task_id: str) -> dict[str, Any]:
+    """A task under one document's names."""
+    return views.get(view).task_out(msgspec.to_builtins(await queue.get(task_id)))
+
+
+async def ids_in_order(queue: Queue, agent: str = "taker") -> list[str]:
+    """Everything this agent may take, in the order in which it gets it."""
+    await queue.register_agent(id=agent, max_concurrent_tasks=1000)
+    return [assignment.id for assignment in await queue.claim(agent, 1000)]
+
+
+async def bury(queue: Queue, agent: str = "worker", error: str = "boom", **fields: Any) -> str:
+    """A task whose first failure was its last; its id."""
+    task_id = (await queue.submit({"type": "code", **fields})).id
+    assignment = await take(queue, agent)
+    await queue.fail(assignment.token, "crash", error, retry=False)
+    return task_id

@@ -1,0 +1,172 @@
+"""Dynamic expansion: a running task adds subtasks to its own DAG, and goes on or waits for them."""
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import CircularDependency, InputError, LeaseLost, NotFound, WrongState
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import finish, states, submit_dag, take
+
+SUBTASK = {"type": "research"}
+
+
+async def start_parent(queue: Queue) -> str:
+    """A task that the caller calls `parent`, running; its claim token."""
+    await queue.submit(type="code", id="parent", title="Parent", created_by="human:adam")
+    return (await take(queue)).token
+
+
+# -- fire and forget ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-007", "F-092", "F-101", "F-102", "F-103", "F-105", "F-106")
+async def test_a_running_task_spawns_three_and_goes_on(queue: Queue) -> None:
+    token = await start_parent(queue)
+    spawned = await queue.spawn(token, [SUBTASK, SUBTASK, SUBTASK])
+    parent = await queue.get("parent")
+    assert (parent.status, parent.parent_id) == ("running", None)
+    for made in spawned:
+        child = await queue.get(made.id)
+        assert (child.status, child.parent_id, child.dag_id) == ("ready", parent.id, parent.dag_id)
+    dag = await queue.dag(parent.dag_id)
+    assert sorted(dag.tasks) == sorted([parent.id, *(made.id for made in spawned)])
+    assert sorted(dag.roots) == sorted(dag.leaves) == sorted(dag.tasks)
+
+
+@pytest.mark.requirement("F-203")
+async def test_a_subtask_names_the_agent_that_spawned_it(queue: Queue) -> None:
+    token = await start_parent(queue)
+    own, given = await queue.spawn(token, [SUBTASK, {**SUBTASK, "created_by": "human:ada"}])
+    assert (await queue.get(own.id)).created_by == "agent:worker"
+    assert (await queue.history(own.id))[0].actor == "agent:worker"
+    assert (await queue.get(given.id)).created_by == "human:ada"
+
+
+async def test_a_lone_tasks_dag_keeps_its_title_and_author_when_it_grows(queue: Queue) -> None:
+    await queue.spawn(await start_parent(queue), [SUBTASK])
+    dag = await queue.dag((await queue.get("parent")).dag_id)
+    assert (dag.title, dag.created_by, dag.status, dag.total) == ("Parent", "human:adam", "running", 2)
+
+
+async def test_a_dag_is_not_completed_before_its_subtasks(queue: Queue) -> None:
+    token = await start_parent(queue)
+    await queue.spawn(token, [SUBTASK])
+    await queue.complete(token)
+    dag_id = (await queue.get("parent")).dag_id
+    assert (await queue.dag(dag_id)).status == "running"
+    await finish(queue)
+    assert (await queue.dag(dag_id)).status == "completed"
+
+
+async def test_subtasks_may_depend_on_each_other_and_on_tasks_that_exist(queue: Queue) -> None:
+    ids = await submit_dag(queue, {"first": [], "second": []})
+    assert (await take(queue)).id == ids["first"]
+    tasks = [
+        {"type": "code", "key": "x", "dependencies": [ids["second"]]},
+        {"type": "code", "key": "y", "dependencies": ["x"]},
+    ]
+    x, y = await queue.spawn(f"{ids['first']}.1", tasks)
+    assert (await queue.get(x.id)).blocked_by == [ids["second"]]
+    assert (await queue.get(y.id)).blocked_by == [x.id]
+    dag = await queue.dag((await queue.get(ids["first"])).dag_id)
+    assert (dag.roots, dag.leaves) == ([ids["first"], ids["second"]], [ids["first"], y.id])
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-083", "F-107")
+async def test_a_parent_pauses_until_its_subtask_has_completed(queue: Queue) -> None:
+    (child,) = await queue.spawn(await start_parent(queue), [SUBTASK], wait=True)
+    parent = await queue.get("parent")
+    assert (parent.status, parent.blocked_by, parent.attempts) == ("pending", [child.id], 0)
+    assert (await states(queue, "parent"))[-2:] == ["running", "pending"]
+    assert await finish(queue, data={"found": 3}) == child.id
+    parent = await queue.get("parent")
+    assert (parent.status, parent.blocked_by) == ("ready", [])
+    assert await finish(queue) == parent.id
+    assert (await queue.get("parent")).attempts == 0
+
+
+async def test_waiting_gives_the_slot_and_the_claim_back(queue: Queue) -> None:
+    token = await start_parent(queue)
+    await queue.spawn(token, [SUBTASK], wait=True)
+    with pytest.raises(LeaseLost):
+        await queue.complete(token)
+    assert (await take(queue)).type == "research"
+
+
+async def test_a_waiting_parent_is_not_silent(queue: Queue, clock: MovedClock) -> None:
+    await queue.spawn(await start_parent(queue), [SUBTASK], wait=True)
+    await pass_time(queue, clock, 3600)
+    assert (await queue.get("parent")).status == "pending"
+
+
+async def test_a_parent_can_wait_for_tasks_that_exist(queue: Queue) -> None:
+    token = await start_parent(queue)
+    other = await queue.submit(type="code")
+    assert await queue.wait_for(token, [other.id]) == "pending"
+    await finish(queue)
+    again = await take(queue)
+    assert again.id == (await queue.get("parent")).id
+    assert await queue.wait_for(again.token, [other.id]) == "ready"
+
+
+async def test_waiting_for_what_was_cancelled_ends_like_a_cancelled_dependency(queue: Queue) -> None:
+    token = await start_parent(queue)
+    other = await queue.submit(type="code")
+    await queue.cancel(other.id)
+    assert await queue.wait_for(token, [other.id]) == "cancelled"
+    assert (await queue.get("parent")).cancel_reason == f"Parent {other.id} cancelled"
+
+
+async def test_only_a_started_task_can_wait(queue: Queue) -> None:
+    await queue.submit(type="code")
+    (assignment,) = await queue.claim("worker")
+    with pytest.raises(WrongState):
+        await queue.spawn(assignment.token, [SUBTASK], wait=True)
+    assert (await queue.status()).counts == {"claimed": 1}
+
+
+# -- refused -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-104")
+@pytest.mark.parametrize("wait", [False, True])
+async def test_a_subtask_that_waits_for_its_own_parent_is_refused(queue: Queue, wait: bool) -> None:  # noqa: FBT001
+    token = await start_parent(queue)
+    with pytest.raises(CircularDependency) as refused:
+        await queue.spawn(token, [SUBTASK, {**SUBTASK, "dependencies": ["parent"]}], wait=wait)
+    assert refused.value.what == "Would create circular dependency"
+    parent = await queue.get("parent")
+    assert (await queue.dag(parent.dag_id)).tasks == [parent.id]
+    assert (await queue.status()).counts == {"running": 1}
+
+
+@pytest.mark.requirement("F-104")
+async def test_a_wait_for_what_waits_for_oneself_is_refused(queue: Queue) -> None:
+    ids = await submit_dag(queue, {"A": [], "B": ["A"], "C": ["B"]})
+    token = (await take(queue)).token
+    for target in ("A", "B", "C"):
+        with pytest.raises(CircularDependency):
+            await queue.wait_for(token, [ids[target]])
+    assert (await queue.get(ids["A"])).status == "running"
+
+
+async def test_nothing_is_spawned_under_a_claim_that_no_longer_holds(queue: Queue) -> None:
+    token = await start_parent(queue)
+    await queue.release(token)
+    with pytest.raises(LeaseLost):
+        await queue.spawn(token, [SUBTASK])
+    assert (await queue.status()).counts == {"ready": 1}
+
+
+async def test_a_spawn_is_all_or_nothing(queue: Queue) -> None:
+    token = await start_parent(queue)
+    with pytest.raises(InputError):
+        await queue.spawn(token, [SUBTASK, {"type": "code", "priority": 1000}])
+    with pytest.raises(InputError):
+        await queue.spawn(token, [])
+    with pytest.raises(NotFound):
+        await queue.wait_for(token, ["nobody"])
+    assert (await queue.status()).counts == {"running": 1}

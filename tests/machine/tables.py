@@ -1,0 +1,240 @@
+"""The tables of a queue as they stand, and what must always be true of them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
+
+from shiftwork import Queue
+from shiftwork.core import ids
+from shiftwork.core.settings import Idempotency
+from shiftwork.core.states import FINAL, HELD, SETTLED, TRANSITIONS
+from shiftwork.queue.explain import explain
+from shiftwork.store.sqlite import SqliteTx
+from shiftwork.store.store import Tx
+
+Row = dict[str, Any]
+MOVES = {(source.value, target.value) for (source, _), target in TRANSITIONS.items()}
+MOVING = {"ready", "claimed", "running", "validating", "retrying"}
+CREATING = {"submitted", "spawned", "retried", "rerun"}
+
+
+async def select(tx: Any, sql: str) -> list[Row]:
+    """Plain SQL in a transaction of either store."""
+    if isinstance(tx, SqliteTx):
+        cursor = tx._connection.cursor()
+        names: list[str] = []
+        rows = []
+        for row in cursor.execute(sql):
+            names = names or [column[0] for column in cursor.get_description()]
+            rows.append(dict(zip(names, row, strict=True)))
+        return rows
+    return [dict(row) for row in await tx._connection.fetch(sql)]
+
+
+class Tables(NamedTuple):
+    """One consistent look at everything."""
+
+    tasks: dict[str, Row]
+    edges: list[Row]
+    names: list[Row]
+    keys: list[Row]
+    dags: dict[str, Row]
+    attempts: list[Row]
+    letters: list[Row]
+    agents: dict[str, Row]
+    events: list[Row]
+    archive: dict[str, str]
+    tombstones: int
+    stranded: list[Any]
+
+    def newest(self, root: str) -> Row:
+        return self.tasks[self.tasks[root]["newest_id"] or root]
+
+    def is_newest(self, row: Row) -> bool:
+        return bool(self.newest(row["root_id"])["id"] == row["id"])
+
+    def state(self) -> list[Any]:
+        """All that a refused write must leave alone."""
+        return [self.tasks, self.edges, self.keys, self.dags, self.attempts, self.letters, self.agents]
+
+
+async def look(queue: Queue) -> Tables:
+    async def read(tx: Tx) -> Tables:
+        tasks = await select(tx, "select * from tasks order by id")
+        return Tables(
+            tasks={row["id"]: row for row in tasks},
+            edges=await select(tx, "select * from edges order by child, parent"),
+            names=await select(tx, "select * from names order by name"),
+            keys=await select(tx, "select * from keys order by key"),
+            dags={row["id"]: row for row in await select(tx, "select * from dags order by id")},
+            attempts=await select(tx, "select * from attempts order by task_id, fence"),
+            letters=await select(tx, "select * from dead_letters order by task_id, round"),
+            agents={row["id"]: row for row in await select(tx, "select * from agents order by id")},
+            events=await select(tx, "select seq, task_id, verb, path, actor, fence from events order by seq"),
+            archive={r["id"]: r["status"] for r in await select(tx, "select id, status from archive")},
+            tombstones=len(await select(tx, "select task_id from tombstones")),
+            stranded=list(await tx.all("stranded", count=10)),
+        )
+
+    return await queue.engine.store.read(read)
+
+
+def check(now: Tables, before: Tables | None) -> None:
+    """Every invariant that the tables alone can show."""
+    _claims(now, before)
+    _outcomes(now)
+    _dependencies(now)
+    _events(now)
+    _money(now)
+    _dags(now)
+    _keys(now)
+    _letters(now)
+    created = sum(1 for event in now.events if event["verb"] in CREATING)
+    assert created == len(now.tasks) + len(now.archive) + now.tombstones, "a task was lost or made up"
+
+
+def _claims(now: Tables, before: Tables | None) -> None:
+    for id_, row in now.tasks.items():
+        held = row["status"] in HELD
+        assert held == (row["agent_id"] is not None), row
+        assert not held or now.is_newest(row), "a superseded row is held"
+        assert row["reserved"] == 0 or held, row
+        if before and id_ in before.tasks:
+            assert row["fence"] >= before.tasks[id_]["fence"], "a fence went back"
+            assert row["version"] >= before.tasks[id_]["version"], "a version went back"
+            assert row["round"] >= before.tasks[id_]["round"], "a round went back"
+    for agent in now.agents.values():
+        held_now = sum(1 for row in now.tasks.values() if row["agent_id"] == agent["id"])
+        assert held_now <= (agent["max_concurrent_tasks"] or held_now), "an agent holds more than it may"
+
+
+def _outcomes(now: Tables) -> None:
+    accepted = Counter((a["task_id"], a["round"]) for a in now.attempts if a["outcome"] == "completed")
+    assert all(count == 1 for count in accepted.values())
+    for row in now.tasks.values():
+        assert (row["status"] == "completed") == ((row["id"], row["round"]) in accepted), row
+        fences = [a["fence"] for a in now.attempts if a["task_id"] == row["id"]]
+        ended = row["fence"] - (row["status"] in HELD)
+        assert fences == list(range(1, ended + 1)), "every claim that ended has its attempt"
+
+
+def _dependencies(now: Tables) -> None:
+    assert not now.stranded
+    waits: dict[str, int] = defaultdict(int)
+    for edge in now.edges:
+        waits[edge["child"]] += not edge["satisfied"]
+    for row in now.tasks.values():
+        if not now.is_newest(row):
+            assert row["status"] in FINAL | SETTLED, "a superseded row is alive"
+            continue
+        assert row["waiting"] == waits[row["root_id"]], (row["status"], row["waiting"])
+        assert row["status"] not in {"ready", *HELD} or row["waiting"] == 0, row
+        assert row["status"] != "pending" or row["waiting"] > 0, "nothing holds this pending task"
+        assert row["blocked_reason"] is None or row["status"] == "pending", row
+
+
+def _events(now: Tables) -> None:
+    last: dict[str, str] = {}
+    finals: Counter[tuple[str, int]] = Counter()
+    rounds: Counter[str] = Counter()
+    assert all(a["seq"] < b["seq"] for a, b in zip(now.events, now.events[1:], strict=False))
+    for event in now.events:
+        assert event["actor"]
+        if event["path"] is None:
+            continue
+        id_, path = event["task_id"], event["path"].split(">")
+        assert path[0] == last.get(id_, "created"), f"{event['verb']}: {path} after {last.get(id_)}"
+        assert all(move in MOVES for move in zip(path, path[1:], strict=False)), event
+        if path[0] in FINAL | SETTLED and path[-1] not in FINAL:
+            rounds[id_] += 1
+        finals[id_, rounds[id_]] += path[-1] in FINAL
+        last[id_] = path[-1]
+    assert max(finals.values(), default=0) <= 1, "a round ended twice"
+    for id_, row in now.tasks.items():
+        assert last[id_] == row["status"], f"events say {last[id_]}, the row {row['status']}"
+        assert rounds[id_] + 1 == row["round"], "a round began without a review"
+
+
+def _money(now: Tables) -> None:
+    for agent in now.agents.values():
+        held = [row for row in now.tasks.values() if row["agent_id"] == agent["id"]]
+        assert agent["reserved"] == sum(row["reserved"] for row in held), agent
+    if now.tombstones or now.archive:
+        return  # the attempts of what was removed went with it
+    spent: Counter[str] = Counter()
+    cost: Counter[str] = Counter()
+    for attempt in now.attempts:
+        spent[attempt["agent_id"]] += max(attempt["cost"], attempt["reserved"])
+        cost[attempt["task_id"]] += attempt["cost"]
+    for agent in now.agents.values():
+        assert agent["spent"] == spent[agent["id"]], agent
+    for row in now.tasks.values():
+        assert row["cost"] == cost[row["id"]], row
+
+
+def _dags(now: Tables) -> None:
+    counted: dict[str, list[str]] = defaultdict(list)
+    for row in now.tasks.values():
+        if now.is_newest(row):
+            counted[row["dag_id"]].append(row["status"])
+        assert row["dag_id"] in now.dags or row["dag_id"] == row["root_id"], "its DAG has no row"
+    for dag in now.dags.values():
+        statuses = counted[dag["id"]]
+        open_ = sum(1 for status in statuses if status not in FINAL)
+        settled = sum(1 for status in statuses if status in SETTLED)
+        assert (dag["open"], dag["settled"]) == (open_, settled), (dag, statuses)
+        assert (dag["finished_at"] is None) == (dag["status"] == "open"), dag
+        if now.tombstones or now.archive:
+            continue
+        assert dag["status"] == _dag_status(dag, statuses, open_, settled), (dag, statuses)
+
+
+def _dag_status(dag: Row, statuses: list[str], open_: int, settled: int) -> str:
+    """Settlement K-19."""
+    if open_ == 0:
+        ended = dag["cancelled_by"] or set(statuses) == {"cancelled"}
+        return "cancelled" if ended else "completed"
+    return "failed" if settled and not MOVING.intersection(statuses) else "open"
+
+
+def _keys(now: Tables) -> None:
+    scope = Idempotency().scope_states
+    for key in now.keys:
+        id_ = key["task_id"]
+        if id_ in now.archive:
+            assert now.archive[id_] in scope
+            continue
+        assert id_ in now.tasks, f"key {key['key']} names no task"
+        assert now.tasks[id_]["idempotency_key"] == key["key"]
+        assert now.newest(id_)["status"] in scope or now.tasks[id_]["status"] in scope, key
+
+
+def _letters(now: Tables) -> None:
+    open_ = {(letter["task_id"], letter["round"]) for letter in now.letters if not letter["reviewed"]}
+    for id_, round_ in open_:
+        row = now.tasks[id_]
+        assert (row["status"], row["round"]) == ("dead_lettered", round_), "a letter nobody can answer"
+        assert now.is_newest(row)
+    written = {(letter["task_id"], letter["round"]) for letter in now.letters}
+    for row in now.tasks.values():
+        assert row["status"] != "dead_lettered" or (row["id"], row["round"]) in written
+
+
+async def check_explanations(queue: Queue, now: Tables, before: Tables | None) -> None:
+    """Whatever is not running can say why: asked of each task that has changed."""
+    changed = [
+        row["id"]
+        for row in now.tasks.values()
+        if row["status"] not in HELD | FINAL
+        and (before is None or before.tasks.get(row["id"], {}).get("version") != row["version"])
+    ]
+
+    async def ask(tx: Tx) -> None:
+        for id_ in changed:
+            said = await explain(tx, queue.engine, queue.workspace, id_)
+            assert said.holds or said.position is not None, f"{ids.show_task(id_)} cannot say why it waits"
+            assert "pending" not in {hold.kind for hold in said.holds}, said
+
+    if changed:
+        await queue.engine.store.read(ask)

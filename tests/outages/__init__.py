@@ -1,0 +1,1 @@
+"""Servers that go away and come back, clocks that disagree, and poolers in between."""

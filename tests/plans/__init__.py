@@ -1,0 +1,1 @@
+"""How the databases execute the hot statements on a large backlog."""

@@ -1,0 +1,1 @@
+"""Many hands on one queue at the same time, over real connections."""

@@ -1,0 +1,125 @@
+"""Several handles on one queue, and a way to stop one of them in the middle of its transaction."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+
+from shiftwork import Queue
+from shiftwork.queue.claim import Assignment
+from shiftwork.store.store import Row, Tx, Verb
+
+T = TypeVar("T")
+BLOCKED = """
+select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"""
+
+
+@asynccontextmanager
+async def handles(url: str, count: int, **options: Any) -> AsyncIterator[list[Queue]]:
+    """As many queues on one store, each with connections and memory of its own."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(await Queue.open(url, **options)) for _ in range(count)]
+
+
+async def together(*calls: Awaitable[T]) -> list[T]:
+    """All at once; the first error ends the test."""
+    return list(await asyncio.gather(*calls))
+
+
+async def errors(*calls: Awaitable[Any]) -> list[str]:
+    """All at once; the codes of those that were refused."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    unexpected = [a for a in answers if isinstance(a, BaseException) and not hasattr(a, "code")]
+    if unexpected:
+        raise unexpected[0]
+    return [answer.code for answer in answers if isinstance(answer, BaseException)]  # type: ignore[attr-defined]
+
+
+async def hire(queue: Queue, *agents: str, most: int | None = None) -> None:
+    """Register agents that may hold this much at once, or anything."""
+    for agent in agents:
+        await queue.register_agent(id=agent, max_concurrent_tasks=most)
+
+
+async def take_all(queue: Queue, agent: str, count: int) -> list[Assignment]:
+    """This many tasks, started, in the hands of one agent."""
+    await hire(queue, agent)
+    taken = await queue.claim(agent, count, start=True)
+    assert len(taken) == count
+    return taken
+
+
+async def stranded(queue: Queue) -> list[Row]:
+    """Tasks whose count of open dependencies is wrong, or that wait although nothing holds them."""
+    rows = await queue.engine.store.read(lambda tx: tx.all("stranded", count=100))
+    return [dict(row) for row in rows]
+
+
+async def until_blocked(queue: Queue) -> None:
+    """Wait until some transaction of this database has come as far as another's locks let it."""
+    connection = await asyncpg.connect(queue.url)
+    try:
+        async with asyncio.timeout(30):
+            while not await connection.fetchval(BLOCKED):  # noqa: ASYNC110 -- the database has no event for it
+                await asyncio.sleep(0.005)
+    finally:
+        await connection.close()
+
+
+class Stop:
+    """The next transaction that comes to a statement waits before it, its locks held, until told to go on."""
+
+    def __init__(self, queue: Queue, statement: str) -> None:
+        self._reached = asyncio.Event()
+        self._go_on = asyncio.Event()
+        self._statement = statement
+        self._run = queue.engine.store.run
+        setattr(queue.engine.store, "run", self._stop)  # noqa: B010 -- a method is replaced on purpose
+
+    async def wait(self) -> None:
+        """Until the transaction stands there."""
+        await asyncio.wait_for(self._reached.wait(), 20)
+
+    async def _stop(self, verb: Verb[T], /) -> T:
+        return await self._run(lambda tx: verb(_StoppingTx(tx, self)))
+
+    async def before(self, statement: str) -> None:
+        if statement == self._statement and not self._reached.is_set():
+            self._reached.set()
+            await self._go_on.wait()
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+class _StoppingTx:
+    """A real transaction that asks before each statement. For PostgreSQL: on SQLite a verb cannot wait."""
+
+    def __init__(self, tx: Tx, stop: Stop) -> None:
+        self._tx = tx
+        self._stop = stop
+        self.now = tx.now
+
+    async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
+        await self._stop.before(name)
+        return await self._tx.all(name, **parameters)
+
+    async def one(self, name: str, /, **parameters: Any) -> Row | None:
+        await self._stop.before(name)
+        return await self._tx.one(name, **parameters)
+
+    async def run(self, name: str, /, **parameters: Any) -> None:
+        await self._stop.before(name)
+        await self._tx.run(name, **parameters)
+
+    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+        await self._stop.before(name)
+        await self._tx.insert(name, rows)
+
+    async def take_turn(self, name: str, /) -> None:
+        await self._tx.take_turn(name)
+
+    def wake(self, lane: int, /) -> None:
+        self._tx.wake(lane)

@@ -1,0 +1,187 @@
+"""Claimers that meet: one winner a task, limits hold, and nobody goes away empty while there is work."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.queue.lanes import SHARED_LIMIT
+from shiftwork.store.store import Row
+from tests.races.fleet import Stop, handles, hire, together
+
+
+@pytest.mark.requirement("F-127", "C-030", "C-240")
+async def test_fifty_claimers_of_twenty_tasks_make_twenty_winners(store_url: str) -> None:
+    agents = [f"agent-{number}" for number in range(50)]
+    async with handles(store_url, 5) as queues:
+        await queues[0].submit_many([{"type": "code"}] * 20)
+        answers = await together(*(queues[i % 5].claim(agent) for i, agent in enumerate(agents)))
+        won = [assignment.id for answer in answers for assignment in answer]
+        assert len(won) == 20
+        assert len(set(won)) == 20
+        assert (await queues[0].status()).counts == {"claimed": 20}
+
+
+@pytest.mark.requirement("C-240")
+async def test_a_hundred_workers_and_one_task_make_one_assignment(store_url: str) -> None:
+    async with handles(store_url, 4) as queues:
+        await queues[0].submit(type="code")
+        answers = await together(*(queues[i % 4].claim(f"worker-{i}") for i in range(100)))
+        assert sum(len(answer) for answer in answers) == 1
+
+
+async def test_an_agent_with_two_slots_never_holds_three(store_url: str) -> None:
+    async with handles(store_url, 4) as queues:
+        await hire(queues[0], "worker", most=2)
+        await queues[0].submit_many([{"type": "code"}] * 40)
+        for _ in range(5):
+            answers = await together(*(queues[i % 4].claim("worker") for i in range(16)))
+            held = [assignment for answer in answers for assignment in answer]
+            assert len(held) == 2
+            await queues[0].release_many([assignment.token for assignment in held])
+
+
+async def test_an_agent_seen_for_the_first_time_sixteen_times_at_once_has_one_slot(store_url: str) -> None:
+    async with handles(store_url, 4) as queues:
+        await queues[0].submit_many([{"type": "code"}] * 16)
+        answers = await together(*(queues[i % 4].claim("newcomer") for i in range(16)))
+        assert sum(len(answer) for answer in answers) == 1
+
+
+@pytest.mark.parametrize("lanes", [1, 7])
+async def test_no_claim_comes_back_empty_while_there_is_work(store_url: str, lanes: int) -> None:
+    """Sixteen claimers of one at a time; together they want exactly what there is."""
+    claims, each = 16, 20
+    async with handles(store_url, 4, **({"pool_size": 4} if "postgres" in store_url else {})) as queues:
+        await queues[0].submit_many([{"type": f"type-{i % lanes}"} for i in range(claims * each + 64)])
+        await hire(queues[0], *(f"agent-{number}" for number in range(claims)))
+
+        async def claim(number: int) -> list[int]:
+            queue = queues[number % 4]
+            return [len(await queue.claim(f"agent-{number}")) for _ in range(each)]
+
+        answers = await together(*(claim(number) for number in range(claims)))
+        assert answers == [[1] * each] * claims
+
+
+@pytest.mark.requirement("F-137")
+async def test_a_claimer_stalled_in_its_claim_blocks_nobody(postgres_url: str) -> None:
+    async with handles(postgres_url, 2) as (stalled, other):
+        first, second = await other.submit_many([{"type": "code"}, {"type": "code"}])
+        stop = Stop(stalled, "claim_tasks")
+        waiting = asyncio.create_task(stalled.claim("slow"))
+        await stop.wait()
+        assert [a.id for a in await other.claim("quick")] == [second.id]
+        stop.go_on()
+        assert [a.id for a in await waiting] == [first.id]
+
+
+async def test_a_burst_of_urgent_work_in_one_of_fifty_lanes_goes_first(queue: Queue) -> None:
+    ordinary = [{"type": f"type-{i % 50}", "priority": 50} for i in range(500)]
+    urgent = [{"type": "type-7", "priority": 1} for _ in range(300)]
+    await queue.submit_many([*ordinary, *urgent])
+    await hire(queue, "worker")
+    taken = await queue.claim("worker", 100)
+    assert [assignment.task().priority for assignment in taken] == [1] * 100
+
+
+async def test_a_task_that_moves_lane_before_it_is_locked_is_not_handed_out_from_the_old_one(
+    postgres_url: str,
+) -> None:
+    """The agent may take plain work alone; the task is given requirements between choosing and locking."""
+    async with handles(postgres_url, 2) as (claimer, other):
+        moved = await other.submit(type="code", priority=1)
+        await other.submit_many([{"type": "code", "priority": 60}, {"type": "docs"}])
+        plain = await other.submit(type="code", priority=2)
+        special = {"type": "code", "target_agent_id": "somebody-else", "priority": 99}
+        await other.submit(special)
+        await hire(other, "worker")
+        stop = Stop(claimer, "take_chosen")
+        claiming = asyncio.create_task(claimer.claim("worker"))
+        await stop.wait()
+
+        async def move(tx: object) -> None:
+            await tx._connection.execute(  # type: ignore[attr-defined]  # no verb moves a ready task yet
+                "update tasks set lane = (select id from lanes where target_agent_id is not null)"
+                " where rank = (select min(rank) from tasks)"
+            )
+
+        await other.engine.store.run(move)
+        stop.go_on()
+        assert [a.id for a in await claiming] == [plain.id]
+        assert (await other.get(moved.id)).status == "ready"
+
+
+async def test_no_claim_begun_after_the_pause_was_answered_gets_work(store_url: str) -> None:
+    async with handles(store_url, 3) as queues:
+        await queues[0].submit_many([{"type": "code"}] * 400)
+        await hire(queues[0], *(f"agent-{number}" for number in range(8)))
+        paused = False
+        late: list[int] = []
+
+        async def claim(number: int) -> None:
+            for _ in range(40):
+                begun_late = paused
+                taken = await queues[number % 3].claim(f"agent-{number}")
+                if begun_late:
+                    late.append(len(taken))
+
+        async def pause() -> None:
+            nonlocal paused
+            while (await queues[0].status()).counts.get("claimed", 0) < 20:
+                pass
+            await queues[0].pause()
+            paused = True
+
+        await together(pause(), *(claim(number) for number in range(8)))
+        assert late
+        assert set(late) == {0}
+        await queues[0].resume()
+        assert len(await queues[1].claim("agent-0")) == 1
+
+
+async def lanes_of(queue: Queue) -> Sequence[Row]:
+    return await queue.engine.store.read(lambda tx: tx.all("lanes_of_workspace", workspace="default"))
+
+
+async def test_a_lane_made_by_two_submitters_at_once_is_one_lane(store_url: str) -> None:
+    async with handles(store_url, 6) as queues:
+        for round_ in range(5):
+            types = [f"type-{round_}-{number}" for number in range(4)]
+            await together(*(queue.submit(type=type_) for queue in queues for type_ in types))
+        lanes = await lanes_of(queues[0])
+        assert sorted(lane["type"] for lane in lanes) == sorted({lane["type"] for lane in lanes})
+        assert len({lane["id"] for lane in lanes}) == 20
+        await hire(queues[0], "worker")
+        assert len(await queues[0].claim("worker", 1000)) == 120
+
+
+async def test_beyond_the_limit_of_lanes_requirements_are_matched_task_by_task(queue: Queue) -> None:
+    """The last tasks share one mixed lane; each still goes only to an agent that can do it."""
+
+    def needs(number: int) -> dict[str, object]:
+        return {"type": "code", "spec": {"constraints": {"required_capabilities": [f"skill-{number}"]}}}
+
+    beyond = SHARED_LIMIT + 5
+    made = await queue.submit_many([needs(number) for number in range(beyond)])
+    lanes = await lanes_of(queue)
+    assert sum(1 for lane in lanes if lane["mixed"]) == 1
+    assert len(lanes) == SHARED_LIMIT + 1
+    for number in (0, SHARED_LIMIT, beyond - 1):
+        taken = await queue.claim(f"agent-{number}", capabilities=[f"skill-{number}"])
+        assert [assignment.id for assignment in taken] == [made[number].id]
+    assert await queue.claim("agent-without", capabilities=["skill-unheard-of"]) == []
+
+
+async def test_a_registration_that_meets_the_agents_first_claim_is_kept(postgres_url: str) -> None:
+    """The claim has seen no such agent and is about to make one; what the agent says of itself wins."""
+    async with handles(postgres_url, 2) as (claimer, other):
+        stop = Stop(claimer, "add_agent")
+        claiming = asyncio.create_task(claimer.claim("worker"))
+        await stop.wait()
+        await other.register_agent(id="worker", capabilities=["python"], max_concurrent_tasks=5)
+        stop.go_on()
+        await claiming
+        (agent,) = await other.agents()
+        assert (agent.capabilities, agent.max_concurrent_tasks) == (["python"], 5)

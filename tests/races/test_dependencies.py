@@ -1,0 +1,172 @@
+"""A child becomes ready when, and only when, its last parent completes, whoever else is at work then."""
+
+import asyncio
+import itertools
+
+from shiftwork import Queue
+from shiftwork.queue.working import Report
+from tests.races.fleet import Stop, errors, handles, hire, stranded, take_all, together, until_blocked
+
+
+async def test_two_parents_that_finish_at_once_free_their_child_once(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        for _ in range(25):
+            first, second = await one.submit_many([{"type": "code"}, {"type": "code"}])
+            child = await one.submit(type="code", dependencies=[first.id, second.id])
+            left, right = await take_all(one, "worker", 2)
+            await together(one.complete(left.token), two.complete(right.token))
+            assert (await one.get(child.id)).status == "ready"
+            assert [e.verb for e in await one.history(child.id)] == ["submitted", "unblocked"]
+            await one.cancel(child.id)
+
+
+async def test_two_parents_in_one_batch_free_their_child(queue: Queue) -> None:
+    first, second = await queue.submit_many([{"type": "code"}, {"type": "code"}])
+    child = await queue.submit(type="code", dependencies=[first.id, second.id])
+    taken = await take_all(queue, "worker", 2)
+    await queue.complete_many([Report(assignment.token) for assignment in taken])
+    assert (await queue.get(child.id)).status == "ready"
+
+
+async def test_a_parent_that_completes_again_frees_nobody_twice(queue: Queue) -> None:
+    first, second = await queue.submit_many([{"type": "first"}, {"type": "second"}])
+    child = await queue.submit(type="code", dependencies=[first.id, second.id])
+    await hire(queue, "worker")
+    (once,) = await queue.claim("worker", types=["first"], start=True)
+    await queue.complete(once.token)
+    await queue.complete(once.token)
+    await queue.rerun(first.id)
+    (again,) = await queue.claim("worker", types=["first"], start=True)
+    await queue.complete(again.token)
+    assert (await queue.get(child.id)).status == "pending"
+    (last,) = await queue.claim("worker", types=["second"], start=True)
+    await queue.complete(last.token)
+    assert (await queue.get(child.id)).status == "ready"
+    assert await stranded(queue) == []
+
+
+async def test_a_child_submitted_while_its_parent_finishes_is_not_stranded(postgres_url: str) -> None:
+    async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
+        parent = await submitter.submit(type="code")
+        (taken,) = await take_all(finisher, "worker", 1)
+        stop = Stop(submitter, "insert_tasks")
+        submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
+        await stop.wait()  # the parent's state has been read: running
+        finishing = asyncio.create_task(finisher.complete(taken.token))
+        await until_blocked(submitter)
+        stop.go_on()
+        child, _ = await submitting, await finishing
+        assert (await submitter.get(child.id)).status == "ready"
+
+
+async def test_a_child_submitted_while_its_parent_completes_sees_it_completed(postgres_url: str) -> None:
+    async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
+        parent = await submitter.submit(type="code")
+        (taken,) = await take_all(finisher, "worker", 1)
+        stop = Stop(finisher, "insert_events")
+        finishing = asyncio.create_task(finisher.complete(taken.token))
+        await stop.wait()  # its edges have been flipped, and there was none
+        submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
+        await until_blocked(submitter)
+        stop.go_on()
+        child, _ = await submitting, await finishing
+        assert child.status == "ready"
+
+
+async def test_submitters_against_finishers_leave_nothing_stranded(store_url: str) -> None:
+    """Each round a parent, and two children submitted by two handles while a third completes the parent."""
+    rounds = 150
+    async with handles(store_url, 4) as queues:
+        await hire(queues[0], "worker")
+        parents = await queues[0].submit_many([{"type": "parent"}] * rounds)
+        taken = await queues[0].claim("worker", rounds, types=["parent"], start=True)
+
+        async def submit(queue: Queue, shift: int) -> None:
+            for number in range(rounds):
+                near = {parents[(number + step) % rounds].id for step in (0, shift)}
+                await queue.submit(type="child", dependencies=sorted(near))
+
+        async def complete(queue: Queue, order: list[int]) -> None:
+            for number in order:
+                await queue.complete(taken[number].token)
+
+        halves = list(range(0, rounds, 2)), list(range(1, rounds, 2))
+        await together(
+            submit(queues[0], 3),
+            submit(queues[1], 1),
+            complete(queues[2], halves[0]),
+            complete(queues[3], halves[1]),
+        )
+        assert await stranded(queues[0]) == []
+        assert (await queues[0].status()).types["child"] == {"ready": 2 * rounds}
+
+
+async def test_eight_connections_that_finish_and_cancel_overlapping_sets_all_succeed(store_url: str) -> None:
+    """Every child waits for parents in the hands of several connections, which meet at it from all sides."""
+    async with handles(store_url, 8) as queues:
+        parents = await queues[0].submit_many([{"type": "parent"}] * 32)
+        taken = {a.id: a.token for a in await take_all(queues[0], "worker", 32)}
+        children = [
+            {"type": "child", "dependencies": [parents[i].id for i in range(32) if i % 8 in pair]}
+            for pair in itertools.permutations(range(8), 2)
+        ]
+        await queues[0].submit_many(children)
+        mine = [[parents[i].id for i in range(32) if i % 8 == part] for part in range(8)]
+        completing = [
+            queues[part].complete_many([Report(taken[id_]) for id_ in reversed(mine[part])])
+            for part in range(6)
+        ]
+        cancelling = [queues[part].cancel_many(mine[part]) for part in (6, 7)]
+        outcomes = [outcome for batch in await together(*completing, *cancelling) for outcome in batch]
+        assert [outcome.error for outcome in outcomes] == [None] * 32
+        assert await stranded(queues[0]) == []
+        assert (await queues[0].status()).types["child"] == {"ready": 30, "cancelled": 26}
+
+
+async def test_a_child_of_an_unknown_task_meets_its_submit(store_url: str) -> None:
+    """Whichever comes first, the child waits for the task that came."""
+    async with handles(store_url, 2) as (one, two):
+        await hire(one, "worker")
+        for number in range(20):
+            name = f"deploy-{number}"
+            child, parent = await together(
+                one.submit(type="child", dependencies=[name]), two.submit(type="parent", id=name)
+            )
+            assert (await one.get(child.id)).dependencies == [parent.id]
+        assert len(await one.claim("worker", 100)) == 20
+        assert await stranded(one) == []
+
+
+async def test_a_cycle_closed_by_two_updates_is_refused_for_one(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        left, right = await one.submit_many([{"type": "code"}, {"type": "code"}])
+        refused = await errors(
+            one.update(left.id, {"dependencies": [right.id]}),
+            two.update(right.id, {"dependencies": [left.id]}),
+        )
+        assert refused == ["circular_dependency"]
+        assert sorted([(await one.get(t.id)).status for t in (left, right)]) == ["pending", "ready"]
+
+
+async def test_a_cycle_closed_by_two_updates_that_block_each_other_is_refused_for_one(
+    postgres_url: str,
+) -> None:
+    """Each has locked its own task and wants the other's: the database ends one, which is then run again."""
+    async with handles(postgres_url, 2) as (one, two):
+        left, right = await one.submit_many([{"type": "code"}, {"type": "code"}])
+        stop = Stop(one, "lock_parents")
+        first = asyncio.create_task(one.update(left.id, {"dependencies": [right.id]}))
+        await stop.wait()
+        second = asyncio.create_task(two.update(right.id, {"dependencies": [left.id]}))
+        await until_blocked(one)
+        stop.go_on()
+        assert await errors(first, second) == ["circular_dependency"]
+
+
+async def test_a_cycle_closed_by_two_submits_is_refused_for_one(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        refused = await errors(
+            one.submit(type="code", id="left", dependencies=["right"]),
+            two.submit(type="code", id="right", dependencies=["left"]),
+        )
+        assert refused == ["circular_dependency"]
