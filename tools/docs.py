@@ -66,10 +66,7 @@ def _with_groups(values: dict[str, Any]) -> dict[str, Any]:
 
 def _profile_values(key: str) -> list[tuple[str, Any]]:
     default = _defaults().get(key)
-    found = [
-        (name, _with_groups(dict(flat(Resolver(load_profile(name)).settings()))).get(key))
-        for name in DOCUMENTS
-    ]
+    found = [(name, _with_groups(dict(flat(Resolver(load_profile(name)).settings()))).get(key)) for name in DOCUMENTS]
     # The keys of a group that is off say nothing: the group's own row says that it is off.
     return [(name, value) for name, value in found if value != default and not _is_off(name, key)]
 

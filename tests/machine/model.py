@@ -322,8 +322,8 @@ class Model:
     def forget(self, label: str) -> None:
         task = self.all.pop(label)
         self.names = {name: known for name, known in self.names.items() if known != label}
-        if label not in self.archived and task.key is not None and self.keys.get(task.key) == label:
-            del self.keys[task.key]
+        if label not in self.archived:
+            self.drop_key(task)
 
     # -- going on --------------------------------------------------------------------------------------------------
 
@@ -357,5 +357,10 @@ class Model:
 
     def _set(self, task: Lineage, status: str) -> None:
         task.status = status
-        if status in SETTLED | {"cancelled"} and task.key is not None and self.keys.get(task.key) == task.label:
+        if status in SETTLED | {"cancelled"}:
+            self.drop_key(task)
+
+    def drop_key(self, task: Lineage) -> None:
+        """The task has left the states in which its idempotency key counts."""
+        if task.key is not None and self.keys.get(task.key) == task.label:
             del self.keys[task.key]

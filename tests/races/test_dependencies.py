@@ -73,6 +73,34 @@ async def test_a_child_submitted_while_its_parent_completes_sees_it_completed(po
         assert child.status == "ready"
 
 
+async def test_a_child_of_a_task_that_is_retried_as_a_new_row_is_not_stranded(postgres_url: str) -> None:
+    """The row that finishes is not the row that the child names."""
+    async with handles(postgres_url, 2, pool_size=2) as (submitter, finisher):
+        parent = await submitter.submit(type="code", retry={"mode": "new_task", "strategy": "immediate"})
+        (taken,) = await take_all(finisher, "worker", 1)
+        await finisher.fail(taken.token, "crash")
+        (retried,) = await finisher.claim("worker", start=True)
+        stop = Stop(submitter, "insert_tasks")
+        submitting = asyncio.create_task(submitter.submit(type="code", dependencies=[parent.id]))
+        await stop.wait()
+        finishing = asyncio.create_task(finisher.complete(retried.token))
+        await until_blocked(submitter)
+        stop.go_on()
+        child, _ = await submitting, await finishing
+        assert (await submitter.get(child.id)).status == "ready"
+
+
+async def test_batches_that_hold_the_same_tasks_in_opposite_order_all_succeed(store_url: str) -> None:
+    """What a batch finds completed it answers as repeated."""
+    async with handles(store_url, 4) as queues:
+        await queues[0].submit_many([{"type": "code"}] * 60)
+        reports = [Report(a.token) for a in await take_all(queues[0], "worker", 60)]
+        batches = [reports if number % 2 else reports[::-1] for number in range(4)]
+        answers = await together(*(q.complete_many(b) for q, b in zip(queues, batches, strict=True)))
+        assert sum(1 for batch in answers for outcome in batch if not outcome.repeated) == 60
+        assert {outcome.error for batch in answers for outcome in batch} == {None}
+
+
 async def test_submitters_against_finishers_leave_nothing_stranded(store_url: str) -> None:
     """Each round a parent, and two children submitted by two handles while a third completes the parent."""
     rounds = 150
@@ -113,8 +141,7 @@ async def test_eight_connections_that_finish_and_cancel_overlapping_sets_all_suc
         await queues[0].submit_many(children)
         mine = [[parents[i].id for i in range(32) if i % 8 == part] for part in range(8)]
         completing = [
-            queues[part].complete_many([Report(taken[id_]) for id_ in reversed(mine[part])])
-            for part in range(6)
+            queues[part].complete_many([Report(taken[id_]) for id_ in reversed(mine[part])]) for part in range(6)
         ]
         cancelling = [queues[part].cancel_many(mine[part]) for part in (6, 7)]
         outcomes = [outcome for batch in await together(*completing, *cancelling) for outcome in batch]

@@ -135,14 +135,10 @@ def _switch_on(group: type[Part], values: Values, key: str, source: str) -> Part
         inner = f"{key}.{name}"
         field = _field_named(group, name, inner, source)
         given[field.attribute] = _leaf(field, value, inner, source)
-    missing = [
-        n for n, f in _fields(group).items() if f.default is msgspec.NODEFAULT and f.attribute not in given
-    ]
+    missing = [n for n, f in _fields(group).items() if f.default is msgspec.NODEFAULT and f.attribute not in given]
     if missing:
         names = " and ".join(missing)
-        raise InputError(
-            f"`{key}` is off and cannot be switched on without {names}", where=key, source=source
-        )
+        raise InputError(f"`{key}` is off and cannot be switched on without {names}", where=key, source=source)
     return group(**given)
 
 
@@ -217,9 +213,7 @@ def _check_together(s: Settings) -> None:
 def _unknown(key: str, source: str) -> UnknownSetting:
     near = nearest(key)
     hint = f" (nearest: {', '.join(near)})" if near else ""
-    return UnknownSetting(
-        f"There is no setting `{key}`{hint}, from {source}", where=key, source=source, nearest=near
-    )
+    return UnknownSetting(f"There is no setting `{key}`{hint}, from {source}", where=key, source=source, nearest=near)
 
 
 def nearest(key: str) -> list[str]:
@@ -356,9 +350,7 @@ class Resolver:
     A task without settings of its own costs one lookup.
     """
 
-    def __init__(
-        self, profile: Profile, workspace: Values | None = None, types: Mapping[str, Values] | None = None
-    ):
+    def __init__(self, profile: Profile, workspace: Values | None = None, types: Mapping[str, Values] | None = None):
         self._profile = profile
         self._workspace = workspace or {}
         self._types = types or {}

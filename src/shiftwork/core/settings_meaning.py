@@ -5,17 +5,14 @@ from __future__ import annotations
 MEANING: dict[str, str] = {
     "priority_scale": "How priorities are written at the door: 0-100 (0 most urgent), 1-10 (10 most "
     "urgent), High/Medium/Low, or not at all.",
-    "ordering": "What goes first: the effective priority, the level and then age, the priority as "
-    "given, or age alone.",
+    "ordering": "What goes first: the effective priority, the level and then age, the priority as given, or age alone.",
     "priority_boost_per_minute": "By how much each minute of waiting improves the priority.",
     "type_boost": "By how much tasks of this type are more urgent than their priority says.",
     "escalation": "After how many seconds in the queue a task counts as a better level.",
     "age_boost": "Improves the score of a task that has waited past a threshold; null is off.",
     "age_boost.threshold_sec": "How long a task waits before its score begins to improve.",
-    "age_boost.pct_per_min": "By how many percent of its base the score improves each minute past the"
-    " threshold.",
-    "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; "
-    "null is never.",
+    "age_boost.pct_per_min": "By how many percent of its base the score improves each minute past the threshold.",
+    "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; null is never.",
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
     "requeue_front": "Whether the work of a lost worker goes to the front of its own level.",
@@ -52,8 +49,7 @@ MEANING: dict[str, str] = {
     "health_checks": "How many checks in a row an agent must miss to be marked failed.",
     "worker_timeout_sec": "After how long an agent whose connection looks alive but does nothing "
     "loses its work; null is never.",
-    "runtime_offline_sec": "After how long a silence a runtime is offline and all it holds fails; "
-    "null is never.",
+    "runtime_offline_sec": "After how long a silence a runtime is offline and all it holds fails; null is never.",
     "on_stale": "Whether the task of a silent agent fails, passes to the next agent in the same "
     "attempt, or fails and is ready at once.",
     "reclaim_counts_attempt": "Whether a task passed on from a silent agent has used up an attempt.",
@@ -62,21 +58,18 @@ MEANING: dict[str, str] = {
     "timeout_sec": "How long one execution may last; null is no limit.",
     "timeout_grace": "The factor by which the execution limit is stretched before it is enforced.",
     "timeout_from": "Whether the execution limit runs from the start or from the claim.",
-    "max_concurrent_tasks": "How many tasks an agent holds at once when it did not say itself; null "
-    "is no limit.",
+    "max_concurrent_tasks": "How many tasks an agent holds at once when it did not say itself; null is no limit.",
     "require_registration": "Whether an agent must register before it may claim.",
     "recover": "What becomes of the tasks a restarted agent or runtime held when it does not say itself.",
     "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed.",
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
-    "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; "
-    "null is for ever.",
+    "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is for ever.",
     "dependency_wait_applies_to": "Whether that limit is for missing dependencies only or for all.",
     "idempotency.source": "Where the key that marks equal submissions comes from.",
     "idempotency.scope_states": "In which states a task still stands for its key.",
     "idempotency.window_sec": "For how long a task stands for its key; null is for ever.",
-    "idempotency.on_duplicate": "Whether an equal submission gets the existing task, is refused, or "
-    "is merged into it.",
+    "idempotency.on_duplicate": "Whether an equal submission gets the existing task, is refused, or is merged into it.",
     "allowed_types": "The only task types this workspace takes; null is any.",
     "serialize_by": "Runs tasks of the same agent type or key one after another; null is off.",
     "require_decision_report": "Whether a completion must carry a decision report.",
@@ -85,13 +78,11 @@ MEANING: dict[str, str] = {
     "circuit_breaker": "Stops a type that keeps failing and tries one task after a while; null is off.",
     "circuit_breaker.failure_threshold": "How many counted failures open the breaker of a type.",
     "circuit_breaker.half_open_after": "How many seconds after opening one task is let through as a test.",
-    "circuit_breaker.cooldown_seconds": "Kept and shown because a document names it; "
-    "`half_open_after` decides.",
+    "circuit_breaker.cooldown_seconds": "Kept and shown because a document names it; `half_open_after` decides.",
     "circuit_breaker.count": "Whether every failed attempt counts or only a dead letter.",
     "circuit_breaker.reset_on_success": "Whether any success clears the count or only that of the test task.",
     "circuit_breaker.ignore": "Failure reasons that say nothing about the type and are not counted.",
-    "rate_limit.classify": "Whether error texts of providers that ask to slow down become the reason "
-    "`rate_limit`.",
+    "rate_limit.classify": "Whether error texts of providers that ask to slow down become the reason `rate_limit`.",
     "rate_limit.counts_attempt": "Whether an attempt that met a rate limit is used up.",
     "rate_limit.max_waits": "How many waits for a rate limit are free before one counts.",
     "rate_limit.base_sec": "The first wait when the provider names none; it doubles each time.",

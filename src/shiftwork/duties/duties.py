@@ -63,9 +63,7 @@ def _facts(row: TaskRow, beat: Row) -> lease.ClaimFacts:
 
 def _rests_until(engine: Engine, settings: Settings) -> float:
     """After the store was away or a clock stepped, silence means nothing until everybody could have beaten once."""
-    return engine.store.unsettled_since() + (
-        settings.heartbeat_timeout_sec or settings.runtime_offline_sec or 90
-    )
+    return engine.store.unsettled_since() + (settings.heartbeat_timeout_sec or settings.runtime_offline_sec or 90)
 
 
 async def _expire(work: Work, row: TaskRow, settings: Settings, reason: str) -> None:

@@ -45,9 +45,7 @@ async def run_once(engine: Engine, *, force: bool = False) -> dict[str, dict[str
     for name, entry in DUTIES.items():
         total: dict[str, int] = {}
         for _ in range(MOST_BATCHES):
-            counts = await engine.store.run(
-                lambda tx, n=name, e=entry, t=total: _turn(tx, engine, n, e, force=force or bool(t))
-            )  # type: ignore[misc]  # mypy cannot type the defaults
+            counts = await _batch(engine, name, entry, force=force or bool(total))
             if counts is None:
                 break
             for key, value in counts.items():
@@ -57,6 +55,10 @@ async def run_once(engine: Engine, *, force: bool = False) -> dict[str, dict[str
         if total:
             done[name] = total
     return done
+
+
+async def _batch(engine: Engine, name: str, entry: Entry, *, force: bool) -> dict[str, int] | None:
+    return await engine.store.run(lambda tx: _turn(tx, engine, name, entry, force=force))
 
 
 async def _turn(tx: Tx, engine: Engine, name: str, entry: Entry, *, force: bool) -> dict[str, int] | None:

@@ -44,9 +44,7 @@ class Decision(NamedTuple):
         return self.path[-1]
 
 
-def after_failure(
-    facts: Facts, settings: Settings, reason: str | None, error: str | None, roll: float
-) -> Decision:
+def after_failure(facts: Facts, settings: Settings, reason: str | None, error: str | None, roll: float) -> Decision:
     """A worker reported that its attempt failed, or the queue found that it did."""
     why = retry.classify(reason, error, settings.rate_limit)
     if settings.delivery == "at_most_once" and facts.started:
@@ -65,7 +63,7 @@ def _waits_for_free(facts: Facts, settings: Settings) -> bool:
 
 
 def _after_counted_failure(
-    facts: Facts, settings: Settings, reason: str, error: str | None, roll: float, at_once: bool = False
+    facts: Facts, settings: Settings, reason: str, error: str | None, roll: float, *, at_once: bool = False
 ) -> Decision:
     failures = facts.attempts + 1
     poisoned = poison.is_poison(settings.poison, facts.failed_agents, failures)
@@ -83,7 +81,7 @@ def _after_counted_failure(
     delay = 0.0 if at_once else decision.delay_sec
     if reason == reasons.RATE_LIMIT:
         asked = retry.retry_after(error)
-        delay = delay if asked is None else max(asked, delay)
+        delay = delay if asked is None else max(min(asked, settings.rate_limit.max_wait_sec), delay)
     if settings.retry.mode == "new_task":
         path = move(facts.status, "fail")
         return Decision(path, reason, "retry", delay_sec=delay, new_row=True)
@@ -94,10 +92,8 @@ def _after_counted_failure(
     return Decision(move(facts.status, *moves), reason, "retry", delay_sec=delay)
 
 
-def _settle(
-    facts: Facts, settings: Settings, reason: str, why: str, *, counted: bool, poisoned: bool
-) -> Decision:
-    """No further attempt by the queue itself: a dead letter, or resting failed where the profile has no dead letters."""
+def _settle(facts: Facts, settings: Settings, reason: str, why: str, *, counted: bool, poisoned: bool) -> Decision:
+    """No further attempt by the queue itself: a dead letter, or resting failed where there are no dead letters."""
     moves = ("fail",) if settings.on_exhausted == "stay_failed" else ("fail", "exhaust")
     return Decision(move(facts.status, *moves), reason, why, counted=counted, poison=poisoned)
 
@@ -105,9 +101,7 @@ def _settle(
 def after_loss(facts: Facts, settings: Settings, reason: str, roll: float) -> Decision:
     """A claim that ended without a word: never started, silent, too long, or its process known to be gone."""
     if settings.delivery == "at_most_once" and facts.started and reason in reasons.SILENCE | {reasons.CRASH}:
-        return _settle(
-            facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False
-        )
+        return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
     action = lease.on_lost(settings, reason, facts.reclaims, facts.max_attempts)
     if action == "reclaim":
         return Decision(move(facts.status, "reclaim"), reason, "reclaim", counted=False, reclaimed=True)
@@ -119,11 +113,9 @@ def after_loss(facts: Facts, settings: Settings, reason: str, roll: float) -> De
 
 
 def after_departure(facts: Facts, settings: Settings, roll: float) -> Decision:
-    """The holder's process is known to be gone: the task goes back at once and costs nothing, a bounded number of times."""
+    """The holder's process is known to be gone: back at once and without cost, a bounded number of times."""
     if settings.delivery == "at_most_once" and facts.started:
-        return _settle(
-            facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False
-        )
+        return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
     allowed = facts.max_attempts if settings.max_reclaims == "max_attempts" else settings.max_reclaims
     if allowed is not None and facts.reclaims >= allowed:
         return _after_counted_failure(facts, settings, reasons.CRASH, None, roll)

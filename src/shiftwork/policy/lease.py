@@ -45,9 +45,7 @@ class Alive(NamedTuple):
     check_at: float | None
 
 
-def at_claim(
-    settings: Settings, *, timeout_sec: float | None, claim_ttl_sec: float | None, now: float
-) -> Deadlines:
+def at_claim(settings: Settings, *, timeout_sec: float | None, claim_ttl_sec: float | None, now: float) -> Deadlines:
     """Limits of a fresh claim; with `auto_start` it is a started one."""
     if settings.auto_start:
         return at_start(settings, timeout_sec=timeout_sec, claimed_at=now, now=now)

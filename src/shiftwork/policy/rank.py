@@ -36,9 +36,7 @@ _STARVED = 4e5
 _URGENT = 1e9
 
 # Moments before the deadline at which the boost passes 1/8, 2/8 ... of its full height.
-_DEADLINE_LEADS = tuple(
-    DEADLINE_HALF_SEC * math.log2(DEADLINE_STEPS / k) for k in range(1, DEADLINE_STEPS + 1)
-)
+_DEADLINE_LEADS = tuple(DEADLINE_HALF_SEC * math.log2(DEADLINE_STEPS / k) for k in range(1, DEADLINE_STEPS + 1))
 _MINUTE = 60.0
 _TOLERANCE_MIN = 1e-6
 
@@ -128,9 +126,7 @@ def parts(facts: RankFacts, settings: Settings, now: float) -> Parts:
     reader `59.99999999999999`.
     """
     graded = settings.ordering in {"effective", "strict_level"}
-    lift = (
-        _lift(facts, settings, now) if graded else _Lift(level(facts.priority), facts.priority, starved=False)
-    )
+    lift = _lift(facts, settings, now) if graded else _Lift(level(facts.priority), facts.priority, starved=False)
     urgent_at = _urgent_at(facts, settings)
     age_minutes = max(0.0, now - facts.created_at) / _MINUTE
     base = _tidy(facts.priority)

@@ -25,9 +25,7 @@ def check_schema(schema: Any) -> None:
     try:
         _validator(text)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        raise InputError(
-            f"not a usable JSON Schema: {_short(error)}", where="output.validation_schema"
-        ) from None
+        raise InputError(f"not a usable JSON Schema: {_short(error)}", where="output.validation_schema") from None
 
 
 def against_schema(schema: Any, data: Any) -> list[str]:

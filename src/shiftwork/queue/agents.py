@@ -67,11 +67,7 @@ async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, new: 
     """Announce an agent, or what has changed about it. Registering again makes it active."""
     settings = (await engine.book.of(tx, workspace)).settings()
     before = await tx.one("lock_agent", workspace=workspace, id=new.id)
-    limit = (
-        settings.max_concurrent_tasks
-        if new.max_concurrent_tasks is msgspec.UNSET
-        else new.max_concurrent_tasks
-    )
+    limit = settings.max_concurrent_tasks if new.max_concurrent_tasks is msgspec.UNSET else new.max_concurrent_tasks
     spent = before["spent"] + before["reserved"] if before else 0
     budget = None if new.budget_remaining_usd is None else micros(new.budget_remaining_usd) + spent
     await tx.run(
@@ -130,9 +126,7 @@ def _agent(row: Row, interval: float) -> Agent:
     )
 
 
-async def set_status(
-    tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str, status: str
-) -> None:
+async def set_status(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str, status: str) -> None:
     """Draining and offline agents finish what they hold and get nothing new."""
     if status not in {"active", "draining", "offline", "failed"}:
         raise InputError(f"{status!r} is not one of active, draining, offline, failed", where="status")
@@ -162,11 +156,7 @@ async def orphans(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
     work = Work(tx, engine, caller)
     await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace, count=BATCH)
-    rows = [
-        row
-        for row in await work.lock(row["id"] for row in found)
-        if row.held and row.runtime_id == runtime_id
-    ]
+    rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)
     await work.save()
@@ -188,18 +178,12 @@ async def _orphan(work: Work, row: TaskRow) -> None:
     await finish.end_failed(work, row, decision, note=note, lost=True)
 
 
-async def runtime_gone(
-    tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str
-) -> list[Outcome]:
+async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
     """The process is known to have died: what it held goes back at once and costs no attempt."""
     work = Work(tx, engine, caller)
     await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace, count=BATCH)
-    rows = [
-        row
-        for row in await work.lock(row["id"] for row in found)
-        if row.held and row.runtime_id == runtime_id
-    ]
+    rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
     await finish.hand_back(work, rows, f"runtime {runtime_id} is gone")
     await work.save()
     return [Outcome(ids.show_task(row.id), row.status) for row in rows]
@@ -225,7 +209,7 @@ async def rebalance(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> l
     agents = await tx.all("list_agents", workspace=workspace)
     idle = sum(1 for agent in agents if agent["status"] == "active" and agent["current_tasks"] == 0)
     held = {agent["id"]: int(agent["current_tasks"]) for agent in agents}
-    taken = []
+    taken: list[str] = []
     for claim in await tx.all("claims_not_started", workspace=workspace, count=BATCH):
         if len(taken) < idle and held.get(claim["agent_id"], 0) > 1:
             held[claim["agent_id"]] -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -11,6 +12,7 @@ from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import InForce, Resolver, check_value, drop, load_profile, merge
 from shiftwork.store.store import Store, Tx
 
+log = logging.getLogger("shiftwork.queue")
 FRESH_SEC = 1.0
 """How long a change made by another process may go unnoticed."""
 
@@ -48,8 +50,7 @@ class SettingsBook:
         types: dict[str, dict[str, Any]] = {}
         for setting in await tx.all("read_settings", workspace=workspace):
             level = own if setting["scope"] == "" else types.setdefault(setting["scope"], {})
-            change = check_value(setting["key"], msgspec.json.decode(setting["value"]))
-            level.update(merge(level, change))
+            level.update(merge(level, _stored(setting["key"], setting["value"])))
         return (row["profile"] if row else self._default_profile), own, types
 
     async def change(
@@ -62,13 +63,10 @@ class SettingsBook:
         level = drop(level, key) if unset else merge(level, change)
         own, types = (level, types) if scope == "" else (own, {**types, scope: level})
         resolver = Resolver(load_profile(profile), own, types)  # raises before anything is written
-        if unset:
-            await tx.run("drop_setting", workspace=workspace, scope=scope, key=key)
-        else:
+        await tx.run("drop_setting", workspace=workspace, scope=scope, key=key, below=f"{key}.%")
+        if not unset:
             text = msgspec.json.encode(value).decode()
-            await tx.run(
-                "save_setting", workspace=workspace, scope=scope, key=key, value=text, now=tx.now, actor=actor
-            )
+            await tx.run("save_setting", workspace=workspace, scope=scope, key=key, value=text, now=tx.now, actor=actor)
         return resolver.in_force(scope or None)
 
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
@@ -83,6 +81,15 @@ class SettingsBook:
     @property
     def default_profile(self) -> str:
         return self._default_profile
+
+
+def _stored(key: str, value: str) -> dict[str, Any]:
+    """A setting of another version that means nothing here is left out: it must not lock its workspace."""
+    try:
+        return check_value(key, msgspec.json.decode(value))
+    except InputError as error:
+        log.warning("a stored setting is not used: %s", error)
+        return {}
 
 
 def check_workspace(name: str) -> str:

@@ -73,25 +73,19 @@ async def cancel(
     return outcomes
 
 
-async def _may_not_cancel(
-    work: Work, row: TaskRow | None, task_id: str, version: int | None
-) -> ShiftworkError | None:
+async def _may_not_cancel(work: Work, row: TaskRow | None, task_id: str, version: int | None) -> ShiftworkError | None:
     shown = ids.show_task(task_id)
     if row is None:
         return NotFound(f"there is no task {shown}", task_id=shown)
     allowed = (await work.settings([row]))[row.id].cancel.from_states
     if row.status in FINAL or row.status not in allowed or row.newest_id not in {None, row.id}:
-        return WrongState(
-            f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status
-        )
+        return WrongState(f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status)
     return check_version(work.engine, row, version)
 
 
 async def _review_as_cancelled(work: Work, row: TaskRow, reason: str) -> None:
     await work.tx.run("review_letters", items=[(row.id, row.round, "cancel", True, False)])
-    await work.tx.insert(
-        "insert_reviews", [(row.id, row.round, work.now, work.caller.actor, "cancel", reason, None)]
-    )
+    await work.tx.insert("insert_reviews", [(row.id, row.round, work.now, work.caller.actor, "cancel", reason, None)])
 
 
 async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, dag_id: str, reason: str) -> list[Outcome]:
@@ -124,9 +118,7 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome
         consequences.cancel_row(work, newest, "superseded by a manual rerun")
     elif newest.status not in FINAL | SETTLED:
         shown = ids.show_task(newest.id)
-        raise WrongState(
-            f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status
-        )
+        raise WrongState(f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status)
     counts = await tx.all("count_open_edges", items=[(row.root_id,)])
     fresh = await add_rerun_row(work, newest, waiting=int(counts[0]["open"]) if counts else 0)
     await work.save()
@@ -157,9 +149,7 @@ async def update(
         raise NotFound(f"there is no task {shown}", task_id=shown)
     row = rows[0]
     if row.status not in WAITING:
-        raise WrongState(
-            f"task {shown} is {row.status}; only a task that nobody holds can be changed", task_id=shown
-        )
+        raise WrongState(f"task {shown} is {row.status}; only a task that nobody holds can be changed", task_id=shown)
     if error := check_version(engine, row, version):
         raise error
     said = _change_columns(row, changes)
@@ -209,13 +199,11 @@ async def _change_body(work: Work, row: TaskRow, changes: Changes) -> None:
     await work.tx.run("save_bodies", items=[(row.id, as_json({**body, **given}))])
 
 
-async def _change_dependencies(
-    work: Work, row: TaskRow, wanted: list[str]
-) -> tuple[str | None, list[Parent]]:
+async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> tuple[str | None, list[Parent]]:
     """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
     await work.tx.take_turn(f"edges:{row.workspace}")
     names = {name: name for name in dict.fromkeys(wanted)}
-    found = await parents.resolve(work.tx, work.engine, row.workspace, names, ())
+    found = await parents.resolve(work.tx, row.workspace, names)
     missing = [name for name in names if name not in found]
     settings = (await work.settings([row]))[row.id]
     if missing and settings.missing_dependency == "reject":

@@ -73,7 +73,7 @@ def name(value: str, where: str) -> str:
 
 
 def count(value: int, where: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+    if type(value) is not int or not 1 <= value <= most:
         raise InputError(f"expected a whole number from 1 to {most}, got {value!r}", where=where)
     return value
 

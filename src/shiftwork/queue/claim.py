@@ -184,14 +184,10 @@ def _wants(request: ClaimRequest, agent: Row) -> Wants:
     types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
     if request.types is not None:
         types = frozenset(request.types)
-    return Wants(
-        request.agent_id, types, of("capabilities", request.capabilities), of("models", request.models)
-    )
+    return Wants(request.agent_id, types, of("capabilities", request.capabilities), of("models", request.models))
 
 
-async def _eligible(
-    tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants
-) -> tuple[list[Lane], tuple[str, ...]]:
+async def _eligible(tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants) -> tuple[list[Lane], tuple[str, ...]]:
     """Lanes with work that this agent may take, and the gates that stand closed."""
     rows = await tx.all("open_lanes", bound=TARGETED, workspace=request.workspace, agent=request.agent_id)
     closed = {row["scope"] for row in rows if row["scope"] is not None}
@@ -216,9 +212,7 @@ class _Picker:
         self._request = request
         self._agent = agent
         self._wants = wants
-        self._money = (
-            None if agent["budget"] is None else agent["budget"] - agent["spent"] - agent["reserved"]
-        )
+        self._money = None if agent["budget"] is None else agent["budget"] - agent["spent"] - agent["reserved"]
         self._others: list[Row] | None = None
         self.misfits = 0
 
@@ -306,8 +300,7 @@ class _Picker:
 
     def _is_like(self, agent_id: str) -> bool:
         return (
-            agent_id == self._request.agent_id
-            or self._group_of(agent_id) == self._agent["isolation_group"] is not None
+            agent_id == self._request.agent_id or self._group_of(agent_id) == self._agent["isolation_group"] is not None
         )
 
     def _group_of(self, agent_id: str) -> str | None:
@@ -329,19 +322,12 @@ class _Picker:
     def _could_take(self, other: Row, row: Row) -> bool:
         if other["id"] == row["last_agent_id"]:
             return False
-        if (
-            other["isolation_group"] is not None
-            and other["isolation_group"] == self._agent["isolation_group"]
-        ):
+        if other["isolation_group"] is not None and other["isolation_group"] == self._agent["isolation_group"]:
             return False
         constraints = (msgspec.json.decode(row["body"]).get("spec") or {}).get("constraints") or {}
         types = other["types"] and frozenset(msgspec.json.decode(other["types"]))
-        wants = Wants(
-            other["id"], types or None, frozenset(msgspec.json.decode(other["capabilities"])), frozenset()
-        )
-        return wants.fits(
-            row["type"], constraints.get("required_capabilities", ()), (), row["target_agent_id"]
-        )
+        wants = Wants(other["id"], types or None, frozenset(msgspec.json.decode(other["capabilities"])), frozenset())
+        return wants.fits(row["type"], constraints.get("required_capabilities", ()), (), row["target_agent_id"])
 
     async def _runtime_waits(self, row: Row, settings: Settings) -> bool:
         runtime = await self._tx.one("read_runtime", workspace=row["workspace"], id=row["last_runtime_id"])
@@ -385,9 +371,7 @@ class _Merge:
         if not empty:
             return
         each = max(8, 2 * count // len(self._waiting))
-        rows = await self._tx.all(
-            "lane_heads", lanes=[(lane, *self._place[lane]) for lane in empty], count=each
-        )
+        rows = await self._tx.all("lane_heads", lanes=[(lane, *self._place[lane]) for lane in empty], count=each)
         got = dict.fromkeys(empty, 0)
         for row in sorted(rows, key=lambda r: (r["rank"], r["ordered_at"], r["id"])):
             lane = row["lane"]
@@ -522,6 +506,4 @@ async def _note(tx: Tx, request: ClaimRequest, agent: Row, reserved: int, type_:
             type=type_,
         )
     if request.runtime_id is not None:
-        await tx.run(
-            "see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None
-        )
+        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None)

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 def parse_token(text: str) -> Token:
-    parts = ids.split_token(text) if isinstance(text, str) else None
+    parts = ids.split_token(text)
     if parts is None:
         raise FenceRequired(f"{text!r} is not a claim token", where="token")
     uuid = ids.parse(parts[0])
@@ -47,9 +47,7 @@ def parse_token(text: str) -> Token:
     return Token(uuid, parts[1])
 
 
-def refusal(
-    engine: Engine, token: Token, row: Row | None, allowed: frozenset[str] = HELD
-) -> ShiftworkError | None:
+def refusal(engine: Engine, token: Token, row: Row | None, allowed: frozenset[str] = HELD) -> ShiftworkError | None:
     """Why a write under this token changes nothing, or None when it may."""
     if row is not None and row["fence"] == token.fence and row["status"] in allowed:
         return None
@@ -57,9 +55,7 @@ def refusal(
     if row is None:
         return NotFound(f"there is no task {task_id}", task_id=task_id)
     if row["status"] not in HELD or row["fence"] != token.fence:
-        engine.conflict(
-            "lease_lost", task=task_id, fence=token.fence, live_fence=row["fence"], status=row["status"]
-        )
+        engine.conflict("lease_lost", task=task_id, fence=token.fence, live_fence=row["fence"], status=row["status"])
         return LeaseLost(
             f"claim {token.text} no longer holds: the task is {row['status']}",
             task_id=task_id,

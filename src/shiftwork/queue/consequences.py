@@ -15,9 +15,7 @@ from shiftwork.store.store import Row
 async def free_dependents(work: Work, roots: Collection[str]) -> None:
     """Their parents are satisfied: flip the open edges, count the flips per child, free who waits for nothing more."""
     if roots:
-        await _count_flips(
-            work, await work.tx.all("satisfy_edges", items=[(root,) for root in sorted(roots)])
-        )
+        await _count_flips(work, await work.tx.all("satisfy_edges", items=[(root,) for root in sorted(roots)]))
 
 
 async def _count_flips(work: Work, flips: Sequence[Row]) -> None:
@@ -41,10 +39,8 @@ async def _lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
     """The rows that answer for these lineages, as this work sees them."""
     if not roots:
         return []
-    found = []
-    for raw in await work.tx.all("lock_lineages", items=[(root,) for root in sorted(roots)]):
-        found.append(work.rows[raw["id"]] if raw["id"] in work.rows else work.adopt(load(raw)))
-    return found
+    raw = await work.tx.all("lock_lineages", items=[(root,) for root in sorted(roots)])
+    return [work.rows.get(row["id"]) or work.adopt(load(row)) for row in raw]
 
 
 async def fail_dependents(work: Work, roots: Collection[str]) -> None:
@@ -54,9 +50,7 @@ async def fail_dependents(work: Work, roots: Collection[str]) -> None:
     for row in await _lock_newest(work, children):
         settings = (await work.settings([row]))[row.id]
         parents = [ids.show_task(parent) for parent in children[row.root_id]]
-        work.tell(
-            row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed}
-        )
+        work.tell(row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed})
         if settings.on_dependency_failed != "wait" and row.status == State.PENDING:
             cancel_row(work, row, f"Dependency {parents[0]} failed")
             cancelled.add(row.root_id)
@@ -64,7 +58,7 @@ async def fail_dependents(work: Work, roots: Collection[str]) -> None:
 
 
 async def cancel_dependents(work: Work, roots: Collection[str]) -> None:
-    """Dependencies were cancelled: cancel, wait or go on without them, as each dependent's setting says, and so on down."""
+    """Dependencies were cancelled: each dependent is cancelled, waits or goes on without, and so on down."""
     while roots:
         children = await _children(work, roots)
         cancelled, satisfied = set(), []

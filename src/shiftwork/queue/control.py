@@ -20,9 +20,7 @@ _LEVELS = {"high": (None, 30.0), "medium": (30.0, 60.0), "low": (60.0, None)}
 _FIRST = "00000000-0000-0000-0000-000000000000"
 
 
-async def pause(
-    tx: Tx, engine: Engine, caller: Caller, workspace: str, scope: str, reason: str | None
-) -> None:
+async def pause(tx: Tx, engine: Engine, caller: Caller, workspace: str, scope: str, reason: str | None) -> None:
     """No claim begun after the answer gets work of this scope; what runs goes on."""
     await tx.run(
         "close_gate",
@@ -134,9 +132,7 @@ async def change_setting(
     await tx.run("add_workspace", name=workspace, profile=engine.book.default_profile, now=tx.now)
     in_force = await engine.book.change(tx, workspace, scope, key, value, caller.actor, unset=unset)
     work = Work(tx, engine, caller)
-    work.tell_of(
-        workspace, "settings_changed", data={"scope": scope, "key": key, "value": None if unset else value}
-    )
+    work.tell_of(workspace, "settings_changed", data={"scope": scope, "key": key, "value": None if unset else value})
     await work.save_events()
     return in_force
 

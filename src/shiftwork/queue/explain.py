@@ -113,13 +113,8 @@ async def _dependencies(tx: Tx, row: TaskRow) -> list[Hold]:
     open_ = [edge for edge in edges if not edge["satisfied"]]
     if not open_:
         return [Hold("pending", "nothing is known to hold it", "report this: it is a bug")]
-    missing = {
-        edge["parent"]: edge["name"] for edge in await tx.all("missing_parents", items=[(row.root_id,)])
-    }
-    states = {
-        s["root_id"]: s["status"]
-        for s in await tx.all("lineage_states", items=[(e["parent"],) for e in open_])
-    }
+    missing = {edge["parent"]: edge["name"] for edge in await tx.all("missing_parents", items=[(row.root_id,)])}
+    states = {s["root_id"]: s["status"] for s in await tx.all("lineage_states", items=[(e["parent"],) for e in open_])}
     holds = []
     for edge in open_:
         parent = ids.show_task(edge["parent"])
@@ -135,18 +130,14 @@ async def _dependencies(tx: Tx, row: TaskRow) -> list[Hold]:
         else:
             kind = "child" if edge["waits"] else "dependency"
             status = states.get(edge["parent"], "unknown")
-            holds.append(
-                Hold(kind, f"it waits for {parent}, which is {status}", _lift(status), tasks=[parent])
-            )
+            holds.append(Hold(kind, f"it waits for {parent}, which is {status}", _lift(status), tasks=[parent]))
     return holds
 
 
 def _lift(status: str) -> str:
     if status in {State.DEAD_LETTERED, State.FAILED}:
         return "a person retries that task, or changes the dependencies"
-    return (
-        "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"
-    )
+    return "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"
 
 
 async def _ready(tx: Tx, row: TaskRow, able: list[Row], lanes: list[Lane]) -> list[Hold]:

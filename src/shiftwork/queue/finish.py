@@ -47,14 +47,14 @@ class Failure(NamedTuple):
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
     """Hand in results: each is validated, accepted once, and frees those that wait for it."""
     work = Work(tx, engine, caller)
-    by_token = {item.token: item for item in items}
+    by_token = {item.token: item for item in reversed(items)}
     outcomes = await _accept(work, list(by_token.values()))
     left = [item for token, item in by_token.items() if token not in outcomes]
     if left:
         outcomes.update(await _complete_slowly(work, left))
     await work.save()
     await _book_late(tx, [item for token, item in by_token.items() if outcomes[token].error is not None])
-    return [outcomes[item.token] for item in items]
+    return _answers(items, outcomes)
 
 
 async def _accept(work: Work, items: list[Completion], *, checked: bool = False) -> dict[Token, Outcome]:
@@ -119,6 +119,16 @@ async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, O
     return outcomes
 
 
+def _answers(items: Sequence[Completion] | Sequence[Failure], outcomes: dict[Token, Outcome]) -> list[Outcome]:
+    """In the order asked; what stands twice in a batch was done once and is told twice."""
+    answers, told = [], set()
+    for item in items:
+        outcome = outcomes[item.token]
+        answers.append(outcome._replace(repeated=True) if item.token in told and not outcome.error else outcome)
+        told.add(item.token)
+    return answers
+
+
 def _ids(items: Sequence[Completion] | Sequence[Failure]) -> list[tuple[str]]:
     return [(id_,) for id_ in sorted({item.token.id for item in items})]
 
@@ -155,9 +165,7 @@ async def _free_keys(work: Work, rows: list[Row]) -> None:
 
 async def _reject_outputs(work: Work, rejected: list[tuple[Completion, str]]) -> dict[Token, Outcome]:
     """An output that fails its validation is a failed attempt."""
-    failures = [
-        Failure(item.token, reasons.INVALID_OUTPUT, error, NO_USAGE, item.result) for item, error in rejected
-    ]
+    failures = [Failure(item.token, reasons.INVALID_OUTPUT, error, NO_USAGE, item.result) for item, error in rejected]
     return await _fail_locked(work, failures, validating=True)
 
 
@@ -170,15 +178,13 @@ async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure])
     for item in items:
         error = refusal(engine, item.token, rows.get(item.token.id))
         if error is not None:
-            outcomes[item.token] = await _repeated(tx, item.token) or Outcome(
-                ids.show_task(item.token.id), error=error
-            )
+            outcomes[item.token] = await _repeated(tx, item.token) or Outcome(ids.show_task(item.token.id), error=error)
         else:
             live[item.token] = item
     outcomes.update(await _fail_locked(work, list(live.values())))
     await work.save()
     await _book_late(tx, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
-    return [outcomes[item.token] for item in items]
+    return _answers(items, outcomes)
 
 
 async def _repeated(tx: Tx, token: Token) -> Outcome | None:
@@ -190,9 +196,7 @@ async def _repeated(tx: Tx, token: Token) -> Outcome | None:
     return Outcome(ids.show_task(token.id), row["status"] if row else None, repeated=True)
 
 
-async def _fail_locked(
-    work: Work, items: Sequence[Failure], *, validating: bool = False
-) -> dict[Token, Outcome]:
+async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool = False) -> dict[Token, Outcome]:
     rows = await work.lock(item.token.id for item in items)
     by_id = {item.token.id: item for item in items}
     outcomes = {}
@@ -346,15 +350,10 @@ async def book_late_usage(tx: Tx, token: Token, usage: Usage) -> bool:
     return True
 
 
-async def release(
-    tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None
-) -> list[Outcome]:
+async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None) -> list[Outcome]:
     """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
     work = Work(tx, engine, caller)
-    raw = {
-        row["id"]: row
-        for row in await tx.all("lock_claims", items=[(i,) for i in sorted({t.id for t in tokens})])
-    }
+    raw = {row["id"]: row for row in await tx.all("lock_claims", items=[(i,) for i in sorted({t.id for t in tokens})])}
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})
     for token in tokens:

@@ -59,7 +59,8 @@ class Handle:
 
     async def _find(self, reference: str) -> str:
         """The UUID of a task, however the caller names it."""
-        return ids.parse(reference) or await self._read(lambda tx: read.find(tx, self.workspace, reference))
+        known = ids.parse(reference)
+        return known if known is not None else await self._read(lambda tx: read.find(tx, self.workspace, reference))
 
     def _find_dag(self, reference: str) -> str:
         uuid = ids.parse(reference)
@@ -69,7 +70,7 @@ class Handle:
 
     async def _token(self, token: str) -> Token:
         """A claim token; the task may be named by the caller's own id in it."""
-        parts = ids.split_token(token) if isinstance(token, str) else None
+        parts = ids.split_token(token)
         if parts is not None and ids.parse(parts[0]) is None:
             return Token(await self._find(parts[0]), parts[1])
         return parse_token(token)

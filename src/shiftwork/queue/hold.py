@@ -217,7 +217,7 @@ class RuntimeAnswer(NamedTuple):
 
 
 async def beat_runtime(
-    tx: Tx, engine: Engine, workspace: str, runtime_id: str, holding: Sequence[Token]
+    tx: Tx, _engine: Engine, _caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
 ) -> RuntimeAnswer:
     """One write that extends the lease of everything the runtime holds."""
     await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)

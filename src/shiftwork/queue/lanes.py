@@ -48,9 +48,7 @@ class Wants(NamedTuple):
     capabilities: frozenset[str]
     models: frozenset[str]
 
-    def fits(
-        self, type_: str, capabilities: Collection[str], models: Collection[str], target: str | None
-    ) -> bool:
+    def fits(self, type_: str, capabilities: Collection[str], models: Collection[str], target: str | None) -> bool:
         return (
             (self.types is None or type_ in self.types)
             and (target is None or target == self.agent_id)
@@ -71,9 +69,7 @@ def lane_key(
     rate: float,
     target: str | None,
 ) -> LaneKey:
-    return LaneKey(
-        workspace, type_, tuple(sorted(set(capabilities))), tuple(sorted(set(models))), rate, target
-    )
+    return LaneKey(workspace, type_, tuple(sorted(set(capabilities))), tuple(sorted(set(models))), rate, target)
 
 
 class LaneBook:
@@ -110,7 +106,7 @@ class LaneBook:
         return [self._by_id[id_] for id_ in ids if id_ in self._by_id]
 
     def might_take(self, lane_id: int, wants: Wants) -> bool:
-        """Whether a claim should look at a lane with news. What the agent registered is not known here, so types decide."""
+        """Whether a claim should look at a lane with news; what the agent registered is not known here."""
         lane = self._by_id.get(lane_id)
         if lane is None:
             return True

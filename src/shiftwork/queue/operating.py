@@ -60,9 +60,7 @@ class Operating(Handle):
     ) -> Outcome:
         """Change a task that nobody holds; with `version` only if it is still as it was read."""
         checked = check.read(changes, Changes, "changes")
-        return await self._run(
-            change.update, await self._find(task_id), checked, check.text(note, "note"), version
-        )
+        return await self._run(change.update, await self._find(task_id), checked, check.text(note, "note"), version)
 
     # -- dead letters ----------------------------------------------------------------------------------------------
 
@@ -78,9 +76,7 @@ class Operating(Handle):
         version: int | None = None,
     ) -> Outcome:
         """Decide about a dead letter: retry, retry_later, modify_and_retry, cancel, abandon, delete or escalate."""
-        verdict = Verdict(
-            decision, check.text(note, "note"), at, dict(change) if change else None, chain, version
-        )
+        verdict = Verdict(decision, check.text(note, "note"), at, dict(change) if change else None, chain, version)
         return one(await self._run(review.review, [await self._find(task_id)], verdict))
 
     async def redrive(
@@ -149,9 +145,7 @@ class Operating(Handle):
 
     async def _change_setting(self, key: str, value: Any, type_: str | None, *, unset: bool) -> list[InForce]:
         try:
-            return await self._run(
-                control.change_setting, self.workspace, type_ or "", key, value, unset=unset
-            )
+            return await self._run(control.change_setting, self.workspace, type_ or "", key, value, unset=unset)
         finally:
             self._engine.book.forget(self.workspace)
 

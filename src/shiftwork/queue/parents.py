@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from shiftwork.core import ids
+from shiftwork.core.errors import UnknownDependency
 from shiftwork.core.states import State
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
@@ -20,7 +21,7 @@ class Parent(NamedTuple):
 
 
 async def resolve(
-    tx: Tx, engine: Engine, workspace: str, references: Mapping[str, str], new: Collection[str]
+    tx: Tx, workspace: str, references: Mapping[str, str], new: Collection[str] = ()
 ) -> dict[str, Parent]:
     """The parents behind these references, by the name they were asked for. Unknown ones are not in the answer."""
     uuids = await _uuids(tx, workspace, references)
@@ -28,11 +29,7 @@ async def resolve(
     outside = {name: uuid for name, uuid in uuids.items() if uuid not in new}
     roots = await _lock(tx, sorted(set(outside.values())))
     states = await _states(tx, workspace, sorted({*roots.values(), *outside.values()}))
-    found = {
-        name: states[roots.get(uuid, uuid)]
-        for name, uuid in outside.items()
-        if roots.get(uuid, uuid) in states
-    }
+    found = {name: states[roots.get(uuid, uuid)] for name, uuid in outside.items() if roots.get(uuid, uuid) in states}
     return {**inside, **found}
 
 
@@ -52,11 +49,15 @@ async def _lock(tx: Tx, uuids: Sequence[str]) -> dict[str, str]:
     """Share locks in id order; their states are read by a second statement, with a snapshot taken after the wait."""
     if not uuids:
         return {}
-    rows = await tx.all("lock_parents", items=[(uuid,) for uuid in uuids])
+    rows = list(await tx.all("lock_parents", items=[(uuid,) for uuid in uuids]))
     roots = {row["id"]: row["root_id"] for row in rows}
-    further = sorted({root for root in roots.values()} - roots.keys())
+    further = sorted(set(roots.values()) - roots.keys())
     if further:
-        await tx.all("lock_parents", items=[(root,) for root in further])
+        rows += await tx.all("lock_parents", items=[(root,) for root in further])
+    # While we hold the root nobody can add a row to its lineage, and the newest is the one that may finish.
+    newest = sorted({row["newest_id"] for row in rows if row["newest_id"]} - roots.keys())
+    if newest:
+        await tx.all("lock_parents", items=[(id_,) for id_ in newest])
     return roots
 
 
@@ -65,9 +66,7 @@ async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Par
         return {}
     items = [(uuid,) for uuid in uuids]
     live = await tx.all("lineage_states", items=items)
-    found = {
-        row["root_id"]: Parent(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace
-    }
+    found = {row["root_id"]: Parent(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace}
     left = [item for item in items if item[0] not in found]
     for row in await tx.all("archived_states", items=left) if left else []:
         if row["workspace"] == workspace:
@@ -85,8 +84,10 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     await tx.insert("add_names", sorted((workspace, stored[name], wanted[name], False) for name in names))
     rows = await tx.all("lock_names", items=sorted((stored[name],) for name in names), workspace=workspace)
     by_name = {row["name"]: row for row in rows}
+    if foreign := [name for name in names if stored[name] not in by_name]:
+        raise UnknownDependency(f"{foreign[0]!r} belongs to another workspace", where="dependencies")
     arrived = {name: by_name[stored[name]]["task_id"] for name in names if by_name[stored[name]]["known"]}
-    found = await resolve(tx, engine, workspace, arrived, ()) if arrived else {}
+    found = await resolve(tx, workspace, arrived) if arrived else {}
     for name in names:
         found.setdefault(name, Parent(by_name[stored[name]]["task_id"], State.PENDING, missing=True))
     return found

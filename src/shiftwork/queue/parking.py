@@ -64,10 +64,11 @@ class Parking:
             return
         for lane in lanes:
             idle = (w for key, w in self._waiters.items() if key not in tried and not w.woken.is_set())
-            if waiter := next((w for w in idle if w.may_take(lane)), None):
-                waiter.lanes |= {lane}
-                waiter.tried |= tried
-                waiter.woken.set()
+            able = next((w for w in idle if w.may_take(lane)), None)
+            if able is not None:
+                able.lanes |= {lane}
+                able.tried |= tried
+                able.woken.set()
 
     async def close(self) -> None:
         if self._listener is not None:

@@ -51,17 +51,13 @@ def prepare(new: NewTask, workspace: str, resolver: Resolver, where: str = "task
         settings=settings,
         lane=lane_of(new, workspace, settings, boost, failures=0),
         body=body,
-        key=dedupe.task_key(
-            settings.idempotency, given=new.idempotency_key, type=new.type, payload=new.payload
-        ),
+        key=dedupe.task_key(settings.idempotency, given=new.idempotency_key, type=new.type, payload=new.payload),
         name=new.id if new.id and uuid is None else None,
         uuid=uuid,
         has_own_settings=bool(own),
         boost=boost,
         cost_limit=_cost_limit(new),
-        timeout_sec=new.timeout_sec
-        or (constraints.max_duration_sec if constraints else None)
-        or settings.timeout_sec,
+        timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
     )
 
 
@@ -75,11 +71,7 @@ def _cost_limit(new: NewTask) -> int | None:
 def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, failures: int) -> LaneKey:
     constraints = new.spec.constraints if new.spec else None
     capabilities = constraints.required_capabilities if constraints else ()
-    models = (
-        retry.models(constraints.model_preferences, constraints.fallback_models, failures)
-        if constraints
-        else ()
-    )
+    models = retry.models(constraints.model_preferences, constraints.fallback_models, failures) if constraints else ()
     rate = rank.lane_rate(settings, boost)
     return lane_key(workspace, new.type, capabilities, models, rate, new.target_agent_id)
 
@@ -95,9 +87,7 @@ def _body(new: NewTask) -> dict[str, Any]:
 def _check(new: NewTask, settings: Settings, where: str) -> None:
     if settings.allowed_types is not None and new.type not in settings.allowed_types:
         allowed = ", ".join(settings.allowed_types)
-        raise InputError(
-            f"type {new.type!r} is not one of this workspace's: {allowed}", where=f"{where}.type"
-        )
+        raise InputError(f"type {new.type!r} is not one of this workspace's: {allowed}", where=f"{where}.type")
     if len(new.dependencies) > settings.limits.dependencies:
         raise TooLarge(
             f"{len(new.dependencies)} dependencies, at most {settings.limits.dependencies}",

@@ -33,7 +33,12 @@ class Producing(Handle):
     async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
         """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG."""
         fields = check.read(dag, NewDag, "dag")
-        together = DagFields(True, fields.title, fields.created_by, ceiling(fields.budget_ceiling_usd))
+        together = DagFields(
+            together=True,
+            title=fields.title,
+            created_by=fields.created_by,
+            budget_ceiling=ceiling(fields.budget_ceiling_usd),
+        )
         return await self._submit(await self._prepare(fields.tasks), together)
 
     async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from shiftwork.core.errors import InputError
 from shiftwork.queue.book import check_workspace
@@ -35,10 +35,14 @@ class Queue(Producing, Working, Operating, Reading):
         **options: Any,
     ) -> Queue:
         """Open the queue at `sqlite:///path` or `postgresql://…`, making its schema where it does not exist."""
+        check_workspace(workspace)
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
-        engine = Engine(store, profile, seed)
-        queue = cls(Shared(engine), check_workspace(workspace), Caller(actor))
-        await store.run(lambda tx: tx.run("add_workspace", name=workspace, profile=profile, now=tx.now))
+        try:
+            queue = cls(Shared(Engine(store, profile, seed)), workspace, Caller(actor))
+            await store.run(lambda tx: tx.run("add_workspace", name=workspace, profile=profile, now=tx.now))
+        except BaseException:
+            await store.close()
+            raise
         return queue
 
     @property
@@ -69,7 +73,7 @@ class Queue(Producing, Working, Operating, Reading):
         await self._shared.parking.close()
         await self._engine.store.close()
 
-    async def __aenter__(self) -> Queue:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -51,9 +51,7 @@ async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) ->
     if not items:
         return []
     rows = [load(row) for row in await tx.all("read_tasks", items=items) if row["workspace"] == workspace]
-    bodies = {
-        row["task_id"]: msgspec.json.decode(row["body"]) for row in await tx.all("read_bodies", items=items)
-    }
+    bodies = {row["task_id"]: msgspec.json.decode(row["body"]) for row in await tx.all("read_bodies", items=items)}
     around = await _around(tx, rows)
     resolver = await engine.book.of(tx, workspace)
     built = {}
@@ -112,7 +110,7 @@ def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
 def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, around: Around) -> Task:
     """One task with everything that is computed from it as of now."""
     parts = rank.parts(row.rank_facts(), settings, now)
-    failures = _failures(row, around)
+    failures = _failures(around)
     spec = _spec(body, row.attempts)
     result = _result(row, around)
     last = around.letters[-1] if around.letters else None
@@ -202,9 +200,7 @@ def _spec(body: dict[str, Any], failures: int) -> dict[str, Any] | None:
     if not spec or not spec.get("constraints"):
         return spec
     constraints = dict(spec["constraints"])
-    models = retry.models(
-        constraints.get("model_preferences", ()), constraints.get("fallback_models", ()), failures
-    )
+    models = retry.models(constraints.get("model_preferences", ()), constraints.get("fallback_models", ()), failures)
     if models:
         constraints["model_preferences"] = list(models)
     return {**spec, "constraints": constraints}
@@ -244,7 +240,7 @@ def _output(body: dict[str, Any], result: Result | None) -> dict[str, Any] | Non
     }
 
 
-def _failures(row: TaskRow, around: Around) -> list[Failed]:
+def _failures(around: Around) -> list[Failed]:
     """Every failed attempt, numbered through all rounds."""
     failed = [attempt for attempt in around.attempts if attempt["outcome"] == "failed"]
     return [
@@ -297,9 +293,7 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
         raise NotFound(f"there is no DAG {ids.show_dag(uuid)}", dag_id=ids.show_dag(uuid))
     newest = {row["newest_id"] for row in rows if row["newest_id"]}
     old = {row["root_id"] for row in rows if row["root_id"] != row["id"]}
-    counted = [
-        row for row in rows if row["id"] in newest or (row["id"] == row["root_id"] and row["id"] not in old)
-    ]
+    counted = [row for row in rows if row["id"] in newest or (row["id"] == row["root_id"] and row["id"] not in old)]
     edges = await tx.all("edges_of_dag", dag=uuid)
     shape = _shape(rows, edges)
     counts = Counter(row["status"] for row in counted)

@@ -82,7 +82,7 @@ class Reading(Handle):
 
         return await self._read(load)
 
-    async def tasks(
+    async def tasks(  # noqa: PLR0913  # a filter each, all optional and by name
         self,
         *,
         status: str | Sequence[str] | None = None,
@@ -163,9 +163,7 @@ class Reading(Handle):
         """Why a task is not running, and what would change that."""
 
         async def load(tx: Tx) -> Explanation:
-            return await explain.explain(
-                tx, self._engine, self.workspace, await read.find(tx, self.workspace, task_id)
-            )
+            return await explain.explain(tx, self._engine, self.workspace, await read.find(tx, self.workspace, task_id))
 
         return await self._read(load)
 
@@ -195,9 +193,7 @@ class Reading(Handle):
                 after=ids.parse(after) if after else None,
                 count=count,
             )
-            tasks = await read.tasks(
-                tx, self._engine, self.workspace, sorted({row["task_id"] for row in rows})
-            )
+            tasks = await read.tasks(tx, self._engine, self.workspace, sorted({row["task_id"] for row in rows}))
             by_id = {task.id: task for task in tasks}
             return [_letter(row, by_id[ids.show_task(row["task_id"])]) for row in rows]
 
@@ -234,9 +230,7 @@ class Reading(Handle):
         if last - after != len(numbers):
             # A number is missing: its transaction is still open, or was rolled back. Wait for those open now.
             await self._engine.store.settle_events()
-        rows = await self._read(
-            lambda tx: tx.all("events_upto", after=after, last=last, workspace=self.workspace)
-        )
+        rows = await self._read(lambda tx: tx.all("events_upto", after=after, last=last, workspace=self.workspace))
         return [read.event(row) for row in rows], last
 
     async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:

@@ -53,9 +53,7 @@ def check_verdict(verdict: Verdict) -> None:
         raise InputError("retry_later needs a time", where="at")
 
 
-async def review(
-    tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], verdict: Verdict
-) -> list[Outcome]:
+async def review(tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], verdict: Verdict) -> list[Outcome]:
     """Carry out the decision on each task, and record who decided it and why."""
     check_verdict(verdict)
     work = Work(tx, engine, caller)
@@ -78,9 +76,7 @@ def _refusal(work: Work, row: TaskRow | None, task_id: str, verdict: Verdict) ->
     if row is None:
         return NotFound(f"there is no task {shown}", task_id=shown)
     if row.status not in SETTLED or work.rows[row.root_id].newest_id not in {None, row.id}:
-        return WrongState(
-            f"task {shown} is {row.status}, not a dead letter", task_id=shown, status=row.status
-        )
+        return WrongState(f"task {shown} is {row.status}, not a dead letter", task_id=shown, status=row.status)
     return check_version(work.engine, row, verdict.version)
 
 
@@ -96,9 +92,7 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
     if verdict.decision == "modify_and_retry":
         await _modify(work, row, verdict.change or {})
     path = await _leave(work, row, verdict) if verdict.decision in _LEAVES else None
-    work.tell(
-        row, "reviewed", path, reason=verdict.note, data={"decision": verdict.decision, "round": round_}
-    )
+    work.tell(row, "reviewed", path, reason=verdict.note, data={"decision": verdict.decision, "round": round_})
     if verdict.decision == "cancel":
         await consequences.cancel_dependents(work, {row.root_id})
     if verdict.chain:
@@ -164,9 +158,7 @@ async def _revive_chain(work: Work, roots: set[str]) -> None:
         children = sorted({edge["child"] for edge in edges})
         roots = set()
         for row in await work.lock(children):
-            if row.status != State.CANCELLED or not (row.cancel_reason or "").startswith(
-                ("Dependency ", "Parent ")
-            ):
+            if row.status != State.CANCELLED or not (row.cancel_reason or "").startswith(("Dependency ", "Parent ")):
                 continue
             await _retake_key(work, row)
             row.round += 1

@@ -8,7 +8,8 @@ import msgspec
 
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import HELD, State
-from shiftwork.policy import rank
+from shiftwork.policy.rank import RankFacts
+from shiftwork.policy.rank import rank as place_of
 from shiftwork.store.store import Row
 
 
@@ -90,8 +91,8 @@ class TaskRow(msgspec.Struct):
     def held(self) -> bool:
         return self.status in HELD
 
-    def rank_facts(self) -> rank.RankFacts:
-        return rank.RankFacts(
+    def rank_facts(self) -> RankFacts:
+        return RankFacts(
             self.priority,
             self.boost,
             self.created_at,
@@ -103,7 +104,7 @@ class TaskRow(msgspec.Struct):
 
     def place(self, settings: Settings, now: float) -> None:
         """Compute where the row stands in its lane."""
-        self.rank, self.rerank_at = rank.rank(self.rank_facts(), settings, now)
+        self.rank, self.rerank_at = place_of(self.rank_facts(), settings, now)
 
     def forget_claim(self) -> None:
         self.agent_id = self.runtime_id = None
@@ -113,7 +114,58 @@ class TaskRow(msgspec.Struct):
 
 COLUMNS = tuple(field.name for field in msgspec.structs.fields(TaskRow))
 
-_SAVED = ["id", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "deadline", "path_weight", "front", "newest_id", "waiting", "blocked_reason", "block_check_at", "attempts", "max_attempts", "reclaims", "rate_limits", "round", "version", "agent_id", "runtime_id", "claimed_at", "started_at", "heartbeat_at", "ack_by", "run_until", "lease_until", "lease_check_at", "available_at", "last_agent_id", "last_runtime_id", "lost_agent_id", "timeout_sec", "cost_limit", "reserved", "cost", "attempt_cost", "tokens_in", "tokens_out", "session_id", "work_dir", "failure_reason", "cancel_reason", "updated_at", "finished_at", "own_settings", "validation", "target_agent_id"]
+_SAVED = [
+    "id",
+    "status",
+    "hold",
+    "lane",
+    "rank",
+    "ordered_at",
+    "rerank_at",
+    "priority",
+    "deadline",
+    "path_weight",
+    "front",
+    "newest_id",
+    "waiting",
+    "blocked_reason",
+    "block_check_at",
+    "attempts",
+    "max_attempts",
+    "reclaims",
+    "rate_limits",
+    "round",
+    "version",
+    "agent_id",
+    "runtime_id",
+    "claimed_at",
+    "started_at",
+    "heartbeat_at",
+    "ack_by",
+    "run_until",
+    "lease_until",
+    "lease_check_at",
+    "available_at",
+    "last_agent_id",
+    "last_runtime_id",
+    "lost_agent_id",
+    "timeout_sec",
+    "cost_limit",
+    "reserved",
+    "cost",
+    "attempt_cost",
+    "tokens_in",
+    "tokens_out",
+    "session_id",
+    "work_dir",
+    "failure_reason",
+    "cancel_reason",
+    "updated_at",
+    "finished_at",
+    "own_settings",
+    "validation",
+    "target_agent_id",
+]
 
 
 def load(row: Row) -> TaskRow:

@@ -61,7 +61,7 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
     """Give the slot back until these tasks are done."""
     work = Work(tx, engine, caller)
     row = await _claimed(work, token, need_running=True)
-    found = await resolve(tx, engine, row.workspace, {name: name for name in references}, ())
+    found = await resolve(tx, row.workspace, {name: name for name in references})
     unknown = [name for name in references if name not in found]
     if unknown:
         raise NotFound(f"there is no task {unknown[0]!r}", where="tasks")
@@ -98,6 +98,4 @@ async def _park(work: Work, row: TaskRow, roots: list[str]) -> None:
     path = work.move(row, "wait") if row.waiting else work.move(row, "wait", "unblock")
     if not row.waiting:
         work.arrive(row, settings)
-    work.tell(
-        row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in sorted(set(roots))]}
-    )
+    work.tell(row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in sorted(set(roots))]})

@@ -66,11 +66,12 @@ async def submit(
     batch: Sequence[Prepared],
     lanes: Mapping[Any, int],
     dag: DagFields,
-    origin: Origin = Origin(),
+    origin: Origin | None = None,
     work: Work | None = None,
 ) -> list[Submitted]:
     """Create the tasks of a batch that are new, answer with the existing ones for those that are not."""
     own = work is None
+    origin = origin or Origin()
     work = work or Work(tx, engine, caller)
     made = engine.ids.make_many(tx.now, len(batch))
     items = [_Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
@@ -84,42 +85,38 @@ async def submit(
     await inherit_fate(work, edges)
     if own:
         await work.save()
-    answers = {
-        i.place: Submitted(ids.show_task(r.id), r.status, False, i.prepared.new.key, ids.show_dag(r.dag_id))
-        for i, r in zip(items, rows, strict=True)
-    }
+    answers = {item.place: _answer(item, row) for item, row in zip(items, rows, strict=True)}
     return [answers.get(place) or known[place] for place in range(len(batch))]
+
+
+def _answer(item: _Item, row: TaskRow) -> Submitted:
+    key = item.prepared.new.key
+    return Submitted(ids.show_task(row.id), row.status, key=key, dag_id=ids.show_dag(row.dag_id))
 
 
 # -- who is already there ----------------------------------------------------------------------------------------
 
 
-async def _take_keys(
-    work: Work, workspace: str, items: list[_Item], known: dict[int, Submitted]
-) -> list[_Item]:
+async def _take_keys(work: Work, workspace: str, items: list[_Item], known: dict[int, Submitted]) -> list[_Item]:
     """Take the idempotency keys; what somebody else has is a duplicate and leaves the batch."""
     first: dict[str, _Item] = {}
-    twins: list[tuple[_Item, str]] = []
     for item in items:
-        if (key := item.prepared.key) is not None and first.setdefault(key, item) is not item:
-            twins.append((item, first[key].id))
+        if item.prepared.key is not None:
+            first.setdefault(item.prepared.key, item)
     if not first:
         return items
     taken = sorted(
-        (workspace, key, i.id, dedupe.until(i.prepared.settings.idempotency, work.now))
-        for key, i in first.items()
+        (workspace, key, i.id, dedupe.until(i.prepared.settings.idempotency, work.now)) for key, i in first.items()
     )
     await work.tx.run("take_keys", items=taken, now=work.now)
     # A second statement: the first answers nothing about a key that another transaction took a moment ago.
-    holders = {
-        r["key"]: r for r in await work.tx.all("read_keys", items=[(workspace, key) for key in sorted(first)])
-    }
+    holders = {r["key"]: r for r in await work.tx.all("read_keys", items=[(workspace, key) for key in sorted(first)])}
     fresh = []
     for item in items:
         key = item.prepared.key
         holder = holders.get(key) if key is not None else None
         if holder is not None and holder["task_id"] != item.id:
-            is_twin = any(twin is item for twin, _ in twins) and holder["task_id"] == first[key or ""].id
+            is_twin = holder["task_id"] == first[key or ""].id
             status = State.READY.value if is_twin else holder["status"] or State.COMPLETED.value
             known[item.place] = await _duplicate(work, item, holder["task_id"], status, merge=not is_twin)
         else:
@@ -149,13 +146,9 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
         return
     row, new = rows[0], item.prepared.new
     tags = [t["tag"] for t in await work.tx.all("tags_of", items=[(row.id,)])]
-    merged = dedupe.merge(
-        dedupe.Mergeable(row.priority, tuple(tags)), dedupe.Mergeable(new.priority, tuple(new.tags))
-    )
+    merged = dedupe.merge(dedupe.Mergeable(row.priority, tuple(tags)), dedupe.Mergeable(new.priority, tuple(new.tags)))
     row.priority = merged.priority
-    await work.tx.insert(
-        "insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags]
-    )
+    await work.tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags])
     work.touch(row)
     if row.status == State.READY:
         work.arrive(row, (await work.settings([row]))[row.id])
@@ -215,9 +208,7 @@ def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, 
     return local
 
 
-async def _edges(
-    work: Work, workspace: str, items: list[_Item], local: dict[str, str]
-) -> dict[str, list[Parent]]:
+async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str, str]) -> dict[str, list[Parent]]:
     """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
     new = {item.id for item in items}
     wanted: dict[str, list[str]] = {}
@@ -228,12 +219,10 @@ async def _edges(
         outside.update(dict.fromkeys(n for n in names if local.get(n) not in new))
     references = {name: local.get(name) or name for name in outside}
     may_wait = {n for i in items if i.prepared.settings.missing_dependency == "wait" for n in wanted[i.id]}
-    found = await parents.resolve(work.tx, work.engine, workspace, references, new)
+    found = await parents.resolve(work.tx, workspace, references, new)
     missing = [name for name in outside if name not in found]
     if refused := [name for name in missing if name not in may_wait]:
-        raise UnknownDependency(
-            f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies"
-        )
+        raise UnknownDependency(f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies")
     found.update(await parents.await_missing(work.tx, work.engine, workspace, missing))
     return {
         item.id: [found[n] if n in found else Parent(local[n], State.PENDING) for n in wanted[item.id]]
@@ -295,15 +284,11 @@ async def _insert(
         # The way back may lead through tasks of this batch that nobody could name before.
         await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     dags = await _dags(work, workspace, items, edges, dag)
-    weights = (
-        graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
-    )
+    weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
     rows = []
     for item in items:
         open_ = sum(1 for p in edges[item.id] if p.status != State.COMPLETED)
-        row = _row(
-            work, workspace, item, open_, dags.get(item.id, item.id), origin, lanes[item.prepared.lane]
-        )
+        row = _row(work, workspace, item, open_, dags.get(item.id, item.id), origin, lanes[item.prepared.lane])
         row.path_weight = weights.get(item.id, 0)
         row.block_check_at = block_check_at(item.prepared.settings, edges[item.id], work.now)
         row.place(item.prepared.settings, work.now)
@@ -379,18 +364,14 @@ async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     found = await work.tx.one("read_bodies", items=[(dag_id,)])
     body = msgspec.json.decode(found["body"]) if found else {}
     author = body.get("created_by") or work.caller.actor
-    await work.tx.insert(
-        "insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, None, work.now)]
-    )
+    await work.tx.insert("insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, None, work.now)])
     newest = {row["root_id"]: row["newest_id"] for row in rows if row["newest_id"]}
     for row in rows:
         if newest.get(row["root_id"], row["id"]) == row["id"]:
             work.count_in_dag(dag_id, None, row["status"])
 
 
-def _row(
-    work: Work, workspace: str, item: _Item, waiting: int, dag_id: str, origin: Origin, lane: int
-) -> TaskRow:
+def _row(work: Work, workspace: str, item: _Item, waiting: int, dag_id: str, origin: Origin, lane: int) -> TaskRow:
     new, settings, now = item.prepared.new, item.prepared.settings, work.now
     return blank_row(
         id=item.id,
@@ -427,9 +408,7 @@ def _row(
 
 _BLANK: dict[str, Any] = {
     **dict.fromkeys((f.name for f in msgspec.structs.fields(TaskRow)), None),
-    **dict.fromkeys(
-        ("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0
-    ),
+    **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0),
     **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
     **dict.fromkeys(("front", "at_most_once", "own_settings", "force_fresh_session"), False),
     "round": 1,
@@ -508,13 +487,9 @@ def _to_insert(r: TaskRow) -> tuple[Any, ...]:
     )
 
 
-async def _write_around(
-    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]]
-) -> None:
+async def _write_around(work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]]) -> None:
     """Edges and tags of new tasks."""
-    pairs = [
-        (child, p.root, p.status == State.COMPLETED, False) for child, above in edges.items() for p in above
-    ]
+    pairs = [(child, p.root, p.status == State.COMPLETED, False) for child, above in edges.items() for p in above]
     await work.tx.insert("insert_edges", sorted(pairs))
     tags = [(workspace, tag, item.id) for item in items for tag in dict.fromkeys(item.prepared.new.tags)]
     await work.tx.insert("insert_tags", tags)
@@ -560,7 +535,10 @@ async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
     if delay > 0:
         path = [State.CREATED, State.PENDING, State.RETRYING]
         retry.status, retry.available_at = State.RETRYING.value, work.now + delay
+    retry.idempotency_key = row.idempotency_key
     await _write_copy(work, row, retry, "retried", write_path(path))
+    if row.idempotency_key is not None:
+        await work.tx.run("move_keys", items=[(row.workspace, row.idempotency_key, row.id, retry.id)])
     return retry
 
 
@@ -596,12 +574,8 @@ async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
             **{name: getattr(row, name) for name in ("trigger_type", "last_agent_id", "last_runtime_id")},
             "id": work.engine.ids.make(work.now),
             "status": State.READY.value,
-            "created_at": work.now
-            if not settings.retry.keep_position or "rerun_of" in changes
-            else row.created_at,
-            "ordered_at": work.now
-            if not settings.retry.keep_position or "rerun_of" in changes
-            else row.ordered_at,
+            "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,
+            "ordered_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.ordered_at,
             "updated_at": work.now,
             **changes,
         }

@@ -80,9 +80,7 @@ class Work:
         found: dict[str, Settings] = {}
         for row in rows:
             resolver = await self.engine.book.of(self.tx, row.workspace)
-            found[row.id] = resolver.settings(
-                row.type, self._own_settings.get(row.id) if row.own_settings else None
-            )
+            found[row.id] = resolver.settings(row.type, self._own_settings.get(row.id) if row.own_settings else None)
         return found
 
     # -- changing ----------------------------------------------------------------------------------------------
@@ -170,7 +168,8 @@ class Work:
 
         A lost attempt may have spent all it was allowed; it settles at that until a late report corrects it.
         """
-        assert row.agent_id is not None and row.claimed_at is not None
+        assert row.agent_id is not None
+        assert row.claimed_at is not None
         spent = max(row.attempt_cost, row.reserved) if lost else row.attempt_cost
         self.add_attempt(
             (
@@ -271,9 +270,7 @@ class Work:
                 self.count_in_dag(row.dag_id, was, None if id_ in self._superseded else row.status)
         if not self._open:
             return
-        locked = {
-            row["id"]: row for row in await self.tx.all("lock_dags", items=[(i,) for i in sorted(self._open)])
-        }
+        locked = {row["id"]: row for row in await self.tx.all("lock_dags", items=[(i,) for i in sorted(self._open)])}
         self._tell_of_lone(self._open.keys() - locked.keys())
         if locked:
             await self._save_dags(locked)
@@ -294,9 +291,7 @@ class Work:
                 event[10] = {**(event[10] or {}), "dag": status}
 
     async def _save_dags(self, locked: dict[str, Any]) -> None:
-        motion = {
-            m["dag_id"]: m for m in await self.tx.all("dag_motion", items=[(i,) for i in sorted(locked)])
-        }
+        motion = {m["dag_id"]: m for m in await self.tx.all("dag_motion", items=[(i,) for i in sorted(locked)])}
         items = []
         for id_, row in sorted(locked.items()):
             open_, settled = row["open"] + self._open[id_], row["settled"] + self._settled[id_]

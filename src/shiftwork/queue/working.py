@@ -21,6 +21,7 @@ from shiftwork.queue.prepare import prepare
 
 MOST_CLAIMED = 1000
 LONGEST_WAIT_SEC = 25.0
+SHORTEST_POLL_SEC = 0.01
 
 
 class Report(NamedTuple):
@@ -63,7 +64,7 @@ class Working(Handle):
     async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         """One write that extends the lease of all the runtime holds; says which claims to stop."""
         tokens = await self._tokens(holding)
-        return await self._run(_beat_runtime, self.workspace, check.name(runtime_id, "runtime_id"), tokens)
+        return await self._run(hold.beat_runtime, self.workspace, check.name(runtime_id, "runtime_id"), tokens)
 
     async def orphans(self, runtime_id: str) -> list[Outcome]:
         """A runtime has restarted: what it held before is recovered."""
@@ -75,9 +76,7 @@ class Working(Handle):
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
-    async def claim(
-        self, agent_id: str, count: int = 1, *, wait: float = 0, **options: Any
-    ) -> list[Assignment]:
+    async def claim(self, agent_id: str, count: int = 1, *, wait: float = 0, **options: Any) -> list[Assignment]:
         """Up to `count` tasks, best first; with `wait`, for up to 25 s until there is one."""
         return (await self.claim_answer(agent_id, count, wait=wait, **options)).assignments
 
@@ -112,13 +111,13 @@ class Working(Handle):
     async def _wait_and_claim(self, request: ClaimRequest, wait: float) -> ClaimAnswer:
         """Park until a lane this agent may take gets work; a poll mends wake-ups that were lost."""
         settings = (await self._engine.book.get(self._engine.store, self.workspace)).settings()
-        poll = settings.poll_interval_sec if settings.wakeup == "poll" else settings.fallback_poll_sec
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        wants = Wants(request.agent_id, request.types and frozenset(request.types), frozenset(), frozenset())
-        async with self._shared.parking.park(
-            lambda lane: self._engine.lanes.might_take(lane, wants)
-        ) as waiter:
+        if settings.wakeup == "poll":
+            return await self._poll_and_claim(request, deadline, settings.poll_interval_sec)
+        types = None if request.types is None else frozenset(request.types)
+        wants = Wants(request.agent_id, types, frozenset(), frozenset())
+        async with self._shared.parking.park(lambda lane: self._engine.lanes.might_take(lane, wants)) as waiter:
             while True:
                 waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
                 answer = await self._run(claim, request)
@@ -127,9 +126,18 @@ class Working(Handle):
                     return answer
                 self._shared.parking.pass_on(waiter)
                 try:
-                    await asyncio.wait_for(waiter.woken.wait(), min(left, poll))
+                    await asyncio.wait_for(waiter.woken.wait(), min(left, settings.fallback_poll_sec))
                 except TimeoutError:
                     continue
+
+    async def _poll_and_claim(self, request: ClaimRequest, deadline: float, interval: float) -> ClaimAnswer:
+        loop = asyncio.get_running_loop()
+        while True:
+            left = deadline - loop.time()
+            await asyncio.sleep(max(0.0, min(left, max(interval, SHORTEST_POLL_SEC))))
+            answer = await self._run(claim, request)
+            if answer.assignments or left <= interval:
+                return answer
 
     # -- holding ---------------------------------------------------------------------------------------------------
 
@@ -150,8 +158,7 @@ class Working(Handle):
         self, beats: Sequence[tuple[str, Any, Usage | Mapping[str, Any] | None]]
     ) -> list[BeatAnswer]:
         checked = [
-            Beat(await self._token(token), _json_or_none(progress), _usage(usage))
-            for token, progress, usage in beats
+            Beat(await self._token(token), _json_or_none(progress), _usage(usage)) for token, progress, usage in beats
         ]
         return await self._run(hold.heartbeat, checked)
 
@@ -159,9 +166,7 @@ class Working(Handle):
         """Say how far the work is."""
         return (await self._run(hold.progress, await self._token(token), _json(value, "progress"))).unwrap()
 
-    async def message(
-        self, token: str, kind: str, text: str, data: Mapping[str, Any] | None = None
-    ) -> Outcome:
+    async def message(self, token: str, kind: str, text: str, data: Mapping[str, Any] | None = None) -> Outcome:
         """Tell what the agent is doing: kind is tool_call, text or error."""
         if kind not in hold.MESSAGE_KINDS:
             raise InputError(f"{kind!r} is not one of {', '.join(hold.MESSAGE_KINDS)}", where="kind")
@@ -170,9 +175,7 @@ class Working(Handle):
         checked = check.text(text, "text") or ""
         return (await self._run(hold.message, await self._token(token), kind, checked, data)).unwrap()
 
-    async def pin_session(
-        self, token: str, session_id: str | None = None, work_dir: str | None = None
-    ) -> Outcome:
+    async def pin_session(self, token: str, session_id: str | None = None, work_dir: str | None = None) -> Outcome:
         """Keep the agent's own conversation with the task, so that a retry can resume it."""
         check.text(session_id, "session_id")
         check.text(work_dir, "work_dir")
@@ -232,9 +235,7 @@ class Working(Handle):
         reason = check.text(problem.reason, "reason", 255)
         error = check.text(problem.error, "error")
         result = None if problem.data is None else _json({"data": problem.data}, "data")
-        return Failure(
-            await self._token(problem.token), reason, error, _usage(problem.usage), result, problem.retry
-        )
+        return Failure(await self._token(problem.token), reason, error, _usage(problem.usage), result, problem.retry)
 
     async def release(self, token: str, reason: str | None = None) -> Outcome:
         """Give a task back without cost."""
@@ -266,12 +267,6 @@ class Working(Handle):
 
 async def _beat_agent(tx: Any, _engine: Any, _caller: Any, workspace: str, agent_id: str) -> None:
     await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
-
-
-async def _beat_runtime(
-    tx: Any, engine: Any, _caller: Any, workspace: str, runtime_id: str, holding: Any
-) -> RuntimeAnswer:
-    return await hold.beat_runtime(tx, engine, workspace, runtime_id, holding)
 
 
 _LIMITS = Limits()

@@ -49,9 +49,7 @@ def missing(dialect: Dialect, done: Sequence[tuple[int, str, str]]) -> list[Migr
     known = {m.number: m for m in migrations(dialect)}
     for number, name, checksum in done:
         if number not in known:
-            raise StoreNewer(
-                f"the database has migration {number:04d}_{name}, which this version does not know"
-            )
+            raise StoreNewer(f"the database has migration {number:04d}_{name}, which this version does not know")
         if known[number].checksum != checksum:
             raise StoreUnsuitable(
                 f"migration {number:04d}_{name} of the database differs from the one of this version",

@@ -9,9 +9,7 @@ from shiftwork.core.errors import InputError, StoreUnsuitable
 from shiftwork.store.store import Clock, Store
 
 
-async def open_store(
-    url: str, *, clock: Clock | None = None, migrate_schema: bool = True, **options: Any
-) -> Store:
+async def open_store(url: str, *, clock: Clock | None = None, migrate_schema: bool = True, **options: Any) -> Store:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:` or `postgresql://user@host/database`."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
@@ -20,9 +18,7 @@ async def open_store(
         path = rest.removeprefix("/") if rest != ":memory:" else rest
         if not path:
             raise InputError("the URL names no file", where="url", mend="Write sqlite:///work.db.")
-        return await SqliteStore.open(
-            path, clock=clock or time.time, migrate_schema=migrate_schema, **options
-        )
+        return await SqliteStore.open(path, clock=clock or time.time, migrate_schema=migrate_schema, **options)
     if scheme in {"postgresql", "postgres"}:
         try:
             from shiftwork.store.postgres import PostgresStore  # noqa: PLC0415  # an extra

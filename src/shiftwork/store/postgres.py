@@ -172,9 +172,7 @@ class DatabaseClock:
         self._offset, self._measured = offset, True
         if jumped:
             self.jumped_at = self.now()
-            log.warning(
-                "the database's clock moved by more than %g s; reclaim by silence rests", CLOCK_JUMP_SEC
-            )
+            log.warning("the database's clock moved by more than %g s; reclaim by silence rests", CLOCK_JUMP_SEC)
 
 
 class PostgresStore:
@@ -204,7 +202,7 @@ class PostgresStore:
         behind_pooler = options.get("pgbouncer", "false").lower() in {"1", "true", "yes"}
         listen = options.get("listen", None if behind_pooler else dsn)
         try:
-            await _prepare_schema(dsn, behind_pooler, migrate_schema)
+            await _prepare_schema(dsn, behind_pooler=behind_pooler, allowed=migrate_schema)
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=1,
@@ -233,9 +231,7 @@ class PostgresStore:
             async with asyncio.timeout(self.operation_max_sec):
                 return await self._run_until_done(verb)
         except TimeoutError:
-            raise OperationTimeout(
-                f"the database did not answer within {self.operation_max_sec:g} s"
-            ) from None
+            raise OperationTimeout(f"the database did not answer within {self.operation_max_sec:g} s") from None
 
     async def _run_until_done(self, verb: Verb[T]) -> T:
         deadlocks = 0
@@ -425,7 +421,7 @@ def _uuid_from_bytes(raw: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
-async def _prepare_schema(dsn: str, behind_pooler: bool, allowed: bool) -> None:
+async def _prepare_schema(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
     connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0 if behind_pooler else 100)
     try:
         version = int(await connection.fetchval("show server_version_num"))
@@ -436,9 +432,7 @@ async def _prepare_schema(dsn: str, behind_pooler: bool, allowed: bool) -> None:
         async with connection.transaction():
             await connection.execute("select pg_advisory_xact_lock($1)", MIGRATION_LOCK)
             await connection.execute(migrate.LEDGER)
-            done = [
-                tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")
-            ]
+            done = [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
             needed = migrate.missing("postgres", done)
             if not allowed:
                 migrate.refuse_unmigrated(needed)

@@ -147,9 +147,7 @@ class _Job:
 class SqliteStore:
     """A queue in one file on a local disk."""
 
-    def __init__(
-        self, url: str, connection: apsw.Connection, path: Path | None, clock: Clock, patience: float
-    ) -> None:
+    def __init__(self, url: str, connection: apsw.Connection, path: Path | None, clock: Clock, patience: float) -> None:
         self.url = url
         self.wakes = LocalWakes()
         self.operation_max_sec = 30.0
@@ -175,9 +173,8 @@ class SqliteStore:
         cls, path: str, *, clock: Clock = time.time, patience: float = 10.0, migrate_schema: bool = True
     ) -> SqliteStore:
         """Open the file, making it and its schema where they do not exist."""
-        memory = path == ":memory:"
-        file = None if memory else Path(path).absolute()
-        connection = await asyncio.to_thread(_open_writer, path, file, patience, migrate_schema)
+        file = None if path == ":memory:" else Path.cwd() / path
+        connection = await asyncio.to_thread(_open_writer, path, file, patience, migrate_schema=migrate_schema)
         return cls(f"sqlite:///{path}", connection, file, clock, patience)
 
     # -- verbs -------------------------------------------------------------------------------------------------
@@ -206,7 +203,7 @@ class SqliteStore:
         connection = self._reader_connection()
         connection.execute("begin")
         try:
-            return _run_through(verb, SqliteTx(connection, self._clock()))
+            return cast(T, _run_through(verb, SqliteTx(connection, self._clock())))
         except apsw.Error as error:
             raise translate(error) from error
         finally:
@@ -416,18 +413,16 @@ def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
     raise RuntimeError("a verb may await nothing but its transaction")
 
 
-def _open_writer(path: str, file: Path | None, patience: float, migrate_schema: bool) -> apsw.Connection:
+def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schema: bool) -> apsw.Connection:
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < OLDEST_ENGINE:
-        raise StoreUnsuitable(
-            f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that several processes write"
-        )
+        raise StoreUnsuitable(f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that several processes write")
     if file is not None:
         _check_place(file)
     try:
         connection = apsw.Connection(path)
         connection.set_busy_timeout(int(patience * 1000))
         _prepare(connection)
-        _migrate(connection, migrate_schema)
+        _migrate(connection, allowed=migrate_schema)
     except apsw.Error as error:
         raise translate(error) from error
     return connection
@@ -440,21 +435,19 @@ def _check_place(file: Path) -> None:
     if file.exists() and not os.access(file, os.W_OK):
         raise StoreReadOnly(f"{file} may not be written by this user", where=str(file))
     if not os.access(file.parent, os.W_OK):
-        raise StoreReadOnly(
-            f"the folder {file.parent} may not be written by this user", where=str(file.parent)
-        )
+        raise StoreReadOnly(f"the folder {file.parent} may not be written by this user", where=str(file.parent))
 
 
 def _prepare(connection: apsw.Connection) -> None:
     if connection.pragma("journal_mode") not in {"wal", "memory"}:
         connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "full")
-    connection.pragma("foreign_keys", True)
+    connection.pragma("foreign_keys", 1)
     connection.pragma("temp_store", "memory")
     connection.pragma("cache_size", -65536)
 
 
-def _migrate(connection: apsw.Connection, allowed: bool) -> None:
+def _migrate(connection: apsw.Connection, *, allowed: bool) -> None:
     """Bring the schema up to date, one process at a time."""
     known = connection.pragma("user_version")
     newest = migrate.migrations("sqlite")[-1].number

@@ -62,7 +62,7 @@ class Store(Protocol):
         """Lanes that got work, from this process and from others. May repeat, may miss: the poll mends it."""
 
     async def settle_events(self) -> None:
-        """Wait until every transaction that is writing events now has ended, so that a gap in their numbers is final."""
+        """Wait until every transaction that writes events now has ended: then a gap in their numbers is final."""
 
     async def close(self) -> None:
         """Finish what is running, refuse what comes after."""

@@ -17,7 +17,5 @@ def get(name: str) -> View:
     """The view of this name."""
     view = VIEWS.get(name)
     if view is None:
-        raise InputError(
-            f"There is no view {name!r}", where="view", mend=f"Choose one of {', '.join(VIEWS)}."
-        )
+        raise InputError(f"There is no view {name!r}", where="view", mend=f"Choose one of {', '.join(VIEWS)}.")
     return view

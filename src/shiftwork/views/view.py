@@ -176,9 +176,7 @@ class View:
         """
         missing = [name for name in self.required if fields.get(name) is None]
         if missing:
-            raise InputError(
-                f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing
-            )
+            raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
         return {**self.defaults, **self._in(self.task, fields)}
 
     def assignment_out(self, task: Record) -> dict[str, Any]:
@@ -212,9 +210,7 @@ class View:
         found = self._states_of.get(status.casefold())
         if found is None:
             known = _listed(dict.fromkeys([*self.states.values(), *self.filters]))
-            raise InputError(
-                f"The {self.name} view has no status {status!r}", where="status", mend=f"Use {known}."
-            )
+            raise InputError(f"The {self.name} view has no status {status!r}", where="status", mend=f"Use {known}.")
         return found
 
     def history_out(self, path: Sequence[State]) -> list[str]:

@@ -107,14 +107,16 @@ select * from workspaces order by name
 update workspaces set profile = :profile where name = :name
 
 -- name: read_settings
-select * from settings where workspace = :workspace
+-- A group comes before its keys, so that what was set on a key wins.
+select * from settings where workspace = :workspace order by scope, key
 
 -- name: save_setting
 insert into settings (workspace, scope, key, value, changed_at, changed_by) values (:workspace, :scope, :key, :value, :now, :actor)
 on conflict (workspace, scope, key) do update set value = excluded.value, changed_at = excluded.changed_at, changed_by = excluded.changed_by
 
 -- name: drop_setting
-delete from settings where workspace = :workspace and scope = :scope and key = :key
+-- With all that stands below it.
+delete from settings where workspace = :workspace and scope = :scope and (key = :key or key like :below)
 
 -- name: list_dead_letters
 -- Open ones, oldest first, or all that are not hidden.

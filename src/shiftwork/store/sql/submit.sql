@@ -1,7 +1,7 @@
 -- name: lock_parents
 -- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
 -- rows items: id uuid
-select t.id, t.root_id from {items} join tasks t on t.id = items.id order by t.id {pg: for share of t}
+select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id order by t.id {pg: for share of t}
 
 -- name: lineage_states
 -- The newest row of a lineage answers for it.
@@ -45,6 +45,12 @@ left join tasks t on t.id = k.task_id
 -- Leaving the scope frees the key, where it still names this task.
 -- rows items: workspace text, key text, task_id uuid
 delete from keys where (workspace, key, task_id) in (select items.workspace, items.key, items.task_id from {items})
+
+-- name: move_keys
+-- A newer row of the lineage has the key from now on, where the older one still had it.
+-- rows items: workspace text, key text, task_id uuid, heir uuid
+update keys set task_id = items.heir from {items}
+where keys.workspace = items.workspace and keys.key = items.key and keys.task_id = items.task_id
 
 -- name: open_ancestors
 -- Every task that the given ones wait for, directly or not.

@@ -1,0 +1,449 @@
+"""Claiming: who may take which task, in which order, and how a waiting agent learns of new work."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import AgentUnavailable, AgentUnknown, InputError
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import finish, submit_dag, take
+
+
+async def claim_order(queue: Queue) -> list[str | None]:
+    """The names that callers gave to all ready tasks, in the order in which they are handed out."""
+    await queue.register_agent(id="all", max_concurrent_tasks=None)
+    return [assignment.task().external_id for assignment in await queue.claim("all", 100)]
+
+
+# -- who ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-003")
+async def test_work_waits_until_an_agent_asks_for_it(queue: Queue, clock: MovedClock) -> None:
+    await queue.register_agent(id="idle")
+    task_id = (await queue.submit(type="code")).id
+    await pass_time(queue, clock, 86_400)
+    assert (await queue.get(task_id)).status == "ready"
+
+
+@pytest.mark.requirement("F-017", "F-126", "F-132")
+async def test_an_agent_sees_only_work_that_it_can_do(queue: Queue) -> None:
+    capabilities = ["code-execution", "web-search"]
+    spec = {"constraints": {"required_capabilities": capabilities}}
+    task_id = (await queue.submit(type="code", spec=spec)).id
+    await queue.register_agent(id="half", capabilities=["code-execution", "git"])
+    await queue.register_agent(id="more", capabilities=[*capabilities, "git"])
+    assert await queue.claim("half") == []
+    assert (await take(queue, "more")).id == task_id
+
+
+async def test_an_agent_that_names_its_models_gets_only_work_for_them(queue: Queue) -> None:
+    spec = {"constraints": {"model_preferences": ["claude-sonnet-4", "gpt-4o"]}}
+    task_id = (await queue.submit(type="code", spec=spec)).id
+    await queue.register_agent(id="small", models_available=["claude-haiku"])
+    await queue.register_agent(id="large", models_available=["claude-haiku", "gpt-4o"])
+    assert await queue.claim("small") == []
+    assert (await take(queue, "large")).id == task_id
+
+
+async def test_work_for_one_agent_goes_to_no_other(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code", target_agent_id="ada")).id
+    assert await queue.claim("bob") == []
+    assert (await take(queue, "ada")).id == task_id
+
+
+async def test_an_agent_takes_the_types_it_registered_or_asks_for(queue: Queue) -> None:
+    review = await queue.submit(type="review")
+    code = await queue.submit(type="code")
+    await queue.register_agent(id="coder", types=["code"])
+    assert (await take(queue, "coder")).id == code.id
+    assert await queue.claim("other", types=["test"]) == []
+    assert (await take(queue, "other", types=["review"])).id == review.id
+
+
+async def test_a_claim_stays_in_its_workspace(queue: Queue) -> None:
+    await queue.submit(type="code")
+    assert await queue.in_workspace("other").claim("worker") == []
+
+
+@pytest.mark.requirement("F-131")
+async def test_only_ready_work_is_handed_out(queue: Queue) -> None:
+    ids = await submit_dag(queue, {"running": [], "pending": ["running"]})
+    await queue.submit(type="code", id="retrying")
+    await queue.submit(type="code", id="dead", max_attempts=1)
+    await queue.submit(type="code", id="cancelled")
+    assert (await take(queue, "a")).id == ids["running"]
+    await queue.fail((await take(queue, "b")).token, "crash")
+    await queue.fail((await take(queue, "c")).token, "crash")
+    await queue.cancel("cancelled")
+    counts = {"running": 1, "pending": 1, "retrying": 1, "dead_lettered": 1, "cancelled": 1}
+    assert (await queue.status()).counts == counts
+    assert await queue.claim("d", 10) == []
+
+
+@pytest.mark.requirement("F-127")
+async def test_fifty_claimers_and_twenty_tasks_make_twenty_winners(queue: Queue, store_url: str) -> None:
+    ids = [made.id for made in await queue.submit_many([{"type": "code"}] * 20)]
+    async with await Queue.open(store_url) as other:
+        answers = await asyncio.gather(*((queue, other)[n % 2].claim(f"agent-{n}") for n in range(50)))
+        won = [assignment.id for answer in answers for assignment in answer]
+        while left := await other.claim(f"late-{len(won)}"):
+            won += [assignment.id for assignment in left]
+    assert sorted(won) == ids
+
+
+@pytest.mark.requirement("F-136")
+async def test_a_claim_takes_one_task(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code"}] * 3)
+    assert len(await queue.claim("worker")) == 1
+    assert (await queue.status()).counts == {"claimed": 1, "ready": 2}
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001, True])
+async def test_a_claim_of_no_sensible_number_is_refused(queue: Queue, count: int) -> None:
+    with pytest.raises(InputError):
+        await queue.claim("worker", count)
+
+
+async def test_the_answer_is_an_assignment_with_the_whole_task(queue: Queue, clock: MovedClock) -> None:
+    fields: dict[str, Any] = {
+        "title": "Fix it",
+        "payload": {"n": 1},
+        "spec": {"prompt": "Do it"},
+        "tags": ["a", "b"],
+        "idempotency_key": "k",
+        "created_by": "human:adam",
+        "timeout_sec": 600,
+    }
+    task_id = (await queue.submit(type="code", **fields)).id
+    clock.advance(60)
+    (assignment,) = await queue.claim("worker")
+    assert assignment.assignment_id == f"{task_id}.1"
+    assert assignment.ack_required_by == clock() + 60
+    assert assignment.heartbeat_interval_sec == 30
+    assert assignment.payload == {"n": 1}
+    assert assignment.task() == await queue.get(task_id)
+    await queue.start(assignment.token)
+    assert (await queue.get(task_id)).claim.execution_deadline == clock() + 600
+
+
+@pytest.mark.requirement("F-138")
+async def test_the_whole_task_names_its_dependencies_too(queue: Queue) -> None:
+    first = await queue.submit(type="code")
+    then = await queue.submit(type="code", dependencies=[first.id])
+    await finish(queue)
+    (assignment,) = await queue.claim("worker")
+    assert assignment.task() == await queue.get(then.id)
+    assert await queue.claim("other") == []
+
+
+# -- agents ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-139", "F-140", "F-141", "F-142", "F-144", "F-145", "F-148", "F-149", "F-264")
+async def test_an_agent_reads_as_it_registered(queue: Queue, clock: MovedClock) -> None:
+    capabilities = ["code-execution", "git", "testing", "typescript", "python"]
+    await queue.register_agent(
+        id="agent_coder_01",
+        type="coder",
+        capabilities=capabilities,
+        models_available=["claude-sonnet-4", "claude-haiku"],
+        max_concurrent_tasks=2,
+        budget_remaining_usd=45.00,
+    )
+    (agent,) = await queue.agents()
+    assert (agent.id, agent.type, agent.status) == ("agent_coder_01", "coder", "active")
+    assert sorted(agent.capabilities) == sorted(capabilities)
+    assert sorted(agent.models_available) == ["claude-haiku", "claude-sonnet-4"]
+    assert (agent.max_concurrent_tasks, agent.current_tasks, agent.idle) == (2, 0, True)
+    assert (agent.budget_remaining_usd, agent.poll_interval_sec) == (45.00, 5)
+    assert (agent.last_heartbeat, agent.heartbeat_interval_sec) == (clock(), 30)
+    await queue.submit(type="code")
+    token = (await take(queue, "agent_coder_01")).token
+    assert (await queue.agents())[0].current_tasks == 1
+    await queue.complete(token)
+    assert (await queue.agents())[0].current_tasks == 0
+
+
+@pytest.mark.requirement("F-143", "F-221", "F-222", "F-231")
+async def test_an_agent_holds_no_more_than_it_said(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code"}] * 4)
+    await queue.register_agent(id="two", max_concurrent_tasks=2)
+    first, second = await take(queue, "two"), await take(queue, "two")
+    answer = await queue.claim_answer("two")
+    assert (answer.assignments, answer.at_capacity) == ([], True)
+    assert len((await queue.tasks(status="running")).tasks) == 2
+    await queue.complete(first.token)
+    await queue.fail(second.token, "crash")
+    assert (await queue.agents())[0].current_tasks == 0
+    assert len(await queue.claim("two", 10)) == 2
+
+
+@pytest.mark.requirement("F-146", "F-220")
+@pytest.mark.parametrize("status", ["draining", "offline"])
+async def test_an_agent_that_leaves_gets_nothing_new(queue: Queue, status: str) -> None:
+    await queue.register_agent(id="worker", max_concurrent_tasks=2)
+    await queue.submit_many([{"type": "code"}] * 2)
+    token = (await take(queue)).token
+    await queue.set_agent_status("worker", status)
+    assert (await queue.agents())[0].status == status
+    with pytest.raises(AgentUnavailable):
+        await queue.claim("worker")
+    await queue.complete(token)
+    await queue.set_agent_status("worker", "active")
+    assert len(await queue.claim("worker")) == 1
+
+
+@pytest.mark.requirement("F-147", "F-150")
+async def test_a_beat_is_a_sign_of_life_of_its_agent(queue: Queue, clock: MovedClock) -> None:
+    await queue.register_agent(id="worker")
+    clock.advance(30)
+    await queue.agent_heartbeat("worker")
+    assert (await queue.agents())[0].last_heartbeat == clock()
+    await queue.submit(type="code")
+    (assignment,) = await queue.claim("worker", start=True)
+    clock.advance(30)
+    await queue.heartbeat(assignment.token)
+    assert (await queue.agents())[0].last_heartbeat == clock()
+    assert assignment.heartbeat_interval_sec == 30
+
+
+async def test_the_agents_own_claim_ttl_goes_before_the_workspaces(queue: Queue, clock: MovedClock) -> None:
+    await queue.register_agent(id="slow", claim_ttl_sec=120)
+    await queue.submit(type="code")
+    (assignment,) = await queue.claim("slow")
+    assert assignment.ack_required_by == clock() + 120
+
+
+async def test_an_unknown_agent_can_be_refused(queue: Queue) -> None:
+    await queue.set_setting("require_registration", True)
+    with pytest.raises(AgentUnknown):
+        await queue.claim("stranger")
+    await queue.register_agent(id="stranger")
+    assert await queue.claim("stranger") == []
+
+
+# -- in which order ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-020", "F-112", "F-135")
+async def test_the_lowest_number_goes_first_then_the_oldest(queue: Queue) -> None:
+    for name, priority in (("later", 50), ("background", 90), ("critical", 0), ("last", 50), ("high", 10)):
+        await queue.submit(type="code", id=name, priority=priority)
+    assert await claim_order(queue) == ["critical", "high", "later", "last", "background"]
+
+
+async def test_the_order_holds_across_lanes(queue: Queue) -> None:
+    for place in range(30):
+        await queue.submit(type=f"type-{place % 7}", id=str(place), priority=place)
+    assert await claim_order(queue) == [str(place) for place in range(30)]
+
+
+async def test_urgent_work_crowded_into_one_lane_is_not_passed_over(queue: Queue) -> None:
+    await queue.submit_many([{"type": f"ordinary-{n % 20}", "priority": 50} for n in range(200)])
+    await queue.submit_many([{"type": "urgent", "priority": 1}] * 60)
+    await queue.register_agent(id="all", max_concurrent_tasks=None)
+    assert {assignment.type for assignment in await queue.claim("all", 60)} == {"urgent"}
+
+
+@pytest.mark.requirement("F-021", "F-110", "F-113", "F-114", "F-123")
+async def test_effective_priority_improves_with_age_and_nothing_is_written(
+    queue: Queue, clock: MovedClock
+) -> None:
+    task_id = (await queue.submit(type="code")).id
+    seen = []
+    for minutes in (0, 10, 50):
+        clock.advance(60 * minutes)
+        task = await queue.get(task_id)
+        seen.append((task.effective_priority, task.priority_parts["age"], task.version))
+    assert seen == [(50, 0, 1), (49, 1, 1), (44, 6, 1)]
+
+
+@pytest.mark.requirement("F-111", "F-116")
+async def test_effective_priority_is_the_sum_of_its_parts(queue: Queue, clock: MovedClock) -> None:
+    await queue.use_profile("factory")
+    deadline = clock() + 1800
+    tasks = [
+        {"type": "code", "key": "head", "deadline": deadline},
+        {"type": "code", "key": "tail", "dependencies": ["head"]},
+    ]
+    head, _ = await queue.submit_dag({"tasks": tasks})
+    boosts = []
+    for minutes_left in (10, 5, 1):
+        clock.advance(deadline - 60 * minutes_left - clock())
+        task = await queue.get(head.id)
+        parts = task.priority_parts
+        total = parts["base"] - parts["age"] - parts["deadline"] - parts["dependency"]
+        assert task.effective_priority == pytest.approx(total)
+        assert parts["dependency"] > 0
+        boosts.append(parts["deadline"])
+    per_minute = [(boosts[1] - boosts[0]) / 5, (boosts[2] - boosts[1]) / 4]
+    assert 0 < boosts[0]
+    assert 0 < per_minute[0] < per_minute[1]
+
+
+@pytest.mark.parametrize(
+    ("priority", "tier"),
+    [
+        pytest.param(0, "critical", marks=pytest.mark.requirement("F-118")),
+        pytest.param(9, "critical", marks=pytest.mark.requirement("F-118")),
+        pytest.param(10, "high", marks=pytest.mark.requirement("F-119")),
+        pytest.param(29, "high", marks=pytest.mark.requirement("F-119")),
+        pytest.param(30, "normal", marks=pytest.mark.requirement("F-120")),
+        pytest.param(59, "normal", marks=pytest.mark.requirement("F-120")),
+        pytest.param(60, "low", marks=pytest.mark.requirement("F-121")),
+        pytest.param(79, "low", marks=pytest.mark.requirement("F-121")),
+        pytest.param(80, "background", marks=pytest.mark.requirement("F-122")),
+        pytest.param(100, "background", marks=pytest.mark.requirement("F-122")),
+    ],
+)
+async def test_a_priority_belongs_to_a_tier(queue: Queue, priority: int, tier: str) -> None:
+    task = await queue.get((await queue.submit(type="code", priority=priority)).id)
+    assert (task.priority_tier, task.effective_priority) == (tier, priority)
+
+
+@pytest.mark.requirement("F-124")
+async def test_background_work_becomes_normal_after_five_hours(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code", priority=90)).id
+    clock.advance(300 * 60)
+    assert (await queue.get(task_id)).effective_priority == 60.0
+    clock.advance(10 * 60)
+    task = await queue.get(task_id)
+    assert (task.effective_priority, task.priority_tier) == (59.0, "normal")
+
+
+@pytest.mark.requirement("F-112", "F-123")
+async def test_old_work_overtakes_what_was_more_urgent_when_it_came(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code", id="old", priority=60)
+    clock.advance(99 * 60)
+    await queue.submit(type="code", id="before", priority=50)
+    clock.advance(2 * 60)
+    await queue.submit(type="code", id="after", priority=50)
+    await queue.submit(type="review", id="elsewhere", priority=50)
+    assert await claim_order(queue) == ["before", "old", "after", "elsewhere"]
+
+
+@pytest.mark.requirement("F-125")
+async def test_background_work_is_reached_although_normal_work_never_ends(
+    queue: Queue, clock: MovedClock
+) -> None:
+    background = (await queue.submit(type="code", priority=90)).id
+    rounds = 0
+    while (await queue.get(background)).status == "ready":
+        rounds += 1
+        clock.advance(20 * 60)
+        await queue.submit_many([{"type": "code", "priority": 50}] * 2)
+        await finish(queue)
+    assert rounds == 41  # 40 points at 2 points a round: the first round in which it is ahead of all
+
+
+@pytest.mark.requirement("F-117")
+async def test_the_head_of_the_longer_chain_goes_first(queue: Queue) -> None:
+    await submit_dag(queue, {"short": [], "s1": ["short"]})
+    ids = await submit_dag(queue, {"long": [], "l1": ["long"], "l2": ["l1"], "l3": ["l2"]})
+    assert (await take(queue)).id == ids["long"]
+
+
+async def test_work_near_its_deadline_goes_before_all_other(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code", id="due", priority=90, deadline=clock() + 3600)
+    await queue.submit(type="code", id="critical", priority=0)
+    await pass_time(queue, clock, 3600 - 121)
+    (first,) = await queue.claim("early")
+    assert first.task().external_id == "critical"
+    await queue.release(first.token)
+    await pass_time(queue, clock, 1)
+    assert await claim_order(queue) == ["due", "critical"]
+
+
+# -- waiting for work --------------------------------------------------------------------------------------------
+
+
+async def waiting_claim(queue: Queue, agent: str = "worker", **options: Any) -> asyncio.Task[list[Any]]:
+    """A claim that has looked, found nothing and waits."""
+    claim = asyncio.create_task(queue.claim(agent, wait=20, **options))
+    waiters = queue._shared.parking._waiters
+    before = len(waiters)
+    while len(waiters) == before and not claim.done():
+        await asyncio.sleep(0)
+    return claim
+
+
+@pytest.mark.requirement("F-159", "F-160", "F-162", "F-165", "F-223")
+async def test_a_waiting_claim_is_answered_when_work_comes_from_elsewhere(
+    queue: Queue, store_url: str, clock: MovedClock
+) -> None:
+    async with await Queue.open(store_url, clock=clock) as other:
+        claim = await waiting_claim(queue)
+        submitted = await other.submit(type="code")
+        (assignment,) = await claim
+        assert assignment.id == submitted.id
+
+
+@pytest.mark.requirement("F-159", "F-163", "F-164", "F-223")
+async def test_an_agent_that_only_polls_finds_the_work_too(
+    queue: Queue, store_url: str, clock: MovedClock
+) -> None:
+    await queue.set_setting("wakeup", "poll")
+    await queue.set_setting("poll_interval_sec", 0.05)
+    async with await Queue.open(store_url, clock=clock) as other:
+        claim = asyncio.create_task(queue.claim("worker", wait=20))
+        submitted = await other.submit(type="code")
+        (assignment,) = await claim
+        assert assignment.id == submitted.id
+        assert not queue._shared.parking._waiters
+
+
+async def test_a_waiting_claim_is_answered_by_whatever_makes_work_ready(
+    queue: Queue, clock: MovedClock
+) -> None:
+    ids = await submit_dag(queue, {"first": [], "then": ["first"]})
+    running = await take(queue, "other")
+    claim = await waiting_claim(queue)
+    await queue.complete(running.token)
+    (assignment,) = await claim
+    assert assignment.id == ids["then"]
+    await queue.start(assignment.token)
+    await queue.fail(assignment.token, "crash")
+    claim = await waiting_claim(queue)
+    await pass_time(queue, clock, 15)
+    assert [again.id for again in await claim] == [ids["then"]]
+
+
+async def test_news_is_passed_on_until_it_reaches_an_agent_that_can_take_it(queue: Queue) -> None:
+    await queue.register_agent(id="able", capabilities=["git"])
+    unable = [await waiting_claim(queue, f"unable-{n}") for n in range(3)]
+    able = await waiting_claim(queue, "able")
+    spec = {"constraints": {"required_capabilities": ["git"]}}
+    submitted = await queue.submit(type="code", spec=spec)
+    (assignment,) = await able
+    assert assignment.id == submitted.id
+    for claim in unable:
+        claim.cancel()
+    await asyncio.gather(*unable, return_exceptions=True)
+
+
+async def test_one_batch_answers_all_who_wait(queue: Queue) -> None:
+    claims = [await waiting_claim(queue, f"agent-{n}") for n in range(5)]
+    submitted = await queue.submit_many([{"type": "code"}] * 5)
+    answers = await asyncio.gather(*claims)
+    assert sorted(assignment.id for answer in answers for assignment in answer) == [
+        made.id for made in submitted
+    ]
+
+
+async def test_a_wait_that_ends_without_work_says_so(queue: Queue) -> None:
+    assert await queue.claim("worker", wait=0.01) == []
+    with pytest.raises(InputError):
+        await queue.claim("worker", wait=26)
+
+
+async def test_a_paused_queue_says_so_and_wakes_who_waits_when_it_goes_on(queue: Queue) -> None:
+    await queue.submit(type="code")
+    await queue.pause()
+    answer = await queue.claim_answer("worker")
+    assert (answer.assignments, answer.closed) == ([], ("*",))
+    claim = await waiting_claim(queue)
+    await queue.resume()
+    assert len(await claim) == 1

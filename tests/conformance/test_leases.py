@@ -1,0 +1,275 @@
+"""How long a claim holds, and what becomes of a task whose agent says nothing more."""
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import LeaseLost
+from shiftwork.queue.read import Event
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import events_named, finish, states, take
+
+PATIENCE = {"standard": 90, "factory": 90, "coscientist": 90, "aegis": 75, "loki": 3600, "redis": 300}
+"""Seconds of silence after which each document takes a started task away."""
+
+
+async def events_of(queue: Queue, task_id: str, name: str) -> list[Event]:
+    return [event for event in await queue.history(task_id) if name in event.names]
+
+
+@pytest.mark.requirement("F-153", "F-154", "F-155", "F-157", "F-158")
+async def test_ninety_seconds_of_silence_are_a_failed_attempt(factory: Queue, clock: MovedClock) -> None:
+    task_id = (await factory.submit(type="code")).id
+    await take(factory)
+    await pass_time(factory, clock, 89)
+    assert (await factory.get(task_id)).status == "running"
+    await pass_time(factory, clock, 1)
+    task = await factory.get(task_id)
+    assert (task.status, task.attempts, task.failure_reason) == ("retrying", 1, "heartbeat_timeout")
+    assert (await states(factory, task_id))[-3:] == ["running", "failed", "retrying"]
+
+
+@pytest.mark.requirement("F-150", "F-151", "F-152", "R-020")
+async def test_a_beat_keeps_the_task_and_may_carry_progress(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code")).id
+    assignment = await take(queue)
+    assert assignment.heartbeat_interval_sec == 30
+    for progress in ({"pct": 40}, None, None):
+        await pass_time(queue, clock, 60)
+        assert (await queue.heartbeat(assignment.token, progress)).action == "continue"
+    task = await queue.get(task_id)
+    assert (task.status, task.claim.heartbeat_at, task.progress) == ("running", clock(), {"pct": 40})
+
+
+@pytest.mark.parametrize("profile", PATIENCE)
+async def test_silence_costs_an_attempt_where_the_document_says_so(
+    queue: Queue, clock: MovedClock, profile: str
+) -> None:
+    await queue.use_profile(profile)
+    task_id = (await queue.submit(type="code", idempotency_key="k")).id
+    await take(queue)
+    await pass_time(queue, clock, PATIENCE[profile] - 1)
+    assert (await queue.get(task_id)).status == "running"
+    await pass_time(queue, clock, 1)
+    task = await queue.get(task_id)
+    assert task.claim.agent_id is None
+    assert task.attempts == (0 if profile in {"loki", "redis"} else 1)
+
+
+@pytest.mark.parametrize("profile", PATIENCE)
+async def test_a_runtime_known_to_be_gone_costs_nothing(queue: Queue, profile: str) -> None:
+    await queue.use_profile(profile)
+    task_id = (await queue.submit(type="code", idempotency_key="k")).id
+    await take(queue, runtime_id="host-1")
+    assert [outcome.status for outcome in await queue.runtime_gone("host-1")] == ["ready"]
+    assert (await queue.get(task_id)).attempts == 0
+
+
+@pytest.mark.parametrize("start", [False, True])
+async def test_a_released_task_is_ready_again_and_has_lost_nothing(queue: Queue, start: bool) -> None:  # noqa: FBT001
+    task_id = (await queue.submit(type="code")).id
+    (assignment,) = await queue.claim("worker", start=start)
+    assert (await queue.release(assignment.token, "deploy")).status == "ready"
+    task = await queue.get(task_id)
+    assert (task.attempts, task.failure_history, task.claim.agent_id) == (0, [], None)
+    assert (await take(queue, "other")).id == task_id
+
+
+async def test_a_runtime_that_goes_again_and_again_costs_attempts_at_last(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code")).id
+    attempts = []
+    for _ in range(4):
+        await take(queue, runtime_id="host-1")
+        await queue.runtime_gone("host-1")
+        attempts.append((await queue.get(task_id)).attempts)
+        await pass_time(queue, clock, 15)
+    assert attempts == [0, 0, 0, 1]
+
+
+@pytest.mark.requirement("R-018", "R-019", "R-021", "R-024", "R-025", "R-052", "R-059")
+async def test_redis_reclaims_what_was_not_acknowledged_for_five_minutes(streams: Queue, clock: MovedClock) -> None:
+    task_id = (await streams.submit(type="tool", idempotency_key="k")).id
+    lost = await take(streams, "consumer-1")
+    await pass_time(streams, clock, 299)
+    await streams.heartbeat(lost.token)
+    assert not await streams.claim("consumer-2")
+    await pass_time(streams, clock, 1)
+    assert (await states(streams, task_id))[-2:] == ["running", "ready"]
+    assert await events_of(streams, task_id, "task.reclaimed") == []
+    fresh = await take(streams, "consumer-2")
+    (expired,) = await events_of(streams, task_id, "task.lease_expired")
+    (reclaimed,) = await events_of(streams, task_id, "task.reclaimed")
+    assert expired.seq < reclaimed.seq
+    assert reclaimed.data == {
+        "original_consumer": "consumer-1",
+        "new_consumer": "consumer-2",
+        "message_id": fresh.token,
+    }
+    with pytest.raises(LeaseLost):
+        await streams.complete(lost.token)
+    assert (await streams.complete(fresh.token)).status == "completed"
+    assert await events_named(streams, "task.completed") == [task_id]
+
+
+async def test_a_task_that_loses_every_holder_is_counted_at_last(streams: Queue, clock: MovedClock) -> None:
+    task_id = (await streams.submit(type="tool", idempotency_key="k")).id
+    attempts = []
+    for _ in range(5):
+        await take(streams)
+        await pass_time(streams, clock, 300)
+        attempts.append((await streams.get(task_id)).attempts)
+    assert attempts == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.requirement("L-044", "L-045")
+async def test_lokis_claim_expires_with_the_tasks_timeout(loki: Queue, clock: MovedClock) -> None:
+    task_id = (await loki.submit(type="eng-backend", timeout_sec=600)).id
+    await take(loki, "a")
+    await pass_time(loki, clock, 599)
+    assert not await loki.claim("b")
+    await pass_time(loki, clock, 1)
+    assert (await take(loki, "b")).id == task_id
+    assert (await loki.get(task_id)).attempts == 0
+
+
+@pytest.mark.requirement("F-080", "F-149")
+async def test_a_claim_that_is_not_started_in_a_minute_has_failed(factory: Queue, clock: MovedClock) -> None:
+    task_id = (await factory.submit(type="code")).id
+    await factory.claim("worker")
+    await pass_time(factory, clock, 59)
+    assert (await factory.get(task_id)).status == "claimed"
+    await pass_time(factory, clock, 1)
+    task = await factory.get(task_id)
+    assert (task.status, task.attempts, task.failure_reason) == ("retrying", 1, "claim_expired")
+
+
+@pytest.mark.requirement("C-014", "C-031", "C-060", "C-081", "C-221", "C-242")
+async def test_an_assignment_not_acknowledged_in_five_seconds_is_withdrawn_without_cost(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    task_id = (await coscientist.submit(type="Ranking")).id
+    (assignment,) = await coscientist.claim("slow")
+    assert assignment.ack_required_by == clock() + 5
+    await pass_time(coscientist, clock, 4.5)
+    assert (await coscientist.get(task_id)).status == "claimed"
+    await pass_time(coscientist, clock, 0.5)
+    assert (await states(coscientist, task_id))[-3:] == ["claimed", "failed", "ready"]
+    task = await coscientist.get(task_id)
+    assert (task.attempts, task.failure_reason) == (0, "claim_expired")
+    assert (await take(coscientist, "quick")).id == task_id
+    with pytest.raises(LeaseLost):
+        await coscientist.start(assignment.token)
+
+
+@pytest.mark.requirement("C-045", "C-174", "C-222")
+async def test_the_co_scientist_allows_a_fifth_more_than_the_timeout_of_the_type(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    await coscientist.set_setting("timeout_sec", 100, type="Generation")
+    task_id = (await coscientist.submit(type="Generation")).id
+    assignment = await take(coscientist)
+    assert assignment.execution_deadline == clock() + 120
+    for step in (60, 59):
+        await pass_time(coscientist, clock, step)
+        assert (await coscientist.heartbeat(assignment.token)).action == "continue"
+    await pass_time(coscientist, clock, 1)
+    task = await coscientist.get(task_id)
+    assert (task.status, task.failure_reason) == ("retrying", "timeout")
+
+
+async def test_a_tasks_own_timeout_ends_it_however_lively_its_agent(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code", timeout_sec=300)).id
+    assignment = await take(queue)
+    for _ in range(5):
+        await pass_time(queue, clock, 60)
+        await queue.heartbeat(assignment.token)
+    (failure,) = (await queue.get(task_id)).failure_history
+    assert (failure.reason, failure.error) == ("timeout", "Timeout after 300s")
+
+
+@pytest.mark.requirement(
+    "C-028", "C-095", "C-096", "C-139", "C-178", "C-181", "C-182", "C-183", "C-155", "C-187"
+)  # fmt: skip
+async def test_the_work_of_a_silent_worker_goes_back_at_once_and_names_it(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    task_id = (await coscientist.submit(type="Ranking")).id
+    await take(coscientist, "silent")
+    await pass_time(coscientist, clock, 90)
+    task = await coscientist.get(task_id)
+    assert (task.status, task.attempts) == ("ready", 1)
+    assert "silent" in (task.failure_history[0].note or "")
+    assert task.failure_history[0].agent == "silent"
+    assert (await take(coscientist, "other")).id == task_id
+
+
+@pytest.mark.requirement("C-184")
+async def test_the_work_of_a_lost_worker_goes_to_the_front_of_its_own_level(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    async def submit(priority: float, n: int) -> str:
+        return (await coscientist.submit(type="Ranking", priority=priority, payload={"n": n})).id
+
+    first = await submit(50, 1)
+    clock.advance(1)
+    lost = await submit(50, 2)
+    high = await submit(20, 3)
+    await coscientist.register_agent(id="silent", max_concurrent_tasks=3)
+    tokens = {a.id: a.token for a in await coscientist.claim("silent", 3, start=True)}
+    await coscientist.release_many([tokens[first], tokens[high]])
+    await pass_time(coscientist, clock, 90)
+    assert [await finish(coscientist, "other") for _ in range(3)] == [high, lost, first]
+
+
+@pytest.mark.requirement("C-111")
+async def test_at_most_once_work_is_never_started_twice(coscientist: Queue, clock: MovedClock) -> None:
+    task_id = (await coscientist.submit(type="Ranking", delivery="at_most_once")).id
+    await take(coscientist, "silent")
+    await pass_time(coscientist, clock, 90)
+    task = await coscientist.get(task_id)
+    assert (task.status, task.failure_reason) == ("dead_lettered", "delivery_unknown")
+    assert not await coscientist.claim("other")
+
+
+async def test_at_most_once_work_that_was_not_started_goes_to_another(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code", delivery="at_most_once")).id
+    await queue.claim("silent")
+    await pass_time(queue, clock, 60)
+    await pass_time(queue, clock, 15)
+    assert (await take(queue, "other")).id == task_id
+
+
+async def test_a_worker_that_comes_back_is_told_that_it_lost_the_task(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    zombie = await take(queue, "zombie")
+    await pass_time(queue, clock, 90)
+    await pass_time(queue, clock, 15)
+    fresh = await take(queue, "fresh")
+    for write in (queue.complete, queue.fail, queue.release, queue.start):
+        with pytest.raises(LeaseLost):
+            await write(zombie.token)
+    assert (await queue.heartbeat(zombie.token)).action == "lost"
+    assert queue.engine.counters["lease_lost"] == 5
+    assert (await queue.complete(fresh.token)).status == "completed"
+
+
+async def test_a_beat_of_a_zombie_does_not_touch_the_task(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code")).id
+    zombie = await take(queue, "zombie")
+    await queue.runtime_gone("zombie")
+    await take(queue, "fresh")
+    version = (await queue.get(task_id)).version
+    await queue.heartbeat(zombie.token)
+    assert (await queue.get(task_id)).version == version
+
+
+async def test_one_beat_of_the_runtime_keeps_all_that_it_holds(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit_many([{"type": "code"}] * 3)
+    await queue.register_agent(id="worker", max_concurrent_tasks=3)
+    held = await queue.claim("worker", 3, start=True, runtime_id="host-1")
+    for _ in range(3):
+        await pass_time(queue, clock, 60)
+        answer = await queue.beat_runtime("host-1", [assignment.token for assignment in held])
+        assert (answer.cancel, answer.lost) == ({}, [])
+    await queue.cancel(held[0].id, "obsolete")
+    answer = await queue.beat_runtime("host-1", [assignment.token for assignment in held])
+    assert answer.cancel == {held[0].token: "obsolete"}

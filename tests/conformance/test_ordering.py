@@ -1,0 +1,165 @@
+"""Who goes first: levels, priorities, age, deadlines, and what a retry does to a task's place."""
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import finish, ids_in_order, take, viewed
+
+HIGH, MEDIUM, LOW = 20, 50, 70
+
+
+async def submit(queue: Queue, priority: float = MEDIUM, type_: str = "Ranking", **fields: object) -> str:
+    """A task unlike all others, so that none is a duplicate."""
+    number = len((await queue.tasks(limit=1000)).tasks)
+    made = await queue.submit({"type": type_, "priority": priority, "payload": {"n": number}, **fields})
+    return made.id
+
+
+@pytest.mark.requirement("C-018", "C-022", "C-078", "C-148", "C-149", "C-250")
+async def test_the_co_scientists_levels_go_strictly_one_after_the_other(coscientist: Queue) -> None:
+    low, medium, high = [await submit(coscientist, priority) for priority in (LOW, MEDIUM, HIGH)]
+    later = await submit(coscientist, HIGH)
+    assert await ids_in_order(coscientist) == [high, later, medium, low]
+
+
+@pytest.mark.requirement("C-019", "C-023", "C-234", "C-236", "C-254")
+async def test_inside_a_level_the_older_goes_first(coscientist: Queue, clock: MovedClock) -> None:
+    submitted = []
+    for _ in range(5):
+        submitted.append(await submit(coscientist))
+        clock.advance(1)
+    assert await ids_in_order(coscientist) == submitted
+
+
+@pytest.mark.requirement("C-235")
+async def test_the_id_breaks_a_tie(coscientist: Queue) -> None:
+    submitted = [await submit(coscientist) for _ in range(5)]
+    assert await ids_in_order(coscientist) == sorted(submitted)
+
+
+@pytest.mark.requirement("C-021")
+async def test_a_type_can_have_a_boost_of_its_own(coscientist: Queue) -> None:
+    await coscientist.set_setting("type_boost", 10, type="Reflection")
+    plain = await submit(coscientist, type_="Ranking")
+    boosted = await submit(coscientist, type_="Reflection")
+    assert await ids_in_order(coscientist) == [boosted, plain]
+
+
+@pytest.mark.requirement("C-020", "C-083")
+async def test_a_retry_can_cost_or_gain_priority(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.set_setting("retry.priority_delta", -30)
+    failed = await submit(coscientist)
+    await coscientist.fail((await take(coscientist)).token, "network")
+    waiting = await submit(coscientist)
+    await pass_time(coscientist, clock, 8)
+    assert (await coscientist.get(failed)).priority == HIGH
+    assert await ids_in_order(coscientist) == [failed, waiting]
+
+
+async def test_a_retry_keeps_its_place(queue: Queue, clock: MovedClock) -> None:
+    failed = (await queue.submit(type="code")).id
+    await queue.fail((await take(queue)).token, "crash")
+    clock.advance(1)
+    later = (await queue.submit(type="code")).id
+    await pass_time(queue, clock, 15)
+    assert await ids_in_order(queue) == [failed, later]
+
+
+async def test_a_stream_can_only_append_so_a_retry_goes_to_the_end(streams: Queue, clock: MovedClock) -> None:
+    failed = await submit(streams, idempotency_key="a")
+    await streams.fail((await take(streams)).token, "crash")
+    later = await submit(streams, idempotency_key="b")
+    await pass_time(streams, clock, 60)
+    assert await ids_in_order(streams) == [later, failed]
+
+
+@pytest.mark.requirement("C-024", "C-225", "C-226")
+async def test_a_low_task_becomes_medium_after_ten_minutes_and_high_after_twenty(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    task_id = await submit(coscientist, LOW)
+    levels = []
+    for step in (599, 1, 599, 1):
+        await pass_time(coscientist, clock, step)
+        levels.append((await viewed(coscientist, "coscientist", task_id))["priority"])
+    assert levels == ["Low", "Medium", "Medium", "High"]
+
+
+@pytest.mark.requirement("C-024")
+async def test_an_escalated_task_passes_younger_ones_of_its_new_level(coscientist: Queue, clock: MovedClock) -> None:
+    low = await submit(coscientist, LOW)
+    await pass_time(coscientist, clock, 600)
+    medium = await submit(coscientist, MEDIUM)
+    high = await submit(coscientist, HIGH)
+    assert await ids_in_order(coscientist) == [high, low, medium]
+
+
+@pytest.mark.requirement("C-227", "C-228")
+async def test_the_score_improves_by_a_tenth_per_minute_after_five_minutes(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    task_id = await submit(coscientist, MEDIUM)
+    parts = []
+    for step in (299, 1, 60, 60):
+        clock.advance(step)
+        parts.append((await coscientist.get(task_id)).priority_parts["percentage"])
+    assert [abs(part) for part in parts] == [0, 0, 5, 10]
+    assert (await coscientist.get(task_id)).effective_priority == MEDIUM - 10
+
+
+@pytest.mark.requirement("C-131")
+async def test_after_an_hour_a_starved_task_is_first_of_the_high_ones(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.set_setting("escalation", [])
+    starved = await submit(coscientist, LOW)
+    await pass_time(coscientist, clock, 3599)
+    high = await submit(coscientist, HIGH)
+    assert (await coscientist.explain(starved)).position == 1
+    await pass_time(coscientist, clock, 1)
+    assert await ids_in_order(coscientist) == [starved, high]
+
+
+@pytest.mark.requirement("C-229")
+async def test_two_minutes_before_its_deadline_a_task_is_urgent(coscientist: Queue, clock: MovedClock) -> None:
+    urgent = await submit(coscientist, LOW, deadline=clock() + 300)
+    high = await submit(coscientist, HIGH)
+    await pass_time(coscientist, clock, 179)
+    assert (await coscientist.explain(high)).position == 0
+    await pass_time(coscientist, clock, 2)
+    assert await ids_in_order(coscientist) == [urgent, high]
+
+
+@pytest.mark.requirement("L-005", "L-041", "L-145", "L-150")
+async def test_lokis_priorities_go_from_ten_down(loki: Queue) -> None:
+    by_priority = {p: await submit(loki, (10 - p) * 10, "eng-backend") for p in (3, 9, 1, 10, 5)}
+    assert await ids_in_order(loki) == [by_priority[p] for p in (10, 9, 5, 3, 1)]
+
+
+async def test_lokis_priorities_do_not_age(loki: Queue, clock: MovedClock) -> None:
+    old = await submit(loki, 50, "eng-backend")
+    await pass_time(loki, clock, 86_400)
+    new = await submit(loki, 40, "eng-backend")
+    assert await ids_in_order(loki) == [new, old]
+
+
+@pytest.mark.parametrize("profile", ["redis", "aegis"])
+async def test_streams_and_daemons_know_no_priority(queue: Queue, profile: str, clock: MovedClock) -> None:
+    await queue.use_profile(profile)
+    submitted = []
+    for number, priority in enumerate((90, 10, 50)):
+        submitted.append(await submit(queue, priority, idempotency_key=str(number)))
+        clock.advance(1)
+    assert await ids_in_order(queue) == submitted
+
+
+async def test_the_order_holds_across_lanes(queue: Queue, clock: MovedClock) -> None:
+    expected = []
+    for priority, type_ in ((10, "a"), (20, "b"), (30, "a"), (40, "c"), (50, "b")):
+        expected.append(await submit(queue, priority, type_))
+    assert await ids_in_order(queue) == expected
+
+
+async def test_a_changed_priority_changes_the_place(queue: Queue) -> None:
+    first, second = await submit(queue), await submit(queue)
+    await queue.update(second, {"priority": 10})
+    assert [await finish(queue), await finish(queue)] == [second, first]

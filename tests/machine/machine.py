@@ -1,0 +1,676 @@
+"""The rules: each makes one call on the queue, says what the model expects of it, and lets both be compared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from shiftwork import Queue
+from shiftwork.core import ids
+from shiftwork.core.errors import CircularDependency, IdInUse, LeaseLost, NotFound, ShiftworkError, WrongState
+from shiftwork.core.task import Submitted
+from shiftwork.testing import MovedClock, pass_time
+from tests.machine import tables
+from tests.machine.model import (
+    FINAL,
+    HELD,
+    LENIENT,
+    NEW_ROWS,
+    PLAIN,
+    SETTLED,
+    WAITING,
+    Agent,
+    Lineage,
+    Model,
+    Rules,
+)
+
+T = TypeVar("T")
+Opener = Callable[[MovedClock], Awaitable[Queue]]
+
+OWN_UUID = "0193d5a0-0000-7000-8000-000000000001"
+NAMES = ("build", "ship", OWN_UUID)
+AGENTS = (
+    Agent("ada", frozenset({"gpu"}), None, 3, None, "laptop"),
+    Agent("bob", frozenset(), None, 1, 2.0, "laptop"),
+    Agent("cid", frozenset({"gpu"}), frozenset({"docs"}), 2, 1.0, "cid"),
+)
+REASONS = ("crash", "rate_limit", "invalid_input", "auth_failure", "odd")
+COST = 0.4
+
+index = st.integers(0, 50)
+wordless = st.none()
+
+
+class Ref(NamedTuple):
+    """A dependency as a submitter writes it: the n-th task there is, by some form of its id, or a name."""
+
+    kind: str
+    number: int
+    form: str
+
+
+class Spec(NamedTuple):
+    """A task to be submitted."""
+
+    type: str
+    capability: str | None
+    target: str | None
+    cost: float
+    key: str | None
+    name: str | None
+    after: tuple[Ref, ...]
+
+
+refs = st.builds(
+    Ref, st.sampled_from(["known", "name", "sibling"]), index, st.sampled_from(["shown", "uuid", "name"])
+)
+specs = st.builds(
+    Spec,
+    st.sampled_from(["code", "docs"]),
+    st.sampled_from([None, None, "gpu"]),
+    st.sampled_from([None, None, None, "ada"]),
+    st.sampled_from([0.0, 0.0, COST, 1.5]),
+    st.sampled_from([None, None, "monday", "tuesday"]),
+    st.sampled_from([None, None, *NAMES]),
+    st.lists(refs, max_size=2).map(tuple),
+)
+spending = st.sampled_from([None, {"cost_usd": 0.25, "tokens_in": 3}])
+
+
+class Token(NamedTuple):
+    text: str
+    label: str
+    accepted: bool = False
+
+
+class Machine(RuleBasedStateMachine):
+    """Random verbs, time steps and stale fences against the model, on a queue of its own."""
+
+    def __init__(self, opener: Opener) -> None:
+        super().__init__()
+        self.clock = MovedClock()
+        self.runner = asyncio.Runner()
+        self.queue = self.wait(opener(self.clock))
+        self.model = Model(PLAIN)
+        self.tokens: list[Token] = []
+        self.archived_names: dict[str, str] = {}
+        self.seen: tables.Tables | None = None
+
+    def wait(self, call: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await call
+
+        return self.runner.run(run())
+
+    def teardown(self) -> None:
+        self.wait(self.queue.close())
+        self.runner.close()
+
+    @initialize(rules=st.sampled_from([PLAIN, NEW_ROWS, LENIENT]))
+    def set_up(self, rules: Rules) -> None:
+        self.model = Model(rules)
+        self.model.agents = {agent.id: agent for agent in AGENTS}
+        self.wait(self._set_up(rules))
+
+    async def _set_up(self, rules: Rules) -> None:
+        for key, value in rules.settings().items():
+            await self.queue.set_setting(key, value)
+        for agent in AGENTS:
+            await self.queue.register_agent(
+                id=agent.id,
+                capabilities=sorted(agent.capabilities),
+                types=None if agent.types is None else sorted(agent.types),
+                max_concurrent_tasks=agent.slots,
+                budget_remaining_usd=agent.budget,
+            )
+
+    # -- what is expected ------------------------------------------------------------------------------------------
+
+    def refused(self, error: type[ShiftworkError], call: Coroutine[Any, Any, Any]) -> None:
+        """The call must be refused with this error and change nothing."""
+        before = self.wait(tables.look(self.queue))
+        try:
+            answer = self.wait(call)
+        except error:
+            assert self.wait(tables.look(self.queue)).state() == before.state(), "a refused call changed something"
+        else:
+            raise AssertionError(f"expected {error.__name__}, got {answer!r}")
+
+    @property
+    def now(self) -> float:
+        return self.clock()
+
+    def pick(self, states: set[str], number: int) -> Lineage:
+        found = self.model.in_state(states)
+        return found[number % len(found)]
+
+    def newest_id(self, task: Lineage) -> str:
+        assert self.seen is not None
+        return ids.show_task(self.seen.newest(uuid_of(task.label))["id"])
+
+    def has(self, states: set[str]) -> bool:
+        return bool(self.model.in_state(states))
+
+    # -- submitting ------------------------------------------------------------------------------------------------
+
+    def resolve(self, ref: Ref, siblings: Sequence[tuple[str, str]] = ()) -> tuple[str, str]:
+        """What to write for a reference, and the label that it means; a sibling is written by its local key."""
+        known = [*self.model.all, *self.model.archived, *sorted(self.model.gone)]
+        if ref.kind == "sibling" and siblings:
+            return siblings[ref.number % len(siblings)]
+        if ref.kind == "name" or not known:
+            return self.resolve_name(NAMES[ref.number % len(NAMES)])
+        label = known[ref.number % len(known)]
+        names = [name for name, known_as in self.model.names.items() if known_as == label]
+        if ref.form == "name" and names:
+            return names[0], label
+        return (uuid_of(label) if ref.form == "uuid" else label), label
+
+    def resolve_name(self, name: str) -> tuple[str, str]:
+        if name == OWN_UUID:
+            return name, ids.show_task(name)
+        return name, self.model.names.get(name) or self.archived_names.get(name) or f"?{name}"
+
+    @rule(batch=st.lists(specs, min_size=1, max_size=3), how=st.sampled_from(["many", "dag", "join"]), at=index)
+    def submit(self, batch: list[Spec], how: str, at: int) -> None:
+        plan = Plan(self, batch)
+        call = self.queue.submit_many(plan.written)
+        dags = self.dags()
+        if how == "dag":
+            call.close()
+            call = self.queue.submit_dag({"tasks": plan.written})
+        elif how == "join" and dags:
+            call.close()
+            call = self.queue.add_to_dag(dags[at % len(dags)], plan.written)
+        if error := plan.refusal():
+            self.refused(error, call)
+        else:
+            plan.done(self.wait(call))
+
+    @rule(spec=specs)
+    def submit_lone(self, spec: Spec) -> None:
+        plan = Plan(self, [spec])
+        call = self.queue.submit(plan.written[0])
+        if error := plan.refusal():
+            self.refused(error, call)
+        else:
+            plan.done([self.wait(call)])
+
+    def dags(self) -> list[str]:
+        rows = self.seen.tasks.values() if self.seen else []
+        return sorted({ids.show_dag(row["dag_id"]) for row in rows})
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    def fits(self, task: Lineage, agent: Agent, money: float | None) -> bool:
+        return (
+            task.status == "ready"
+            and (agent.types is None or task.type in agent.types)
+            and (task.capability is None or task.capability in agent.capabilities)
+            and task.target in {None, agent.id}
+            and not self.model.paused & {"*", task.type}
+            and (money is None or task.cost == 0 or task.cost <= money)
+        )
+
+    @rule(agent=st.sampled_from(AGENTS), count=st.integers(1, 4), start=st.booleans())
+    def claim(self, agent: Agent, count: int, start: bool) -> None:  # noqa: FBT001  # drawn
+        assert self.seen is not None
+        row = self.seen.agents[agent.id]
+        money = None if row["budget"] is None else (row["budget"] - row["spent"] - row["reserved"]) / 1e6
+        held = sum(1 for task in self.model.in_state(HELD) if task.agent == agent.id)
+        runtime = None if agent.runtime == agent.id else agent.runtime
+        got = self.wait(self.queue.claim(agent.id, count, start=start, runtime_id=runtime))
+        for assignment in got:
+            task = self.model.all[assignment.task().root_task_id]
+            assert self.fits(task, agent, money), f"{agent} may not take {task}"
+            money = None if money is None else round(money - task.cost, 6)
+            self.model.claim(task, agent, assignment.token, self.now, start=start)
+            self.tokens.append(Token(assignment.token, task.label))
+        assert len(got) <= min(count, agent.slots - held)
+        if len(got) < min(count, agent.slots - held):
+            left = [task for task in self.model.all.values() if self.fits(task, agent, money)]
+            assert not left, f"{agent.id} was not given {left[0]}"
+
+    @rule(agent=st.sampled_from(AGENTS), budget=st.sampled_from([None, 0.0, 0.5, 3.0]))
+    def change_budget(self, agent: Agent, budget: float | None) -> None:
+        self.wait(self.queue.set_agent_budget(agent.id, budget))
+
+    @rule(type_=st.sampled_from([None, "code", "docs"]), on=st.booleans())
+    def pause_or_resume(self, type_: str | None, on: bool) -> None:  # noqa: FBT001  # drawn
+        scope = type_ or "*"
+        if on:
+            self.wait(self.queue.pause(type_))
+            self.model.paused.add(scope)
+        else:
+            assert self.wait(self.queue.resume(type_)) == (scope in self.model.paused)
+            self.model.paused.discard(scope)
+
+    @rule()
+    def rebalance(self) -> None:
+        for outcome in self.wait(self.queue.rebalance()):
+            task = next(t for t in self.model.in_state({"claimed"}) if self.newest_id(t) == outcome.task_id)
+            self.model.release(task)
+
+    # -- holding ---------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.has(HELD))
+    @rule(at=index)
+    def start(self, at: int) -> None:
+        task = self.pick(HELD, at)
+        outcome = self.wait(self.queue.start(str(task.token)))
+        assert outcome.repeated == (task.status == "running")
+        if task.status == "claimed":
+            task.status, task.started, task.heard = "running", self.now, self.now
+
+    @precondition(lambda self: self.has(HELD))
+    @rule(at=index, usage=spending)
+    def heartbeat(self, at: int, usage: Any) -> None:
+        task = self.pick(HELD, at)
+        answer = self.wait(self.queue.heartbeat(str(task.token), {"step": at}, usage))
+        assert answer.action == "continue"
+        if task.status == "running":
+            task.heard = self.now
+
+    @rule(runtime=st.sampled_from(["laptop", "cid"]))
+    def beat_runtime(self, runtime: str) -> None:
+        holding = [str(task.token) for task in self.model.in_state(HELD) if task.runtime == runtime]
+        stale = [token.text for token in self.tokens if not self.is_live(token)]
+        answer = self.wait(self.queue.beat_runtime(runtime, holding + stale))
+        assert set(answer.lost) | set(answer.cancel) == set(stale)
+        self.model.beats[runtime] = self.now
+
+    @precondition(lambda self: self.has(HELD))
+    @rule(at=index, usage=spending)
+    def complete(self, at: int, usage: Any) -> None:
+        task = self.pick(HELD, at)
+        token = str(task.token)
+        if task.status == "claimed":
+            self.refused(WrongState, self.queue.complete(token, {"at": at}))
+            return
+        outcome = self.wait(self.queue.complete(token, {"at": at}, usage=usage))
+        assert (outcome.status, outcome.repeated) == ("completed", False)
+        self.model.complete(task)
+        self.tokens = [t._replace(accepted=t.accepted or t.text == token) for t in self.tokens]
+
+    @precondition(lambda self: self.has(HELD))
+    @rule(at=index, reason=st.sampled_from(REASONS), retry=st.sampled_from([True, True, False]), usage=spending)
+    def fail(self, at: int, reason: str, retry: bool, usage: Any) -> None:  # noqa: FBT001  # drawn
+        task = self.pick(HELD, at)
+        self.wait(self.queue.fail(str(task.token), reason, "it broke", usage=usage, retry=retry))
+        self.model.fail(task, reason, self.now, retry=retry)
+
+    @precondition(lambda self: self.has(HELD))
+    @rule(at=index)
+    def release(self, at: int) -> None:
+        task = self.pick(HELD, at)
+        assert self.wait(self.queue.release(str(task.token))).status == "ready"
+        self.model.release(task)
+
+    # -- waiting for others ----------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.has(HELD))
+    @rule(at=index, batch=st.lists(specs, min_size=1, max_size=2), park=st.booleans())
+    def spawn(self, at: int, batch: list[Spec], park: bool) -> None:  # noqa: FBT001  # drawn
+        task = self.pick(HELD, at)
+        plan = Plan(self, batch)
+        call = self.queue.spawn(str(task.token), plan.written, wait=park)
+        if park and task.status == "claimed":
+            self.refused(WrongState, call)
+        elif error := plan.refusal(task.label):
+            self.refused(error, call)
+        else:
+            made = self.wait(call)
+            plan.done(made, check_status=not park)
+            if park:
+                self.model.wait(task, [answer.id for answer in made])
+
+    @precondition(lambda self: self.has({"running"}))
+    @rule(at=index, after=st.lists(refs, max_size=2))
+    def wait_for(self, at: int, after: list[Ref]) -> None:
+        task = self.pick({"running"}, at)
+        found = [self.resolve(ref) for ref in after]
+        labels = [label for _, label in found]
+        call = self.queue.wait_for(str(task.token), [text for text, _ in found])
+        if any(label not in self.model.all and label not in self.model.archived for label in labels):
+            self.refused(NotFound, call)
+        elif self.model.leads_to(labels, task.label):
+            self.refused(CircularDependency, call)
+        else:
+            self.wait(call)
+            self.model.wait(task, labels)
+
+    # -- stale fences ----------------------------------------------------------------------------------------------
+
+    def is_live(self, token: Token) -> bool:
+        task = self.model.all.get(token.label)
+        return task is not None and task.token == token.text
+
+    def stale(self, number: int) -> Token | None:
+        found = [token for token in self.tokens if not self.is_live(token)]
+        return found[number % len(found)] if found else None
+
+    @precondition(lambda self: self.stale(0) is not None)
+    @rule(at=index, verb=st.sampled_from(["start", "complete", "fail", "release", "spawn", "wait_for", "progress"]))
+    def write_under_a_stale_fence(self, at: int, verb: str) -> None:
+        token = self.stale(at)
+        assert token is not None
+        before = self.wait(tables.look(self.queue))
+        error: ShiftworkError | None = None
+        outcome: Any = None
+        try:
+            outcome = self.wait(self._write(verb, token.text))
+        except ShiftworkError as refused:
+            error = refused
+        assert self.wait(tables.look(self.queue)).state() == before.state(), "a stale write changed something"
+        if outcome is not None:
+            assert outcome.repeated
+            assert verb == "fail" or (verb == "complete" and token.accepted)
+        elif token.label in self.model.all and not (verb == "complete" and token.accepted):
+            assert isinstance(error, LeaseLost), error
+        else:
+            assert isinstance(error, NotFound | LeaseLost), error
+
+    def _write(self, verb: str, token: str) -> Coroutine[Any, Any, Any]:
+        queue = self.queue
+        calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "start": lambda: queue.start(token),
+            "complete": lambda: queue.complete(token, "late"),
+            "fail": lambda: queue.fail(token, "crash"),
+            "release": lambda: queue.release(token),
+            "spawn": lambda: queue.spawn(token, [{"type": "code"}]),
+            "wait_for": lambda: queue.wait_for(token, []),
+            "progress": lambda: queue.progress(token, 1),
+        }
+        return calls[verb]()
+
+    @precondition(lambda self: self.stale(0) is not None)
+    @rule(at=index, usage=spending)
+    def beat_under_a_stale_fence(self, at: int, usage: Any) -> None:
+        """Changes nothing but the bill."""
+        token = self.stale(at)
+        assert token is not None
+        before = self.wait(tables.look(self.queue))
+        answer = self.wait(self.queue.heartbeat(token.text, {"late": True}, usage))
+        assert answer.action in {"lost", "cancel"}
+        if usage is None:
+            assert self.wait(tables.look(self.queue)).state() == before.state()
+
+    # -- operating -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: bool(self.model.all))
+    @rule(at=index)
+    def cancel(self, at: int) -> None:
+        task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
+        call = self.queue.cancel(self.newest_id(task))
+        if task.status in FINAL:
+            self.refused(WrongState, call)
+        else:
+            self.wait(call)
+            self.model.cancel([task])
+
+    @precondition(lambda self: any(not self.seen.is_newest(row) for row in self.seen.tasks.values()))
+    @rule(at=index, verb=st.sampled_from(["cancel", "review", "update"]))
+    def touch_a_superseded_row(self, at: int, verb: str) -> None:
+        assert self.seen is not None
+        old = [id_ for id_, row in self.seen.tasks.items() if not self.seen.is_newest(row)]
+        id_ = ids.show_task(old[at % len(old)])
+        calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+            "cancel": lambda: self.queue.cancel(id_),
+            "review": lambda: self.queue.review(id_, "retry"),
+            "update": lambda: self.queue.update(id_, {"priority": 1}),
+        }
+        self.refused(WrongState, calls[verb]())
+
+    @precondition(lambda self: bool(self.dags()))
+    @rule(at=index)
+    def cancel_dag(self, at: int) -> None:
+        assert self.seen is not None
+        dags = self.dags()
+        dag = uuid_of(dags[at % len(dags)])
+        inside = {ids.show_task(row["root_id"]) for row in self.seen.tasks.values() if row["dag_id"] == dag}
+        self.wait(self.queue.cancel_dag(dag))
+        self.model.cancel([t for t in self.model.all.values() if t.label in inside and t.status not in FINAL])
+
+    @precondition(lambda self: bool(self.model.all))
+    @rule(at=index, priority=st.integers(0, 100))
+    def change_priority(self, at: int, priority: int) -> None:
+        task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
+        call = self.queue.update(self.newest_id(task), {"priority": priority})
+        if task.status in WAITING:
+            self.wait(call)
+        else:
+            self.refused(WrongState, call)
+
+    @precondition(lambda self: self.has(WAITING))
+    @rule(at=index, after=st.lists(refs, max_size=3))
+    def change_dependencies(self, at: int, after: list[Ref]) -> None:
+        task = self.pick(WAITING, at)
+        found = [self.resolve(ref) for ref in after]
+        labels = list(dict.fromkeys(label for _, label in found))
+        call = self.queue.update(self.newest_id(task), {"dependencies": [text for text, _ in found]})
+        if self.model.leads_to(labels, task.label):
+            self.refused(CircularDependency, call)
+            return
+        self.wait(call)
+        task.dependencies = {label: self.model.status_of(label) == "completed" for label in labels}
+        if task.open:
+            task.status = "pending"
+        elif task.status == "pending":
+            task.status = "ready"
+
+    @precondition(lambda self: bool(self.model.all))
+    @rule(
+        at=index,
+        decision=st.sampled_from(
+            ["retry", "retry_later", "modify_and_retry", "cancel", "abandon", "delete", "escalate"]
+        ),
+        chain=st.booleans(),
+        settled=st.sampled_from([True, True, True, False]),
+    )
+    def review(self, at: int, decision: str, chain: bool, settled: bool) -> None:  # noqa: FBT001  # drawn
+        states = set(SETTLED) if settled and self.has(set(SETTLED)) else set(FINAL | SETTLED | HELD | WAITING)
+        task = self.pick(states, at)
+        later = self.now + 30 if decision == "retry_later" else None
+        change = {"priority": 7} if decision == "modify_and_retry" else None
+        call = self.queue.review(self.newest_id(task), decision, at=later, change=change, chain=chain)
+        if task.status not in SETTLED:
+            self.refused(WrongState, call)
+            return
+        self.wait(call)
+        if decision == "cancel":
+            self.model.cancel([task])
+        elif decision in {"retry", "retry_later", "modify_and_retry"}:
+            self.model.retry(task, at=later)
+            if chain:
+                self.model.revive(task.label)
+
+    @precondition(lambda self: bool(self.model.all))
+    @rule(at=index)
+    def rerun(self, at: int) -> None:
+        assert self.seen is not None
+        task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
+        is_retry = self.seen.newest(uuid_of(task.label))["retry_of"] is not None
+        call = self.queue.rerun(task.label)
+        if task.status in FINAL | SETTLED or (task.status in WAITING and is_retry):
+            self.wait(call)
+            if task.status in WAITING:
+                self.model.drop_key(task)
+            self.model.retry(task)
+        else:
+            self.refused(WrongState, call)
+
+    @rule(statuses=st.sets(st.sampled_from(["pending", "ready", "running", "completed", "failed", "dead_lettered"]), min_size=1))
+    def purge(self, statuses: set[str]) -> None:
+        deletes = self.model.rules.purge == "delete"
+        matched = self.model.in_state(statuses - (HELD if deletes else FINAL))
+        assert self.wait(self.queue.purge(status=sorted(statuses))) == len(matched)
+        self.model.purge(matched)
+
+    # -- time and processes ----------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]), duties=st.sampled_from([True, True, False]))
+    def pass_time(self, seconds: float, duties: bool) -> None:  # noqa: FBT001  # drawn
+        if not duties:
+            self.clock.advance(seconds)
+            return
+        self.wait(pass_time(self.queue, self.clock, seconds))
+        self.model.pass_time(self.now)
+        self.note_archived()
+
+    def note_archived(self) -> None:
+        """What may leave is the queue's choice; it must have ended, and as the model says."""
+        archive = self.wait(tables.look(self.queue)).archive
+        for label, task in list(self.model.all.items()):
+            if (status := archive.get(uuid_of(label))) is not None:
+                assert status == task.status
+                assert status in FINAL
+                self.archived_names.update((n, label) for n, known in self.model.names.items() if known == label)
+                self.model.archived[label] = status
+                self.model.forget(label)
+
+    @rule(runtime=st.sampled_from(["laptop", "cid"]), known=st.booleans())
+    def lose_a_runtime(self, runtime: str, known: bool) -> None:  # noqa: FBT001  # drawn
+        held = [task for task in self.model.in_state(HELD) if task.runtime == runtime]
+        verb = self.queue.runtime_gone if known else self.queue.orphans
+        outcomes = self.wait(verb(runtime))
+        assert {outcome.task_id for outcome in outcomes} == {self.newest_id(task) for task in held}
+        for task in held:
+            self.model.depart(task, self.now) if known else self.model.orphan(task, self.now)
+
+    # -- after each step -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def everything_holds(self) -> None:
+        now = self.wait(tables.look(self.queue))
+        tables.check(now, self.seen)
+        self.wait(tables.check_explanations(self.queue, now, self.seen))
+        self.seen = now
+        self._as_expected(now)
+
+    def _as_expected(self, now: tables.Tables) -> None:
+        awaited = {n["task_id"]: f"?{n['name']}" for n in now.names if not n["known"] and ids.parse(n["name"]) is None}
+        edges: dict[str, dict[str, bool]] = {label: {} for label in self.model.all}
+        for edge in now.edges:
+            parent = awaited.get(edge["parent"]) or ids.show_task(edge["parent"])
+            edges[ids.show_task(edge["child"])][parent] = bool(edge["satisfied"])
+        roots = {ids.show_task(row["root_id"]) for row in now.tasks.values()}
+        assert roots == self.model.all.keys()
+        for label, task in self.model.all.items():
+            row = now.newest(uuid_of(label))
+            assert row["status"] == task.status, f"{row['status']} in the queue, expected {task}"
+            assert row["attempts"] == task.attempts, task
+            assert row["agent_id"] == task.agent, task
+            assert edges[label] == task.dependencies, task
+            if task.token is not None:
+                assert task.token == ids.token(ids.show_task(row["id"]), row["fence"])
+        keys = {key["key"]: ids.show_task(key["task_id"]) for key in now.keys}
+        assert keys == self.model.keys
+
+
+class Plan:
+    """A batch as it is written, and what must come of it."""
+
+    def __init__(self, machine: Machine, batch: Sequence[Spec]) -> None:
+        self.machine = machine
+        self.model = machine.model
+        self.batch = batch
+        self.twin: dict[int, int] = {}
+        self.known: dict[int, str] = {}
+        self._fold_duplicates()
+        self.labels = [self._label(place) for place in range(len(batch))]
+        self.after: list[list[str]] = []
+        self.written: list[dict[str, Any]] = []
+        for place, spec in enumerate(batch):
+            self._write(place, spec)
+
+    def _fold_duplicates(self) -> None:
+        first: dict[str, int] = {}
+        for place, spec in enumerate(self.batch):
+            if spec.key is None:
+                continue
+            if spec.key in self.model.keys:
+                self.known[place] = self.model.keys[spec.key]
+            elif first.setdefault(spec.key, place) != place:
+                self.twin[place] = first[spec.key]
+
+    def _label(self, place: int) -> str:
+        """What others may know a new task by before it has an id."""
+        name = self.batch[place].name
+        if place in self.known:
+            return self.known[place]
+        if place in self.twin:
+            return self._label(self.twin[place])
+        if name is None:
+            return f"new {place}"
+        return ids.show_task(name) if name == OWN_UUID else f"?{name}"
+
+    @property
+    def fresh(self) -> list[int]:
+        return [p for p in range(len(self.batch)) if p not in self.known and p not in self.twin]
+
+    def _write(self, place: int, spec: Spec) -> None:
+        siblings = [(f"local {p}", self.labels[p]) for p in range(len(self.batch)) if p != place]
+        own = {self.batch[p].name: self.labels[p] for p in self.fresh if self.batch[p].name}
+        found = []
+        for ref in spec.after:
+            text, label = self.machine.resolve(ref, siblings)
+            found.append((text, own.get(text, label)))
+        self.after.append(list(dict.fromkeys(label for _, label in found)))
+        written: dict[str, Any] = {"type": spec.type, "dependencies": [text for text, _ in found]}
+        if len(self.batch) > 1:
+            written["key"] = f"local {place}"
+        if spec.capability:
+            written["spec"] = {"constraints": {"required_capabilities": [spec.capability]}}
+        optional = {
+            "target_agent_id": spec.target,
+            "estimated_cost_usd": spec.cost or None,
+            "idempotency_key": spec.key,
+            "id": spec.name,
+        }
+        self.written.append({**written, **{k: v for k, v in optional.items() if v is not None}})
+
+    def refusal(self, spawner: str | None = None) -> type[ShiftworkError] | None:
+        names = [self.batch[p].name for p in self.fresh if self.batch[p].name]
+        own = ids.show_task(OWN_UUID)
+        if len(set(names)) < len(names) or any(name in self.model.names for name in names):
+            return IdInUse
+        if OWN_UUID in names and (own in self.model.gone or own in self.model.archived):
+            return IdInUse
+        edges = {self.labels[p]: self.after[p] for p in self.fresh}
+        if any(self.model.leads_to(above, label, edges) for label, above in edges.items()):
+            return CircularDependency
+        if spawner is not None and self.model.leads_to(self.labels, spawner, edges):
+            return CircularDependency
+        return None
+
+    def done(self, answers: Sequence[Submitted], *, check_status: bool = True) -> None:
+        made = {self.labels[p]: answers[p].id for p in self.fresh}
+        for place in self.fresh:
+            spec = self.batch[place]
+            task = Lineage(
+                answers[place].id, spec.type, spec.capability, spec.target, spec.cost, spec.key, "pending"
+            )
+            self.model.add(task, [], spec.name)
+        for place in self.fresh:
+            task = self.model.all[answers[place].id]
+            above = [made.get(label, label) for label in self.after[place]]
+            task.dependencies = {label: self.model.status_of(label) == "completed" for label in above}
+            task.status = "pending" if task.open else "ready"
+        self.model.meet_fate(answers[place].id for place in self.fresh)
+        for place, answer in enumerate(answers):
+            assert answer.duplicate == (place not in self.fresh)
+            expected = self.known.get(place) or made[self.labels[place]]
+            assert answer.id == expected
+            if check_status and place in self.fresh:
+                assert answer.status == self.model.all[answer.id].status
+
+
+def uuid_of(shown: str) -> str:
+    uuid = ids.parse(shown)
+    assert uuid is not None
+    return uuid

@@ -1,0 +1,71 @@
+"""Random moves on both stores: after each, every invariant of the design holds and the model agrees."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock
+from tests.machine.machine import Machine, Opener
+from tests.services import Databases
+
+DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
+"""A longer search, new each time: minutes instead of seconds."""
+
+SETTINGS = settings(
+    max_examples=int(os.environ.get("SHIFTWORK_DEEP_EXAMPLES", "1000")) if DEEP else 25,
+    stateful_step_count=60 if DEEP else 40,
+    deadline=None,
+    derandomize=not DEEP,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Opens an empty queue, as often as it is asked."""
+    if request.param == "sqlite":
+        numbers = itertools.count()
+
+        async def on_sqlite(clock: MovedClock) -> Queue:
+            return await Queue.open(f"sqlite:///{tmp_path}/{next(numbers)}.db", clock=clock, seed=7)
+
+        yield on_sqlite
+        return
+    postgres: Databases = request.getfixturevalue("postgres")
+    name = postgres.create_database(request.getfixturevalue("migrated_template"))
+    dsn = postgres.dsn(name)
+
+    async def on_postgres(clock: MovedClock) -> Queue:
+        await _empty(dsn)
+        return await Queue.open(dsn, clock=clock, seed=7)
+
+    yield on_postgres
+    postgres.drop_database(name)
+
+
+async def _empty(dsn: str) -> None:
+    """Cheaper than a new database for each example."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        tables = await connection.fetch(
+            "select tablename from pg_tables where schemaname = 'public' and tablename not like 'schema%'"
+        )
+        await connection.execute(f"truncate {', '.join(t['tablename'] for t in tables)} restart identity")
+    finally:
+        await connection.close()
+
+
+@pytest.mark.timeout(0 if DEEP else 300)
+def test_whatever_is_done_in_whatever_order_the_invariants_hold(opener: Opener) -> None:
+    asyncio.set_event_loop(None)
+    run_state_machine_as_test(lambda: Machine(opener), settings=SETTINGS)
