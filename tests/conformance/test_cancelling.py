@@ -60,7 +60,8 @@ async def test_a_waiting_retry_can_be_cancelled(queue: Queue, clock: MovedClock)
 
 @pytest.mark.requirement("L-102")
 async def test_those_that_wait_are_cancelled_too_each_naming_its_parent(loki: Queue) -> None:
-    ids = await submit_dag(loki, {"a": [], "b": ["a"], "c": ["b"]}, **{})
+    await loki.set_setting("idempotency.source", "caller")
+    ids = await submit_dag(loki, {"a": [], "b": ["a"], "c": ["b"]})
     await loki.cancel(ids["a"], "obsolete")
     reasons = {key: (await loki.get(task_id)).cancel_reason for key, task_id in ids.items()}
     assert reasons == {

@@ -98,6 +98,7 @@ async def test_known_dependencies_are_waited_for_as_long_as_they_take(queue: Que
 
 @pytest.mark.requirement("C-200", "C-210", "C-211")
 async def test_a_cycle_is_refused_and_nothing_is_stored(coscientist: Queue) -> None:
+    await coscientist.set_setting("idempotency.source", "caller")
     with pytest.raises(CircularDependency, match="Would create circular dependency") as refused:
         await submit_dag(coscientist, {"a": ["b"], "b": ["a"]})
     assert set(refused.value.facts["cycle"]) == {"a", "b"}
@@ -106,6 +107,7 @@ async def test_a_cycle_is_refused_and_nothing_is_stored(coscientist: Queue) -> N
 
 @pytest.mark.requirement("C-200")
 async def test_a_cycle_closed_by_a_second_submission_is_refused(coscientist: Queue) -> None:
+    await coscientist.set_setting("idempotency.source", "caller")
     await coscientist.submit(type="Ranking", id="a", dependencies=["b"])
     with pytest.raises(CircularDependency):
         await coscientist.submit(type="Ranking", id="b", dependencies=["a"])
@@ -115,9 +117,10 @@ async def test_a_cycle_closed_by_a_second_submission_is_refused(coscientist: Que
 @pytest.mark.requirement("C-212")
 async def test_a_refused_cycle_is_logged_with_its_path(coscientist: Queue, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shiftwork.queue")
+    await coscientist.set_setting("idempotency.source", "caller")
     with pytest.raises(CircularDependency):
         await submit_dag(coscientist, {"a": ["c"], "b": ["a"], "c": ["b"]})
-    assert any("a -> c -> b -> a" in record.getMessage() for record in caplog.records)
+    assert "Would create circular dependency: a -> c -> b -> a" in caplog.messages
 
 
 # -- a dependency that failed ------------------------------------------------------------------------------------

@@ -131,7 +131,9 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
             continue
         row.block_check_at = None
         work.touch(row)
-        if row.status != State.PENDING:
+        settings = (await work.settings([row]))[row.id]
+        known_too = settings.dependency_wait_applies_to == "all"
+        if row.status != State.PENDING or not (known_too or row.root_id in missing):
             continue
         blocked += 1
         row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"

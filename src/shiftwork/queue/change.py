@@ -14,6 +14,7 @@ from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.lineage import 
 from shiftwork.queue.submit import (
     add_rerun_row,
     block_check_at,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,35 +17,13 @@ from shiftwork.policy import lease
 from shiftwork.queue import read
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.lanes import TARGETED, Lane, Wants
+from shiftwork.queue.pick import ClaimRequest, Picker
 from shiftwork.queue.rows import load
 from shiftwork.queue.work import Work, own_settings
 from shiftwork.store.store import Row, Tx
 
-START = (-1e308, 0.0, "00000000-0000-0000-0000-000000000000")
-"""Before the first place of any lane."""
-
-OVERFETCH = 4
-"""Candidates looked at per task wanted when several lanes are merged; else claimers that meet starve each other."""
-
-WINDOW = 256
-"""Candidates that do not fit this agent before a claim gives up on a lane and says so."""
-
 _TO_CLAIMED = "ready>claimed"
 _TO_RUNNING = "ready>claimed>running"
-
-
-class ClaimRequest(NamedTuple):
-    """What an agent asks for."""
-
-    workspace: str
-    agent_id: str
-    runtime_id: str | None = None
-    most: int = 1
-    start: bool = False
-    """Begin at once: claimed and started in one step."""
-    types: tuple[str, ...] | None = None
-    capabilities: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
 
 
 class Assignment:
@@ -121,7 +98,7 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
         return ClaimAnswer([], at_capacity=True)
     wants = _wants(request, agent)
     lanes, closed = await _eligible(tx, engine, request, wants)
-    picker = _Picker(tx, engine, request, agent, wants)
+    picker = Picker(tx, engine, request, agent, wants)
     chosen = await picker.pick(lanes, min(free, request.most))
     assignments = await _hold(tx, engine, caller, request, agent, chosen)
     return ClaimAnswer(assignments, closed, picker.misfits)
@@ -201,196 +178,6 @@ async def _eligible(tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants)
         and wants.may_take(lane)
     ]
     return eligible, tuple(sorted(closed))
-
-
-class _Picker:
-    """Takes rows out of lanes, best first, passing over what does not fit this agent now."""
-
-    def __init__(self, tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants) -> None:
-        self._tx = tx
-        self._engine = engine
-        self._request = request
-        self._agent = agent
-        self._wants = wants
-        self._money = None if agent["budget"] is None else agent["budget"] - agent["spent"] - agent["reserved"]
-        self._others: list[Row] | None = None
-        self.misfits = 0
-
-    async def pick(self, lanes: list[Lane], count: int) -> list[Row]:
-        if not lanes:
-            return []
-        if len(lanes) == 1:
-            return await self._from_one(lanes[0], count)
-        return await self._from_many(lanes, count)
-
-    async def _from_one(self, lane: Lane, count: int) -> list[Row]:
-        """Straight off the index, locking as it goes."""
-        chosen: list[Row] = []
-        place: tuple[float, float, str] = START
-        while len(chosen) < count and self.misfits < WINDOW:
-            wanted = count - len(chosen)
-            rows = await self._tx.all(
-                "take_from_lane", lane=lane.id, count=wanted, rank=place[0], ordered_at=place[1], id=place[2]
-            )
-            chosen += await self._fitting(rows, {lane.id: lane})
-            if len(rows) < wanted:
-                break
-            place = rows[-1]["rank"], rows[-1]["ordered_at"], rows[-1]["id"]
-        return chosen
-
-    async def _from_many(self, lanes: list[Lane], count: int) -> list[Row]:
-        """Merge the heads of the lanes, then lock of the best what nobody else holds."""
-        by_id = {lane.id: lane for lane in lanes}
-        merge = _Merge(self._tx, lanes)
-        chosen: list[Row] = []
-        while len(chosen) < count and self.misfits < WINDOW:
-            wanted = count - len(chosen)
-            best = await merge.next(wanted * OVERFETCH)
-            if not best:
-                break
-            items = [(place, head[3], head[4]) for place, head in enumerate(best)]
-            rows = await self._tx.all("take_chosen", items=items, count=wanted)
-            chosen += await self._fitting(rows, by_id)
-            merge.give_back(best, {row["id"] for row in rows})
-            if not rows and len(best) < wanted * OVERFETCH:
-                break
-        return chosen
-
-    async def _fitting(self, rows: Sequence[Row], lanes: dict[int, Lane]) -> list[Row]:
-        fitting = []
-        for row in rows:
-            if await self._fits(row, lanes[row["lane"]]):
-                fitting.append(row)
-            else:
-                self.misfits += 1
-        return fitting
-
-    async def _fits(self, row: Row, lane: Lane) -> bool:
-        if lane.key.mixed and not self._matches(row):
-            return False
-        cost = row["cost_limit"]
-        if self._money is not None and cost is not None and cost > self._money:
-            return False
-        if row["last_agent_id"] is not None and await self._better_elsewhere(row):
-            return False
-        if self._money is not None:
-            self._money -= cost or 0
-        return True
-
-    def _matches(self, row: Row) -> bool:
-        """In a mixed lane the requirements are in each task's own body."""
-        body = msgspec.json.decode(row["body"])
-        constraints = (body.get("spec") or {}).get("constraints") or {}
-        capabilities = constraints.get("required_capabilities", ())
-        return self._wants.fits(
-            row["type"], capabilities, constraints.get("model_preferences", ()), row["target_agent_id"]
-        )
-
-    async def _better_elsewhere(self, row: Row) -> bool:
-        """A failed task prefers another agent, or its own runtime, where one is free; it never waits for that alone."""
-        resolver = await self._engine.book.of(self._tx, row["workspace"])
-        own = own_settings(msgspec.json.decode(row["body"])) if row["own_settings"] else None
-        settings = resolver.settings(row["type"], own)
-        preference = settings.retry.worker_preference
-        if preference == "different" and self._is_like(row["last_agent_id"]):
-            return any(self._could_take(other, row) for other in await self._free_others(settings))
-        if preference == "same_runtime" and row["last_runtime_id"] not in {None, self._request.runtime_id}:
-            return await self._runtime_waits(row, settings)
-        return False
-
-    def _is_like(self, agent_id: str) -> bool:
-        return (
-            agent_id == self._request.agent_id or self._group_of(agent_id) == self._agent["isolation_group"] is not None
-        )
-
-    def _group_of(self, agent_id: str) -> str | None:
-        for other in self._others or []:
-            if other["id"] == agent_id:
-                group: str | None = other["isolation_group"]
-                return group
-        return None
-
-    async def _free_others(self, settings: Settings) -> list[Row]:
-        if self._others is None:
-            since = self._tx.now - (settings.heartbeat_timeout_sec or 90)
-            rows = await self._tx.all(
-                "other_agents", workspace=self._request.workspace, id=self._request.agent_id, since=since
-            )
-            self._others = list(rows)
-        return self._others
-
-    def _could_take(self, other: Row, row: Row) -> bool:
-        if other["id"] == row["last_agent_id"]:
-            return False
-        if other["isolation_group"] is not None and other["isolation_group"] == self._agent["isolation_group"]:
-            return False
-        constraints = (msgspec.json.decode(row["body"]).get("spec") or {}).get("constraints") or {}
-        types = other["types"] and frozenset(msgspec.json.decode(other["types"]))
-        wants = Wants(other["id"], types or None, frozenset(msgspec.json.decode(other["capabilities"])), frozenset())
-        return wants.fits(row["type"], constraints.get("required_capabilities", ()), (), row["target_agent_id"])
-
-    async def _runtime_waits(self, row: Row, settings: Settings) -> bool:
-        runtime = await self._tx.one("read_runtime", workspace=row["workspace"], id=row["last_runtime_id"])
-        if runtime is None or runtime["status"] != "active":
-            return False
-        recently = self._tx.now - (settings.runtime_offline_sec or 75)
-        patience = row["updated_at"] + settings.heartbeat_interval_sec
-        return bool(runtime["seen_at"] >= recently and self._tx.now < patience)
-
-
-Head = tuple[float, float, str, str, int]
-"""Effective rank, ordered_at, id as tie-break, id, lane."""
-
-
-class _Merge:
-    """Walks several lanes in one order. A lane whose last candidate was taken is read further before more is given:
-    else a burst of urgent work in one lane would be passed over.
-    """
-
-    def __init__(self, tx: Tx, lanes: list[Lane]) -> None:
-        self._tx = tx
-        self._shift = {lane.id: lane.key.rate * tx.now / 60 for lane in lanes}
-        self._place: dict[int, tuple[float, float, str]] = {lane.id: START for lane in lanes}
-        self._waiting: dict[int, int] = {lane.id: 0 for lane in lanes}
-        self._dry: set[int] = set()
-        self._heads: list[Head] = []
-
-    async def next(self, count: int) -> list[Head]:
-        best: list[Head] = []
-        while len(best) < count:
-            await self._refill(count)
-            if not self._heads:
-                break
-            head = heapq.heappop(self._heads)
-            self._waiting[head[4]] -= 1
-            best.append(head)
-        return best
-
-    async def _refill(self, count: int) -> None:
-        empty = [lane for lane, left in self._waiting.items() if left == 0 and lane not in self._dry]
-        if not empty:
-            return
-        each = max(8, 2 * count // len(self._waiting))
-        rows = await self._tx.all("lane_heads", lanes=[(lane, *self._place[lane]) for lane in empty], count=each)
-        got = dict.fromkeys(empty, 0)
-        for row in sorted(rows, key=lambda r: (r["rank"], r["ordered_at"], r["id"])):
-            lane = row["lane"]
-            got[lane] += 1
-            self._place[lane] = row["rank"], row["ordered_at"], row["id"]
-            heapq.heappush(
-                self._heads, (row["rank"] - self._shift[lane], row["ordered_at"], row["id"], row["id"], lane)
-            )
-        for lane, number in got.items():
-            self._waiting[lane] += number
-            if number < each:
-                self._dry.add(lane)
-
-    def give_back(self, best: list[Head], seen: set[str]) -> None:
-        """Candidates that were not locked, because enough were, come first the next time."""
-        cut = max((place for place, head in enumerate(best) if head[3] in seen), default=len(best) - 1)
-        for head in best[cut + 1 :]:
-            heapq.heappush(self._heads, head)
-            self._waiting[head[4]] += 1
 
 
 class _Terms(NamedTuple):

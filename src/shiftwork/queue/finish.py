@@ -15,8 +15,8 @@ from shiftwork.policy.decide import Decision, Facts, after_departure, after_fail
 from shiftwork.queue import consequences
 from shiftwork.queue.claims import Outcome, Token, refusal
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lineage import add_retry_row, relane
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import add_retry_row, relane
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
@@ -323,16 +323,19 @@ async def _fall_back(work: Work, row: TaskRow) -> None:
 async def _book_late(tx: Tx, items: Sequence[Completion | Failure]) -> None:
     """Usage is a fact: under an old fence it changes no state, but it is booked to its attempt."""
     for item in items:
-        if item.usage.cost_usd or item.usage.tokens_in or item.usage.tokens_out:
-            await book_late_usage(tx, item.token, item.usage)
+        await book_late_usage(tx, item.token, item.usage, last=True)
 
 
-async def book_late_usage(tx: Tx, token: Token, usage: Usage) -> bool:
+async def book_late_usage(tx: Tx, token: Token, usage: Usage, *, last: bool) -> bool:
+    """A lost attempt was settled at its whole reservation: its last report replaces that, an earlier one only uses it up."""
+    if not (usage.cost_usd or usage.tokens_in or usage.tokens_out):
+        return False
     attempt = await tx.one("read_attempt", id=token.id, fence=token.fence)
     if attempt is None:
         return False
     cost = micros(usage.cost_usd)
-    await tx.run("book_late_usage", id=token.id, fence=token.fence, cost=cost)
+    reserved = 0 if last else attempt["reserved"]
+    await tx.run("book_late_usage", id=token.id, fence=token.fence, cost=cost, reserved=reserved)
     await tx.run(
         "add_late_cost",
         id=token.id,
@@ -343,10 +346,8 @@ async def book_late_usage(tx: Tx, token: Token, usage: Usage) -> bool:
     )
     row = await tx.one("read_tasks", items=[(token.id,)])
     if row is not None:
-        # A lost attempt was settled at its whole reservation; the report replaces the guess as far as it reaches.
-        guessed = max(0, attempt["reserved"] - attempt["cost"])
-        spent = max(0, cost - guessed)
-        await tx.run("settle_agents", items=[(row["workspace"], attempt["agent_id"], 0, spent)])
+        more = max(attempt["cost"] + cost, reserved) - max(attempt["cost"], attempt["reserved"])
+        await tx.run("settle_agents", items=[(row["workspace"], attempt["agent_id"], 0, more)])
     return True
 
 

@@ -15,7 +15,7 @@ from shiftwork.policy import lease
 from shiftwork.queue.claims import Outcome, Token, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.finish import book_late_usage
-from shiftwork.queue.submit import read_body
+from shiftwork.queue.lineage import read_body
 from shiftwork.queue.work import Work, own_settings
 from shiftwork.store.store import Row, Tx
 
@@ -115,7 +115,7 @@ async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat
             live.append((beat, row))
             answers.append(BeatAnswer(ids.show_task(row["id"]), "continue"))
         else:
-            await book_late_usage(tx, beat.token, beat.usage)
+            await book_late_usage(tx, beat.token, beat.usage, last=False)
             answers.append(_stop(beat.token, row, error))
     if live:
         await _beat_live(tx, engine, work, live)

@@ -19,18 +19,18 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State, move, write_path
-from shiftwork.core.task import NewTask, Submitted, micros
+from shiftwork.core.task import Submitted, micros
 from shiftwork.policy import dedupe
 from shiftwork.queue import consequences, parents
-from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.parents import Parent
-from shiftwork.queue.prepare import Prepared, lane_of
+from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 
-_PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
-_PATH_PENDING = write_path(move(State.CREATED, "accept"))
+PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
+PATH_PENDING = write_path(move(State.CREATED, "accept"))
 
 
 class DagFields(NamedTuple):
@@ -237,6 +237,7 @@ def _refuse_cycle(items: list[_Item], edges: dict[str, list[Parent]]) -> None:
 
 
 def raise_cycle(path: list[str]) -> None:
+    log.info("Would create circular dependency: %s", " -> ".join(path), extra={"cycle": path})
     raise CircularDependency(
         "Would create circular dependency", where="dependencies", cycle=path, path=" -> ".join(path)
     )
@@ -496,105 +497,11 @@ async def _write_around(work: Work, workspace: str, items: list[_Item], edges: d
 
 
 def _tell_created(work: Work, row: TaskRow, verb: str, created_by: str | None) -> None:
-    path = _PATH_READY if row.status == State.READY else _PATH_PENDING
+    path = PATH_READY if row.status == State.READY else PATH_PENDING
     work.add_event(
         [work.now, row.workspace, row.id, row.dag_id, verb, path, created_by or work.caller.actor]
         + [work.caller.request_id, None, None, None]
     )
-
-
-# -- rows made from rows -----------------------------------------------------------------------------------------
-
-
-async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
-    row = await tx.one("read_bodies", items=[(task_id,)])
-    if row is None:
-        raise NotFound(f"there is no task {ids.show_task(task_id)}")
-    body: dict[str, Any] = msgspec.json.decode(row["body"])
-    return body
-
-
-def as_new(body: dict[str, Any]) -> NewTask:
-    return msgspec.convert(body, NewTask)
-
-
-async def relane(work: Work, row: TaskRow) -> None:
-    """Who may take the row has changed: put it into the lane of what it asks for now."""
-    settings = (await work.settings([row]))[row.id]
-    new = as_new(await read_body(work.tx, row.id))
-    key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
-    row.lane = (await work.engine.lanes.intern_in(work.tx, [key]))[key]
-
-
-async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
-    """The next attempt as a new task of the same lineage; the failed row stays as it is."""
-    path = [State.CREATED, State.PENDING, State.READY]
-    retry = await _copy(
-        work, row, retry_of=row.id, attempts=row.attempts, session_id=row.session_id, work_dir=row.work_dir
-    )
-    if delay > 0:
-        path = [State.CREATED, State.PENDING, State.RETRYING]
-        retry.status, retry.available_at = State.RETRYING.value, work.now + delay
-    retry.idempotency_key = row.idempotency_key
-    await _write_copy(work, row, retry, "retried", write_path(path))
-    if row.idempotency_key is not None:
-        await work.tx.run("move_keys", items=[(row.workspace, row.idempotency_key, row.id, retry.id)])
-    return retry
-
-
-async def add_rerun_row(work: Work, row: TaskRow, *, waiting: int) -> TaskRow:
-    """The same work once more as a new task with a fresh session."""
-    rerun = await _copy(
-        work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
-    )
-    rerun.last_agent_id = rerun.last_runtime_id = None
-    path = _PATH_READY
-    if waiting:
-        rerun.status, path = State.PENDING.value, _PATH_PENDING
-    await _write_copy(work, row, rerun, "rerun", path)
-    return rerun
-
-
-async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
-    settings = (await work.settings([row]))[row.id]
-    copy = blank_row(
-        **{
-            **{
-                name: getattr(row, name)
-                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "path_weight")
-            },
-            **{
-                name: getattr(row, name)
-                for name in ("root_id", "parent_id", "dag_id", "max_attempts", "timeout_sec", "validation")
-            },
-            **{
-                name: getattr(row, name)
-                for name in ("at_most_once", "own_settings", "cost_limit", "target_agent_id", "issue_id")
-            },
-            **{name: getattr(row, name) for name in ("trigger_type", "last_agent_id", "last_runtime_id")},
-            "id": work.engine.ids.make(work.now),
-            "status": State.READY.value,
-            "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,
-            "ordered_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.ordered_at,
-            "updated_at": work.now,
-            **changes,
-        }
-    )
-    copy.place(settings, work.now)
-    return copy
-
-
-async def _write_copy(work: Work, old: TaskRow, copy: TaskRow, verb: str, path: str) -> None:
-    body = await work.tx.one("read_bodies", items=[(old.id,)])
-    assert body is not None
-    await write_rows(work, [copy], [body["body"]])
-    tags = await work.tx.all("tags_of", items=[(old.id,)])
-    await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
-    work.supersede(old, copy.id)
-    work.adopt(copy)
-    if copy.dag_id != copy.root_id or await work.tx.all("lock_dags", items=[(copy.dag_id,)]):
-        work.count_in_dag(copy.dag_id, None, copy.status)
-    work.tell(copy, verb, path, data={"of": ids.show_task(old.id)})
 
 
 def ceiling(dollars: float | None) -> int | None:

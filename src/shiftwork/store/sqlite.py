@@ -7,12 +7,13 @@ suspends. Nothing is answered before COMMIT has returned.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ import apsw
 import msgspec
 
 from shiftwork.core.errors import (
+    BadText,
+    InputError,
     OperationTimeout,
     ShiftworkError,
     StoreClosed,
@@ -85,7 +88,8 @@ class SqliteTx:
         for table in statement.tables:
             parameters[table] = _ENCODE(parameters[table]).decode()
         cursor = self._connection.cursor()
-        cursor.execute(statement.text, parameters)
+        with _plain_values():
+            cursor.execute(statement.text, parameters)
         try:
             names = [column[0] for column in cursor.get_description()]
         except apsw.ExecutionCompleteError:
@@ -101,7 +105,8 @@ class SqliteTx:
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
         if rows:
-            self._connection.cursor().executemany(self._statements[name].text, rows)
+            with _plain_values():
+                self._connection.cursor().executemany(self._statements[name].text, rows)
 
     async def take_turn(self, name: str, /) -> None:
         """One writer at a time is the rule here anyway."""
@@ -200,14 +205,15 @@ class SqliteStore:
         return await loop.run_in_executor(self._readers, lambda: context.run(self._read, verb))
 
     def _read(self, verb: Verb[T]) -> T:
-        connection = self._reader_connection()
-        connection.execute("begin")
         try:
-            return cast(T, _run_through(verb, SqliteTx(connection, self._clock())))
+            connection = self._reader_connection()
+            connection.execute("begin")
+            try:
+                return cast(T, _run_through(verb, SqliteTx(connection, self._clock())))
+            finally:
+                connection.execute("rollback")
         except apsw.Error as error:
             raise translate(error) from error
-        finally:
-            connection.execute("rollback")
 
     def _reader_connection(self) -> apsw.Connection:
         connection: apsw.Connection | None = getattr(self._reader, "connection", None)
@@ -274,13 +280,14 @@ class SqliteStore:
     # -- the writer thread -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        group: list[_Job] | None = []
         try:
             while (group := self._next_group()) is not None:
                 self._run_group(group)
                 _deliver(group)
         except BaseException as error:  # noqa: BLE001  # a dead writer must fail its waiters, whatever killed it
             self._broken = error
-            self._fail_waiters(error)
+            self._fail_waiters(group or [], error)
 
     def _next_group(self) -> list[_Job] | None:
         """Wait for work, then take all that has come; None when the store closes."""
@@ -310,6 +317,9 @@ class SqliteStore:
         except ShiftworkError as error:
             for job in group:
                 job.error = error
+        except OSError as error:
+            for job in group:
+                job.error = StoreUnavailable(f"the writers' turn cannot be taken: {error}")
         self._announce(group)
 
     def _try_together(self, group: list[_Job]) -> bool:
@@ -323,6 +333,9 @@ class SqliteStore:
         connection = self._connection
         try:
             connection.execute("begin immediate")
+        except apsw.Error as error:  # nothing has begun: each alone would only wait as long again
+            raise translate(error) from error
+        try:
             for job in group:
                 connection.execute("savepoint verb")
                 self._attempt(job)
@@ -369,21 +382,39 @@ class SqliteStore:
     def _announce(self, group: list[_Job]) -> None:
         self._own_commits += 1
         lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
-        foreign = self._connection.pragma("data_version")  # on this connection, only other processes move it
-        if foreign != self._foreign_commits:
-            self._foreign_commits = foreign
-            group[0].loop.call_soon_threadsafe(self.wakes.announce, frozenset())
-        elif lanes:
-            group[0].loop.call_soon_threadsafe(self.wakes.announce, lanes)
+        with contextlib.suppress(apsw.Error, RuntimeError):  # a sick disk or a loop that has gone: the poll mends it
+            foreign = self._connection.pragma("data_version")  # on this connection, only other processes move it
+            if foreign != self._foreign_commits:
+                self._foreign_commits = foreign
+                group[0].loop.call_soon_threadsafe(self.wakes.announce, frozenset())
+            elif lanes:
+                group[0].loop.call_soon_threadsafe(self.wakes.announce, lanes)
 
-    def _fail_waiters(self, error: BaseException) -> None:
+    def _fail_waiters(self, begun: list[_Job], error: BaseException) -> None:
         left: list[_Job] = []
+        for job in begun:
+            job.error = StoreUnavailable(
+                f"the writer has stopped: {error}",
+                mend="It is not known whether this was done; read the task before you try again.",
+            )
+            left.append(job)
         while not self._jobs.empty():
             job = self._jobs.get()
             if job is not None:
                 job.error = StoreUnavailable(f"the writer has stopped: {error}")
                 left.append(job)
         _deliver(left)
+
+
+@contextlib.contextmanager
+def _plain_values() -> Iterator[None]:
+    """What the driver cannot write is the caller's mistake, not the store's."""
+    try:
+        yield
+    except UnicodeEncodeError:
+        raise BadText("text holds a lone surrogate") from None
+    except OverflowError as error:
+        raise InputError(f"a number is too large: {error}") from None
 
 
 class _no_turn:  # noqa: N801  # reads as a phrase where it is used
@@ -420,9 +451,13 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
         _check_place(file)
     try:
         connection = apsw.Connection(path)
-        connection.set_busy_timeout(int(patience * 1000))
-        _prepare(connection)
-        _migrate(connection, allowed=migrate_schema)
+        try:
+            connection.set_busy_timeout(int(patience * 1000))
+            _prepare(connection)
+            _migrate(connection, allowed=migrate_schema)
+        except BaseException:
+            connection.close()
+            raise
     except apsw.Error as error:
         raise translate(error) from error
     return connection
@@ -449,9 +484,7 @@ def _prepare(connection: apsw.Connection) -> None:
 
 def _migrate(connection: apsw.Connection, *, allowed: bool) -> None:
     """Bring the schema up to date, one process at a time."""
-    known = connection.pragma("user_version")
-    newest = migrate.migrations("sqlite")[-1].number
-    if known == newest:
+    if _is_current(connection):
         return
     connection.execute("begin immediate")
     try:
@@ -467,8 +500,16 @@ def _migrate(connection: apsw.Connection, *, allowed: bool) -> None:
                 "insert into migrations values (?, ?, ?)",
                 (migration.number, migration.name, migration.checksum),
             )
-        connection.pragma("user_version", newest)
         connection.execute("commit")
     except BaseException:
-        connection.execute("rollback")
+        if connection.in_transaction:
+            connection.execute("rollback")
         raise
+
+
+def _is_current(connection: apsw.Connection) -> bool:
+    """True without writing anything. A file that is newer than this program is refused here."""
+    if not list(connection.execute("select 1 from sqlite_schema where name = 'migrations'")):
+        return False
+    done = list(connection.execute("select number, name, checksum from migrations"))
+    return not migrate.missing("sqlite", cast("list[tuple[int, str, str]]", done))

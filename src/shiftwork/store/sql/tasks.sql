@@ -92,7 +92,7 @@ select a.* from {items} join attempts a on a.task_id = items.id order by a.task_
 select * from attempts where task_id = :id and fence = :fence
 
 -- name: book_late_usage
-update attempts set cost = cost + :cost where task_id = :id and fence = :fence
+update attempts set cost = cost + :cost, reserved = :reserved where task_id = :id and fence = :fence
 
 -- name: add_late_cost
 update tasks set cost = cost + :cost, tokens_in = tokens_in + :tokens_in, tokens_out = tokens_out + :tokens_out,

@@ -1,0 +1,108 @@
+"""New rows made from old ones: a retry as a new task, a rerun, and what a task asks for now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound
+from shiftwork.core.states import State, write_path
+from shiftwork.core.task import NewTask
+from shiftwork.queue.prepare import lane_of
+from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import PATH_PENDING, PATH_READY, blank_row, write_rows
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Tx
+
+
+async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
+    row = await tx.one("read_bodies", items=[(task_id,)])
+    if row is None:
+        raise NotFound(f"there is no task {ids.show_task(task_id)}")
+    body: dict[str, Any] = msgspec.json.decode(row["body"])
+    return body
+
+
+def as_new(body: dict[str, Any]) -> NewTask:
+    return msgspec.convert(body, NewTask)
+
+
+async def relane(work: Work, row: TaskRow) -> None:
+    """Who may take the row has changed: put it into the lane of what it asks for now."""
+    settings = (await work.settings([row]))[row.id]
+    new = as_new(await read_body(work.tx, row.id))
+    key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
+    row.lane = (await work.engine.lanes.intern_in(work.tx, [key]))[key]
+
+
+async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
+    """The next attempt as a new task of the same lineage; the failed row stays as it is."""
+    path = [State.CREATED, State.PENDING, State.READY]
+    retry = await _copy(
+        work, row, retry_of=row.id, attempts=row.attempts, session_id=row.session_id, work_dir=row.work_dir
+    )
+    if delay > 0:
+        path = [State.CREATED, State.PENDING, State.RETRYING]
+        retry.status, retry.available_at = State.RETRYING.value, work.now + delay
+    retry.idempotency_key = row.idempotency_key
+    await _write_copy(work, row, retry, "retried", write_path(path))
+    if row.idempotency_key is not None:
+        await work.tx.run("move_keys", items=[(row.workspace, row.idempotency_key, row.id, retry.id)])
+    return retry
+
+
+async def add_rerun_row(work: Work, row: TaskRow, *, waiting: int) -> TaskRow:
+    """The same work once more as a new task with a fresh session."""
+    rerun = await _copy(
+        work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
+    )
+    rerun.last_agent_id = rerun.last_runtime_id = None
+    path = PATH_READY
+    if waiting:
+        rerun.status, path = State.PENDING.value, PATH_PENDING
+    await _write_copy(work, row, rerun, "rerun", path)
+    return rerun
+
+
+async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
+    settings = (await work.settings([row]))[row.id]
+    copy = blank_row(
+        **{
+            **{
+                name: getattr(row, name)
+                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "path_weight")
+            },
+            **{
+                name: getattr(row, name)
+                for name in ("root_id", "parent_id", "dag_id", "max_attempts", "timeout_sec", "validation")
+            },
+            **{
+                name: getattr(row, name)
+                for name in ("at_most_once", "own_settings", "cost_limit", "target_agent_id", "issue_id")
+            },
+            **{name: getattr(row, name) for name in ("trigger_type", "last_agent_id", "last_runtime_id")},
+            "id": work.engine.ids.make(work.now),
+            "status": State.READY.value,
+            "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,
+            "ordered_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.ordered_at,
+            "updated_at": work.now,
+            **changes,
+        }
+    )
+    copy.place(settings, work.now)
+    return copy
+
+
+async def _write_copy(work: Work, old: TaskRow, copy: TaskRow, verb: str, path: str) -> None:
+    body = await work.tx.one("read_bodies", items=[(old.id,)])
+    assert body is not None
+    await write_rows(work, [copy], [body["body"]])
+    tags = await work.tx.all("tags_of", items=[(old.id,)])
+    await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
+    work.supersede(old, copy.id)
+    work.adopt(copy)
+    if copy.dag_id != copy.root_id or await work.tx.all("lock_dags", items=[(copy.dag_id,)]):
+        work.count_in_dag(copy.dag_id, None, copy.status)
+    work.tell(copy, verb, path, data={"of": ids.show_task(old.id)})
