@@ -12,16 +12,10 @@ from shiftwork.core.task import Dollars, Fields, Name, Priority, micros
 from shiftwork.queue import consequences, parents
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lineage import add_rerun_row, read_body
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.lineage import 
-from shiftwork.queue.submit import (
-    add_rerun_row,
-    block_check_at,
-    inherit_fate,
-    read_body,
-    refuse_outer_cycle,
-)
+from shiftwork.queue.submit import block_check_at, inherit_fate, refuse_outer_cycle
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 

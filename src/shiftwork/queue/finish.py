@@ -327,7 +327,7 @@ async def _book_late(tx: Tx, items: Sequence[Completion | Failure]) -> None:
 
 
 async def book_late_usage(tx: Tx, token: Token, usage: Usage, *, last: bool) -> bool:
-    """A lost attempt was settled at its whole reservation: its last report replaces that, an earlier one only uses it up."""
+    """A lost attempt was settled at its whole reservation: its last report replaces that, earlier ones use it up."""
     if not (usage.cost_usd or usage.tokens_in or usage.tokens_out):
         return False
     attempt = await tx.one("read_attempt", id=token.id, fence=token.fence)
