@@ -8,10 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shiftwork.core import reasons
 from shiftwork.core import settings as declared
+from shiftwork.core.errors import all_errors
+from shiftwork.core.events import every_name
 from shiftwork.core.resolve import KEYS, PROFILES, Resolver, flat, load_profile
 from shiftwork.core.settings import Settings
 from shiftwork.core.settings_meaning import MEANING
+from shiftwork.core.states import MEANING as STATE_MEANINGS
+from shiftwork.core.states import TRANSITIONS, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,8 +104,51 @@ def _shown(value: Any) -> str:
     return value if value in (ON, OFF) else f"`{json.dumps(value)}`"
 
 
+def states_page() -> str:
+    """The states and the one table of moves, drawn and listed."""
+    meanings = "\n".join(f"| `{state}` | {STATE_MEANINGS[state]} |" for state in State)
+    moves = "\n".join(
+        f"    {source} --> {target}: {name}" for (source, name), target in TRANSITIONS.items() if name != "cancel"
+    )
+    cancels = ", ".join(f"`{source}`" for (source, name) in TRANSITIONS if name == "cancel")
+    return (
+        "# States\n\nMade from `core/states.py`, like the CHECK in the database and the tests.\n\n"
+        f"| state | meaning |\n|---|---|\n{meanings}\n\n"
+        f"```mermaid\nstateDiagram-v2\n{moves}\n```\n\n"
+        f"`cancel` leads to `cancelled` from {cancels}.\n\n"
+        "*Final*: completed, cancelled. *Settled*: dead_lettered and resting failed; they are left by review, rerun or "
+        "cancel.\n`created` and the passing `failed` stand in the history, not in the row.\n"
+    )
+
+
+def errors_page() -> str:
+    """Every error with its code and how to mend it."""
+    rows = [
+        f"| `{kind.code}` | `{kind.__name__}` | {kind.mend or '–'} |"
+        for kind in sorted(all_errors(), key=lambda k: k.code)
+    ]
+    return (
+        "# Errors\n\nEvery error has a stable `code`, says what happened and where, and how to mend it. An error means "
+        "that nothing was changed.\n\n| code | class | how to mend it |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+def events_page() -> str:
+    """The names events are told under, and the reasons failures have."""
+    names = "\n".join(f"- `{name}`" for name in sorted(every_name()))
+    why = "\n".join(f"| `{reason}` | {meaning} |" for reason, meaning in reasons.MEANING.items())
+    return (
+        "# Events and reasons\n\nOne row is written per verb and task, in the transaction of the change; `names` says which "
+        f"of these it stands for.\n\n{names}\n\nAn agent may give any reason; these are known:\n\n"
+        f"| reason | meaning |\n|---|---|\n{why}\n"
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
+    "reference/states.md": states_page,
+    "reference/errors.md": errors_page,
+    "reference/events.md": events_page,
 }
 
 

@@ -11,19 +11,34 @@ from enum import StrEnum
 class State(StrEnum):
     """What a task is doing. `created` and the passing `failed` stand in the history, not in the row."""
 
-    CREATED = "created"  # accepted, not yet placed; never stored
-    PENDING = "pending"  # waits for dependencies, children, a person or a time
-    WAITING_APPROVAL = "waiting_approval"  # a guard wants a person to say yes first
-    READY = "ready"  # may be claimed now
-    CLAIMED = "claimed"  # an agent holds it and has not started
-    RUNNING = "running"  # an agent works on it and must beat
-    VALIDATING = "validating"  # output is in, being checked
-    COMPLETED = "completed"  # final: accepted output
-    FAILED = "failed"  # one attempt failed; rests here only where the profile says so
-    RETRYING = "retrying"  # waits for its delay
-    DEAD_LETTERED = "dead_lettered"  # settled: only a person brings it back
-    CANCELLED = "cancelled"  # final
+    CREATED = "created"
+    PENDING = "pending"
+    WAITING_APPROVAL = "waiting_approval"
+    READY = "ready"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    VALIDATING = "validating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RETRYING = "retrying"
+    DEAD_LETTERED = "dead_lettered"
+    CANCELLED = "cancelled"
 
+
+MEANING: dict[State, str] = {
+    State.CREATED: "accepted, not yet placed; never stored",
+    State.PENDING: "waits for dependencies, children, a person or a time",
+    State.WAITING_APPROVAL: "a guard wants a person to say yes first",
+    State.READY: "may be claimed now",
+    State.CLAIMED: "an agent holds it and has not started",
+    State.RUNNING: "an agent works on it and must beat",
+    State.VALIDATING: "output is in, being checked",
+    State.COMPLETED: "final: its output was accepted",
+    State.FAILED: "one attempt failed; rests here only where the profile says so",
+    State.RETRYING: "waits for its delay",
+    State.DEAD_LETTERED: "settled: only a person brings it back",
+    State.CANCELLED: "final: ended by a person, a program or a dependency",
+}
 
 FINAL = frozenset({State.COMPLETED, State.CANCELLED})
 SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})

@@ -11,12 +11,13 @@ from shiftwork.core.settings import Limits
 from shiftwork.core.task import NewTask, Submitted, Usage
 from shiftwork.queue import agents, check, finish, hold, spawn
 from shiftwork.queue.agents import Agent, NewAgent
-from shiftwork.queue.claim import Assignment, ClaimAnswer, ClaimRequest, claim
+from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.hold import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.lanes import Wants
+from shiftwork.queue.pick import ClaimRequest
 from shiftwork.queue.prepare import prepare
 
 MOST_CLAIMED = 1000

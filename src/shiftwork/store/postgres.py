@@ -7,8 +7,8 @@ an optional direct connection (`&listen=<direct url>`) or by polling alone.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import random
 import secrets
 import time
@@ -21,6 +21,7 @@ import asyncpg
 
 from shiftwork.core.errors import (
     BadText,
+    InputError,
     OperationTimeout,
     ShiftworkError,
     StoreClosed,
@@ -39,13 +40,17 @@ from shiftwork.store.wakes import LocalWakes
 T = TypeVar("T")
 log = logging.getLogger("shiftwork.store")
 
-OLDEST_SERVER = 140000
+OLDEST_SERVER = 14
 CHANNEL = "task_ready"
 MIGRATION_LOCK = 0x5AF7_0001
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
+MOST_NOTIFIED = 500
+"""Lanes in one payload, which holds 8,000 bytes at most."""
+
 DEADLOCK_TRIES = 5
+ROLLBACK_SEC = 2.0
 RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
@@ -160,11 +165,12 @@ class DatabaseClock:
     async def measure(self, connection: Any) -> None:
         """Best of five: the answer with the shortest round trip has the smallest error."""
         samples: list[tuple[float, float]] = []
-        for _ in range(5):
-            sent = time.monotonic()
-            there = await connection.fetchval("select extract(epoch from clock_timestamp())::float8")
-            back = time.monotonic()
-            samples.append((back - sent, there - (sent + back) / 2))
+        async with connection.transaction():  # outside of one a pooler may send each message to another server
+            for _ in range(5):
+                sent = time.monotonic()
+                there = await connection.fetchval("select extract(epoch from clock_timestamp())::float8")
+                back = time.monotonic()
+                samples.append((back - sent, there - (sent + back) / 2))
         self._take(min(samples)[1])
 
     def _take(self, offset: float) -> None:
@@ -218,7 +224,11 @@ class PostgresStore:
             raise translate(error) from error
         store = cls(url, pool, listen, clock, dsn)
         if clock is None:
-            await store._measure_clock()
+            try:
+                await store._measure_clock()
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                await store.close()
+                raise translate(error) from error
             store._background.append(asyncio.create_task(store._keep_clock()))
         return store
 
@@ -228,23 +238,25 @@ class PostgresStore:
         if self._closed:
             raise StoreClosed("this queue was closed")
         try:
-            async with asyncio.timeout(self.operation_max_sec):
-                return await self._run_until_done(verb)
+            async with asyncio.timeout(self.operation_max_sec) as limit:
+                return await self._run_until_done(verb, limit)
         except TimeoutError:
             raise OperationTimeout(f"the database did not answer within {self.operation_max_sec:g} s") from None
 
-    async def _run_until_done(self, verb: Verb[T]) -> T:
+    async def _run_until_done(self, verb: Verb[T], limit: asyncio.Timeout) -> T:
         deadlocks = 0
         gone_since: float | None = None
         while True:
             try:
-                return await self._run_once(verb)
+                return await self._run_once(verb, limit)
             except _AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
                     raise StoreLocked(f"PostgreSQL says: {error}", mend="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except _LOST as error:
+                if isinstance(error, ValueError):
+                    raise _unwritable(error) from error
                 gone_since = gone_since or time.monotonic()
                 self._note_absence()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
@@ -255,18 +267,20 @@ class PostgresStore:
                     raise
                 raise translate(error) from error
 
-    async def _run_once(self, verb: Verb[T]) -> T:
+    async def _run_once(self, verb: Verb[T], limit: asyncio.Timeout) -> T:
         async with self._pool.acquire() as connection:
             await connection.execute(BEGIN)
             tx = PostgresTx(connection, self._clock())
             try:
                 result = await verb(tx)
             except BaseException:
-                with contextlib.suppress(Exception):
-                    await connection.execute("rollback")
+                await _roll_back(connection)
                 raise
+            # From here on running out of time must not be told as "nothing was changed".
+            left = (limit.when() or math.inf) - asyncio.get_running_loop().time()
+            limit.reschedule(None)
             try:
-                await connection.execute("commit")
+                await connection.execute("commit", timeout=max(0.01, left))
             except _LOST as error:
                 # The server may have committed: trying again could do it twice, so the caller must look.
                 raise StoreUnavailable(
@@ -342,10 +356,12 @@ class PostgresStore:
         """Tell other processes, folding what comes within a few milliseconds."""
         while self._to_notify:
             lanes, self._to_notify = self._to_notify, set()
-            payload = f"{self._instance}:{','.join(str(lane) for lane in sorted(lanes)[:500])}"
+            # More than fit into a payload: an empty list, which means all of them.
+            names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MOST_NOTIFIED else ""
             try:
                 async with self._pool.acquire() as connection:
-                    await connection.execute("select pg_notify($1, $2)", CHANNEL, payload)
+                    # One plain message, which needs no transaction behind a pooler; digits and commas alone.
+                    await connection.execute(f"notify {CHANNEL}, '{self._instance}:{names}'")
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
                 log.info("a wake-up was not sent (%s); the poll finds the work", error)
             await asyncio.sleep(NOTIFY_EVERY_SEC)
@@ -407,9 +423,10 @@ async def _keep(_connection: Any) -> None:
 
 async def _set_up(connection: Any) -> None:
     """Ids are text on our side, as they are in SQLite. Binary, since COPY takes no other form."""
-    await connection.set_type_codec(
-        "uuid", schema="pg_catalog", encoder=_uuid_to_bytes, decoder=_uuid_from_bytes, format="binary"
-    )
+    async with connection.transaction():
+        await connection.set_type_codec(
+            "uuid", schema="pg_catalog", encoder=_uuid_to_bytes, decoder=_uuid_from_bytes, format="binary"
+        )
 
 
 def _uuid_to_bytes(text: str) -> bytes:
@@ -424,19 +441,17 @@ def _uuid_from_bytes(raw: bytes) -> str:
 async def _prepare_schema(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
     connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0 if behind_pooler else 100)
     try:
-        version = int(await connection.fetchval("show server_version_num"))
-        if version < OLDEST_SERVER:
-            raise StoreUnsuitable(f"PostgreSQL {version // 10000} is too old")
-        if await _is_current(connection):
-            return
+        version = connection.get_server_version()
+        if version.major < OLDEST_SERVER:
+            raise StoreUnsuitable(f"PostgreSQL {version.major} is too old")
         async with connection.transaction():
+            if await _is_current(connection):
+                return
+            if not allowed:
+                migrate.refuse_unmigrated(migrate.missing("postgres", await _done(connection)))
             await connection.execute("select pg_advisory_xact_lock($1)", MIGRATION_LOCK)
             await connection.execute(migrate.LEDGER)
-            done = [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
-            needed = migrate.missing("postgres", done)
-            if not allowed:
-                migrate.refuse_unmigrated(needed)
-            for migration in needed:
+            for migration in migrate.missing("postgres", await _done(connection)):
                 await connection.execute(migration.text)
                 await connection.execute(
                     "insert into migrations values ($1, $2, $3)",
@@ -450,7 +465,26 @@ async def _prepare_schema(dsn: str, *, behind_pooler: bool, allowed: bool) -> No
 
 async def _is_current(connection: Any) -> bool:
     """True without writing anything, so that a role that may not create tables can open a migrated queue."""
+    return not migrate.missing("postgres", await _done(connection))
+
+
+async def _done(connection: Any) -> list[tuple[int, str, str]]:
+    """The migrations a database has had."""
     if await connection.fetchval("select to_regclass('migrations')") is None:
-        return False
-    done = [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
-    return not migrate.missing("postgres", done)
+        return []
+    return [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
+
+
+async def _roll_back(connection: Any) -> None:
+    """End the transaction; a server that does not even answer that has lost the connection."""
+    try:
+        await connection.execute("rollback", timeout=ROLLBACK_SEC)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        connection.terminate()
+
+
+def _unwritable(error: BaseException) -> InputError:
+    """What the driver cannot write is the caller's mistake, not the store's."""
+    if isinstance(error.__cause__ or error, UnicodeEncodeError):
+        return BadText("text holds a lone surrogate")
+    return InputError(f"a value cannot be written: {error}")

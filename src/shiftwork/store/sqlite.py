@@ -391,19 +391,18 @@ class SqliteStore:
                 group[0].loop.call_soon_threadsafe(self.wakes.announce, lanes)
 
     def _fail_waiters(self, begun: list[_Job], error: BaseException) -> None:
-        left: list[_Job] = []
         for job in begun:
             job.error = StoreUnavailable(
                 f"the writer has stopped: {error}",
                 mend="It is not known whether this was done; read the task before you try again.",
             )
-            left.append(job)
+        left: list[_Job] = []
         while not self._jobs.empty():
-            job = self._jobs.get()
-            if job is not None:
-                job.error = StoreUnavailable(f"the writer has stopped: {error}")
-                left.append(job)
-        _deliver(left)
+            job_left = self._jobs.get()
+            if job_left is not None:
+                job_left.error = StoreUnavailable(f"the writer has stopped: {error}")
+                left.append(job_left)
+        _deliver([*begun, *left])
 
 
 @contextlib.contextmanager

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shiftwork.core.states import State
-from shiftwork.views.view import FAILURES, TIME, Pair, View, both, read
+from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, made, read
 
 STATES = {
     **{state: state.upper() for state in State},
     State.WAITING_APPROVAL: "PENDING",
 }
+
+
+def _failure(task: Record) -> Any:
+    """The text of the last failure, or the queue's own word where nobody said anything."""
+    return task.get("last_error") or task.get("failure_reason")
+
 
 TASK = (
     both("id"),
@@ -43,7 +51,7 @@ TASK = (
     both("retry.retry_on"),
     both("retry.no_retry_on"),
     read("available_at", "retry_at", TIME),
-    read("failure_reason"),
+    made("failure_reason", _failure),
     read("failure_history", "failure_history", FAILURES),
     read("poison_pill"),
     both("output.type"),

@@ -1,0 +1,149 @@
+"""SQL as a door: the documents' names for tables, views, indexes and the channel, on each store."""
+
+import asyncio
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import finish, take
+
+
+async def select(queue: Queue, sql: str) -> list[tuple[Any, ...]]:
+    """What an operator with a plain database client sees."""
+    if queue.url.startswith("sqlite"):
+        connection = apsw.Connection(queue.url.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return list(connection.execute(sql))
+        finally:
+            connection.close()
+    client = await asyncpg.connect(queue.url)
+    try:
+        return [tuple(row) for row in await client.fetch(sql)]
+    finally:
+        await client.close()
+
+
+def on_sqlite(queue: Queue) -> bool:
+    return queue.url.startswith("sqlite")
+
+
+async def some_of_each(queue: Queue) -> None:
+    """One task in every state but the passing ones."""
+    await queue.register_agent(id="worker", max_concurrent_tasks=None)
+    await queue.submit(type="code", id="completed")
+    await finish(queue)
+    await queue.submit(type="code", id="dead", max_attempts=1)
+    await queue.fail((await take(queue)).token, "crash", "boom")
+    await queue.submit(type="code", id="retrying")
+    await queue.fail((await take(queue)).token, "crash")
+    await queue.submit(type="code", id="running", title="Now")
+    await take(queue)
+    await queue.submit(type="code", id="claimed")
+    await queue.claim("worker")
+    await queue.submit(type="code", id="cancelled")
+    await queue.cancel("cancelled")
+    await queue.submit(type="code", id="ready")
+    await queue.submit(type="code", id="pending", dependencies=["ready"])
+
+
+@pytest.mark.requirement("F-238", "F-271")
+async def test_tasks_are_rows_that_select_finds_by_status(queue: Queue) -> None:
+    await some_of_each(queue)
+    rows = await select(queue, "select external_id, status from tasks order by id")
+    assert dict(rows) == {
+        "completed": "completed",
+        "dead": "dead_lettered",
+        "retrying": "retrying",
+        "running": "running",
+        "claimed": "claimed",
+        "cancelled": "cancelled",
+        "ready": "ready",
+        "pending": "pending",
+    }
+    assert await select(queue, "select external_id from tasks where status = 'running'") == [("running",)]
+
+
+@pytest.mark.requirement("F-248")
+async def test_the_factorys_own_query_runs_as_written(queue: Queue) -> None:
+    await some_of_each(queue)
+    if on_sqlite(queue):
+        rows = await select(queue, "SELECT title, claim_agent_id FROM factory_tasks WHERE status = 'RUNNING'")
+    else:
+        client = await asyncpg.connect(queue.url, server_settings={"search_path": "factory"})
+        found = await client.fetch("SELECT * FROM tasks WHERE status = 'RUNNING'")
+        await client.close()
+        rows = [(row["title"], row["claim_agent_id"]) for row in found]
+    assert rows == [("Now", "worker")]
+
+
+async def test_the_aegis_table_has_six_statuses(queue: Queue) -> None:
+    await some_of_each(queue)
+    rows = await select(queue, "select status, count(*) from agent_task_queue group by status")
+    expected = {"completed": 1, "failed": 1, "queued": 3, "running": 1, "dispatched": 1, "cancelled": 1}
+    assert dict(rows) == expected
+
+
+async def test_the_event_log_has_the_names_of_the_stream_protocol(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code", max_attempts=2, retry={"jitter": False})
+    for _ in range(2):
+        await queue.fail((await take(queue)).token, "crash")
+        await pass_time(queue, clock, 10)
+    await queue.submit(type="code")
+    await finish(queue)
+    rows = await select(queue, "select event_type, final from event_log order by id, event_type")
+    assert [(name, None if final is None else bool(final)) for name, final in rows] == [
+        ("task.created", None),
+        ("task.claimed", None),
+        ("task.failed", False),
+        ("task.claimed", None),
+        ("task.dlq", None),
+        ("task.failed", True),
+        ("task.created", None),
+        ("task.claimed", None),
+        ("task.succeeded", None),
+    ]
+
+
+@pytest.mark.requirement("F-243", "F-244", "F-245", "F-246")
+async def test_the_documents_indexes_are_there_under_their_names(queue: Queue) -> None:
+    table = "sqlite_master" if on_sqlite(queue) else "pg_indexes"
+    name, definition = ("name", "sql") if on_sqlite(queue) else ("indexname", "indexdef")
+    rows = await select(queue, f"select {name}, {definition} from {table} where {name} like 'idx_task%'")
+    found = {name: definition.lower() for name, definition in rows}
+    assert "(lane, rank, ordered_at, id)" in found["idx_tasks_claimable"]
+    assert "'ready'" in found["idx_tasks_claimable"].partition("where")[2]
+    assert "(dag_id, status)" in found["idx_tasks_dag"]
+    assert "(lease_check_at)" in found["idx_tasks_heartbeat"]
+    assert "'claimed'" in found["idx_tasks_heartbeat"].partition("where")[2]
+    assert "'running'" in found["idx_tasks_heartbeat"].partition("where")[2]
+    assert "(available_at)" in found["idx_tasks_retry"]
+    assert "'retrying'" in found["idx_tasks_retry"].partition("where")[2]
+    assert {"idx_task_queue_status", "idx_task_queue_agent", "idx_task_queue_issue"} <= found.keys()
+
+
+async def test_a_key_is_unique_in_the_database_itself(queue: Queue) -> None:
+    await queue.submit(type="code", idempotency_key="k")
+    insert = "insert into keys (workspace, key, task_id) select workspace, key, task_id from keys"
+    if on_sqlite(queue):
+        connection = apsw.Connection(queue.url.removeprefix("sqlite:///"))
+        with pytest.raises(apsw.ConstraintError):
+            connection.execute(insert)
+        connection.close()
+        return
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await select(queue, insert)
+
+
+@pytest.mark.requirement("F-160")
+async def test_new_work_is_told_on_the_channel_task_ready(postgres_dsn: str) -> None:
+    heard = asyncio.Event()
+    client = await asyncpg.connect(postgres_dsn)
+    await client.add_listener("task_ready", lambda *_: heard.set())
+    async with await Queue.open(postgres_dsn) as queue:
+        await queue.submit(type="code")
+        await asyncio.wait_for(heard.wait(), 30)
+    await client.close()
