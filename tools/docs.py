@@ -124,7 +124,7 @@ def states_page() -> str:
 def errors_page() -> str:
     """Every error with its code and how to mend it."""
     rows = [
-        f"| `{kind.code}` | `{kind.__name__}` | {kind.mend or '–'} |"
+        f"| `{kind.code}` | `{kind.__name__}` | {kind.mend or '-'} |"
         for kind in sorted(all_errors(), key=lambda k: k.code)
     ]
     return (
@@ -138,8 +138,8 @@ def events_page() -> str:
     names = "\n".join(f"- `{name}`" for name in sorted(every_name()))
     why = "\n".join(f"| `{reason}` | {meaning} |" for reason, meaning in reasons.MEANING.items())
     return (
-        "# Events and reasons\n\nOne row is written per verb and task, in the transaction of the change; `names` says which "
-        f"of these it stands for.\n\n{names}\n\nAn agent may give any reason; these are known:\n\n"
+        "# Events and reasons\n\nOne row is written per verb and task, in the transaction of the change; "
+        f"`names` says which of these it stands for.\n\n{names}\n\nAn agent may give any reason; these are known:\n\n"
         f"| reason | meaning |\n|---|---|\n{why}\n"
     )
 

@@ -73,7 +73,7 @@ _MOVES: dict[str, dict[State, State]] = {
 }
 
 TRANSITIONS: dict[tuple[State, str], State] = {
-    (source, name): target for name, moves in _MOVES.items() for source, target in moves.items()
+    (source, name): moves[source] for name, moves in _MOVES.items() for source in State if source in moves
 }
 
 
