@@ -70,9 +70,7 @@ async def test_a_claim_of_many_reserves_for_each(queue: Queue) -> None:
 @pytest.mark.parametrize("types", [1, 5])
 async def test_dear_work_in_front_does_not_hide_what_is_affordable(queue: Queue, types: int) -> None:
     await hire(queue, 1.00)
-    await queue.submit_many(
-        [{"type": f"type-{n % types}", "priority": 1, "estimated_cost_usd": 5} for n in range(50)]
-    )
+    await queue.submit_many([{"type": f"type-{n % types}", "priority": 1, "estimated_cost_usd": 5} for n in range(50)])
     cheap = await queue.submit(type="type-0", priority=90, estimated_cost_usd=1)
     assert (await take(queue)).id == cheap.id
 
@@ -85,9 +83,7 @@ async def test_release_gives_the_money_back(queue: Queue) -> None:
     assert await remaining(queue) == 1.00
 
 
-async def test_a_lost_attempt_costs_all_it_might_have_spent_until_it_reports(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_a_lost_attempt_costs_all_it_might_have_spent_until_it_reports(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, 1.00)
     task_id = (await queue.submit(type="code", estimated_cost_usd=0.75)).id
     token = (await take(queue)).token
@@ -112,4 +108,4 @@ async def test_a_dag_knows_what_it_has_spent(queue: Queue) -> None:
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
     await queue.heartbeat((await take(queue)).token, usage={"cost_usd": 0.20})
     dag = await queue.dag(made[0].dag_id or "")
-    assert (dag.spent_usd, dag.budget_ceiling_usd) == (pytest.approx(0.30), 5)
+    assert (round(dag.spent_usd, 6), dag.budget_ceiling_usd) == (0.30, 5)

@@ -154,8 +154,9 @@ async def test_the_next_worker_finds_what_went_wrong_before(coscientist: Queue, 
     await coscientist.fail((await take(coscientist, "first")).token, "network", "connection reset")
     await pass_time(coscientist, clock, 8)
     assignment = await take(coscientist, "second")
-    (failure,) = (await coscientist.get(assignment.id)).failure_history
-    assert (failure.agent, failure.error) == ("first", "connection reset")
+    shown = VIEW.assignment_out(msgspec.to_builtins(await coscientist.get(assignment.id)))
+    (failure,) = shown["task"]["failure_history"]
+    assert (failure["agent"], failure["error"]) == ("first", "connection reset")
 
 
 @pytest.mark.requirement("C-262")

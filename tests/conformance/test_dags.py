@@ -276,9 +276,7 @@ async def test_a_cycle_over_two_submissions_through_new_tasks_is_refused(queue: 
 # -- dependencies outside the DAG --------------------------------------------------------------------------------
 
 
-async def test_an_unknown_dependency_is_waited_for_and_named_after_300_seconds(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_an_unknown_dependency_is_waited_for_and_named_after_300_seconds(queue: Queue, clock: MovedClock) -> None:
     waits = await queue.submit(type="code", dependencies=["later"])
     await pass_time(queue, clock, 299)
     assert (await queue.get(waits.id)).blocked is False
@@ -321,9 +319,7 @@ async def test_a_cancelled_task_cancels_all_that_depends_on_it(queue: Queue) -> 
 # -- update ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_waiting_task_can_be_changed_and_the_change_is_recorded(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_a_waiting_task_can_be_changed_and_the_change_is_recorded(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", tags=["a"])).id
     await queue.as_caller("human:ada").update(
         task_id,
@@ -391,9 +387,7 @@ async def test_changed_dependencies_hold_and_free_the_task(queue: Queue) -> None
     assert await finish(queue) == second.id
 
 
-async def test_a_task_that_was_blocked_by_a_missing_one_is_freed_by_a_change(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_a_task_that_was_blocked_by_a_missing_one_is_freed_by_a_change(queue: Queue, clock: MovedClock) -> None:
     waits = await queue.submit(type="code", dependencies=["never"])
     await pass_time(queue, clock, 300)
     await queue.update(waits.id, {"dependencies": []})

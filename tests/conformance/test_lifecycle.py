@@ -3,14 +3,12 @@
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
-from shiftwork import Queue, views
+from shiftwork import Queue
 from shiftwork.core.errors import LeaseLost, WrongState
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import finish, states, take
+from tests.conformance.steps import finish, states, take, viewed
 
-FACTORY = views.get("factory")
 URL_SCHEMA = {"type": "object", "required": ["url"], "properties": {"url": {"type": "string"}}}
 PLAIN = {"jitter": False}
 
@@ -133,13 +131,13 @@ async def test_three_failures_make_a_dead_letter(queue: Queue, clock: MovedClock
 async def test_the_factory_reads_the_text_of_the_last_failure(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", retry=PLAIN)).id
     await queue.fail((await take(queue)).token, error="boom")
-    task = FACTORY.task_out(to_builtins(await queue.get(task_id)))
+    task = await viewed(queue, "factory", task_id)
     assert (task["failure_reason"], task["attempts"], task["status"]) == ("boom", 1, "RETRYING")
     assert (await states(queue, task_id))[-2:] == ["failed", "retrying"]
     await pass_time(queue, clock, 10)
     await take(queue)
     await pass_time(queue, clock, 90)
-    task = FACTORY.task_out(to_builtins(await queue.get(task_id)))
+    task = await viewed(queue, "factory", task_id)
     assert task["failure_reason"] == "heartbeat_timeout"
 
 
@@ -176,9 +174,7 @@ async def test_these_reasons_are_never_tried_again(queue: Queue, clock: MovedClo
 @pytest.mark.parametrize(
     ("retry", "delays"),
     [
-        pytest.param(
-            {"jitter": False}, [10, 20, 40], marks=pytest.mark.requirement("F-033", "F-034", "F-036")
-        ),
+        pytest.param({"jitter": False}, [10, 20, 40], marks=pytest.mark.requirement("F-033", "F-034", "F-036")),
         pytest.param(
             {"jitter": False, "initial_delay_sec": 200},
             [200, 300, 300],
@@ -271,9 +267,7 @@ async def test_a_start_after_59_seconds_is_in_time(queue: Queue, clock: MovedClo
 
 
 @pytest.mark.requirement("F-016")
-async def test_a_run_longer_than_its_limit_times_out_although_it_beats(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_a_run_longer_than_its_limit_times_out_although_it_beats(queue: Queue, clock: MovedClock) -> None:
     spec = {"constraints": {"max_duration_sec": 300}}
     task_id = (await queue.submit(type="code", spec=spec)).id
     assignment = await take(queue)
@@ -311,7 +305,7 @@ async def test_an_output_that_does_not_match_fails_the_attempt(queue: Queue, clo
     task = await queue.get(task_id)
     assert (task.status, task.attempts, task.failure_reason) == ("retrying", 1, "invalid_output")
     assert task.last_error == 'output: "url" is a required property'
-    assert FACTORY.task_out(to_builtins(task))["failure_reason"] == task.last_error
+    assert (await viewed(queue, "factory", task_id))["failure_reason"] == task.last_error
     assert (await states(queue, task_id))[-4:] == ["running", "validating", "failed", "retrying"]
     await pass_time(queue, clock, 10)
     await queue.complete((await take(queue)).token, {"url": "https://example.org"})
@@ -331,9 +325,7 @@ async def test_a_result_is_accepted_once_however_often_it_is_sent(queue: Queue) 
 
 
 @pytest.mark.requirement("C-111")
-async def test_at_most_once_work_that_went_silent_is_never_started_again(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_at_most_once_work_that_went_silent_is_never_started_again(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", delivery="at_most_once")).id
     await take(queue)
     await pass_time(queue, clock, 90)
@@ -359,9 +351,7 @@ async def test_at_most_once_work_that_was_started_is_not_started_again(queue: Qu
     assert await queue.claim("worker") == []
 
 
-async def test_at_most_once_work_that_was_never_started_is_tried_again(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_at_most_once_work_that_was_never_started_is_tried_again(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="email", delivery="at_most_once", retry=PLAIN)).id
     await queue.claim("worker")
     await pass_time(queue, clock, 60)

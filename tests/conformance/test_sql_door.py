@@ -9,22 +9,11 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import finish, take
+from tests.conformance.steps import finish, sql, take
 
 
-async def select(queue: Queue, sql: str) -> list[tuple[Any, ...]]:
-    """What an operator with a plain database client sees."""
-    if queue.url.startswith("sqlite"):
-        connection = apsw.Connection(queue.url.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            return list(connection.execute(sql))
-        finally:
-            connection.close()
-    client = await asyncpg.connect(queue.url)
-    try:
-        return [tuple(row) for row in await client.fetch(sql)]
-    finally:
-        await client.close()
+async def select(queue: Queue, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in await sql(queue, query)]
 
 
 def on_sqlite(queue: Queue) -> bool:

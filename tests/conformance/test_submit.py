@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -118,9 +119,7 @@ async def test_what_the_queue_manages_cannot_be_written(queue: Queue, field: str
         ({"payload": {"text": "\0"}}, "task"),
     ],
 )
-async def test_a_wrong_field_is_refused_by_its_path(
-    queue: Queue, fields: dict[str, Any], where: str | None
-) -> None:
+async def test_a_wrong_field_is_refused_by_its_path(queue: Queue, fields: dict[str, Any], where: str | None) -> None:
     with pytest.raises(InputError) as refused:
         await queue.submit({"type": "code", **fields})
     assert where is None or refused.value.where == where
@@ -195,8 +194,25 @@ async def test_a_callers_own_name_belongs_to_its_workspace(queue: Queue) -> None
     there = await other.submit(type="code", id="mine")
     assert (await queue.get("mine")).id == here.id
     assert (await other.get("mine")).id == there.id
-    with pytest.raises(NotFound):
-        await other.get(here.id)
+
+
+async def test_a_task_does_not_exist_for_other_workspaces(queue: Queue) -> None:
+    other = queue.in_workspace("other")
+    task = await queue.get((await queue.submit(type="code")).id)
+    (made, _) = await queue.submit_dag({"tasks": [{"type": "code"}] * 2})
+    for dag_id in (task.dag_id, made.dag_id or ""):
+        await refused(other.dag(dag_id), other.cancel_dag(dag_id), other.add_to_dag(dag_id, [{"type": "x"}]))
+    await refused(other.get(task.id), other.cancel(task.id), other.update(task.id, {"priority": 1}))
+    await refused(other.rerun(task.id), other.review(task.id, "retry"), other.explain(task.id))
+    assert await other.history(task.id) == []
+    assert (await queue.status()).counts == {"ready": 3}
+    assert (await other.status()).counts == {}
+
+
+async def refused(*calls: Awaitable[object]) -> None:
+    for call in calls:
+        with pytest.raises(NotFound):
+            await call
 
 
 # -- idempotency -------------------------------------------------------------------------------------------------
@@ -233,7 +249,7 @@ async def test_twins_in_one_batch_are_folded(queue: Queue) -> None:
 
 async def test_a_task_may_depend_on_one_that_turned_out_to_exist(queue: Queue) -> None:
     existing = await queue.submit(type="code", idempotency_key="base")
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {"type": "code", "key": "base", "idempotency_key": "base"},
         {"type": "code", "key": "top", "dependencies": ["base"]},
     ]

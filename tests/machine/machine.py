@@ -43,7 +43,6 @@ REASONS = ("crash", "rate_limit", "invalid_input", "auth_failure", "odd")
 COST = 0.4
 
 index = st.integers(0, 50)
-wordless = st.none()
 
 
 class Ref(NamedTuple):
@@ -152,6 +151,10 @@ class Machine(RuleBasedStateMachine):
     def newest_id(self, task: Lineage) -> str:
         assert self.seen is not None
         return ids.show_task(self.seen.newest(uuid_of(task.label))["id"])
+
+    def root_of(self, task_id: str) -> str:
+        row = self.seen.tasks.get(uuid_of(task_id)) if self.seen else None
+        return ids.show_task(row["root_id"]) if row else task_id
 
     def has(self, states: set[str]) -> bool:
         return bool(self.model.in_state(states))
@@ -290,7 +293,7 @@ class Machine(RuleBasedStateMachine):
         task = self.pick(HELD, at)
         token = str(task.token)
         if task.status == "claimed":
-            self.refused(WrongState, self.queue.complete(token, {"at": at}))
+            self.refused(WrongState, self.queue.complete(token, {"at": at}, usage=usage))
             return
         outcome = self.wait(self.queue.complete(token, {"at": at}, usage=usage))
         assert (outcome.status, outcome.repeated) == ("completed", False)
@@ -327,7 +330,7 @@ class Machine(RuleBasedStateMachine):
             made = self.wait(call)
             plan.done(made, check_status=not park)
             if park:
-                self.model.wait(task, [answer.id for answer in made])
+                self.model.wait(task, [self.root_of(answer.id) for answer in made])
 
     @precondition(lambda self: self.has({"running"}))
     @rule(at=index, after=st.lists(refs, max_size=2))
@@ -462,6 +465,7 @@ class Machine(RuleBasedStateMachine):
             task.status = "pending"
         elif task.status == "pending":
             task.status = "ready"
+        self.model.meet_fate([task.label])
 
     @precondition(lambda self: bool(self.model.all))
     @rule(
@@ -498,9 +502,7 @@ class Machine(RuleBasedStateMachine):
         call = self.queue.rerun(task.label)
         if task.status in FINAL | SETTLED or (task.status in WAITING and is_retry):
             self.wait(call)
-            if task.status in WAITING:
-                self.model.drop_key(task)
-            self.model.retry(task)
+            self.model.rerun(task)
         else:
             self.refused(WrongState, call)
 
@@ -568,7 +570,7 @@ class Machine(RuleBasedStateMachine):
             assert edges[label] == task.dependencies, task
             if task.token is not None:
                 assert task.token == ids.token(ids.show_task(row["id"]), row["fence"])
-        keys = {key["key"]: ids.show_task(key["task_id"]) for key in now.keys}
+        keys = {key["key"]: self.root_of(ids.show_task(key["task_id"])) for key in now.keys}
         assert keys == self.model.keys
 
 
@@ -665,7 +667,7 @@ class Plan:
         for place, answer in enumerate(answers):
             assert answer.duplicate == (place not in self.fresh)
             expected = self.known.get(place) or made[self.labels[place]]
-            assert answer.id == expected
+            assert self.machine.root_of(answer.id) == expected
             if check_status and place in self.fresh:
                 assert answer.status == self.model.all[answer.id].status
 

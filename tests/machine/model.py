@@ -320,10 +320,10 @@ class Model:
                 self.gone.add(task.label)
 
     def forget(self, label: str) -> None:
-        task = self.all.pop(label)
+        del self.all[label]
         self.names = {name: known for name, known in self.names.items() if known != label}
         if label not in self.archived:
-            self.drop_key(task)
+            self.keys = {key: holder for key, holder in self.keys.items() if holder != label}
 
     # -- going on --------------------------------------------------------------------------------------------------
 
@@ -333,7 +333,8 @@ class Model:
         task.started = now if start else None
 
     def retry(self, task: Lineage, *, at: float | None = None) -> None:
-        """A person brings a settled task back."""
+        """A person brings a settled task back; its idempotency key too, unless somebody has taken that."""
+        self._take_key_back(task)
         task.attempts = task.reclaims = task.rate_limits = 0
         if at is not None:
             task.status, task.available_at = "retrying", at
@@ -344,8 +345,20 @@ class Model:
         """What was cancelled because of this task waits again, and so on down."""
         for child in self.children(label):
             if child.status == "cancelled" and child.by_parent:
+                self._take_key_back(child)
                 child.status, child.by_parent = "pending", False
                 self.revive(child.label)
+
+    def _take_key_back(self, task: Lineage) -> None:
+        if task.key is not None:
+            self.keys.setdefault(task.key, task.label)
+
+    def rerun(self, task: Lineage) -> None:
+        """The same work as a new task, which has no idempotency key."""
+        if task.status in WAITING:
+            self.drop_key(task)
+        task.key = None
+        self.retry(task)
 
     def wait(self, task: Lineage, labels: Iterable[str]) -> None:
         """The holder gives its slot back until these are done."""

@@ -170,6 +170,7 @@ class Guard(Part, frozen=True):
 class Maintenance(Part, frozen=True):
     """How often each duty runs."""
 
+    presence_sec: Seconds = 0.25
     reclaim_sec: Seconds = 1
     retry_promoter_sec: Seconds = 5
     rerank_sec: Seconds = 1

@@ -106,6 +106,7 @@ MEANING: dict[str, str] = {
     "wakeup": "Whether waiting agents are notified or only poll.",
     "lock_timeout_sec": "How long a call waits for the lock on the queue's file.",
     "operation_max_sec": "How long any call may take before it ends with nothing changed.",
+    "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",
     "maintenance.retry_promoter_sec": "How often retries whose delay has passed become ready.",
     "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",

@@ -51,6 +51,7 @@ _MOVES: dict[str, dict[State, State]] = {
     "unblock": {State.PENDING: State.READY},
     "guard": {State.PENDING: State.WAITING_APPROVAL},
     "approve": {State.WAITING_APPROVAL: State.READY},
+    "defer": {State.PENDING: State.RETRYING},
     "block": {State.READY: State.PENDING, State.RETRYING: State.PENDING},
     "claim": {State.READY: State.CLAIMED},
     "start": {State.CLAIMED: State.RUNNING},

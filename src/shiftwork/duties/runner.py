@@ -12,12 +12,12 @@ import msgspec
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.settings import Maintenance, Settings
-from shiftwork.duties import duties
+from shiftwork.duties import duties, presence
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.duties")
-TICK_SEC = 0.5
+TICK_SEC = 0.25
 MOST_BATCHES = 200
 """Full batches of one duty in a row before the others get their turn."""
 
@@ -30,6 +30,7 @@ class Entry(NamedTuple):
 
 
 DUTIES: dict[str, Entry] = {
+    "presence": Entry(presence.hand_back, lambda m: m.presence_sec),
     "reclaim": Entry(duties.reclaim, lambda m: m.reclaim_sec),
     "promote": Entry(duties.promote, lambda m: m.retry_promoter_sec),
     "rerank": Entry(duties.rerank, lambda m: m.rerank_sec),

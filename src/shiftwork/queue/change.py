@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from shiftwork.core import ids
-from shiftwork.core.errors import NotFound, ShiftworkError, UnknownDependency, VersionConflict, WrongState
+from shiftwork.core.errors import (
+    InputError,
+    NotFound,
+    ShiftworkError,
+    UnknownDependency,
+    VersionConflict,
+    WrongState,
+)
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority, micros
 from shiftwork.queue import consequences, parents
@@ -56,8 +63,7 @@ async def cancel(
         row = found.get(task_id)
         error = await _may_not_cancel(work, row, task_id, version)
         if error is None and row is not None:
-            if row.status in SETTLED:
-                await _review_as_cancelled(work, row, reason)
+            await review_as_cancelled(work, row, reason)
             consequences.cancel_row(work, row, reason)
             roots.add(row.root_id)
             outcomes.append(Outcome(ids.show_task(task_id), State.CANCELLED))
@@ -73,27 +79,31 @@ async def _may_not_cancel(work: Work, row: TaskRow | None, task_id: str, version
     if row is None:
         return NotFound(f"there is no task {shown}", task_id=shown)
     allowed = (await work.settings([row]))[row.id].cancel.from_states
-    if row.status in FINAL or row.status not in allowed or row.newest_id not in {None, row.id}:
+    if row.status in FINAL or row.status not in allowed or not work.is_newest(row):
         return WrongState(f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status)
     return check_version(work.engine, row, version)
 
 
-async def _review_as_cancelled(work: Work, row: TaskRow, reason: str) -> None:
+async def review_as_cancelled(work: Work, row: TaskRow, reason: str) -> None:
+    """Cancelling settled work is a decision about its dead letter."""
+    if row.status not in SETTLED:
+        return
     await work.tx.run("review_letters", items=[(row.id, row.round, "cancel", True, False)])
     await work.tx.insert("insert_reviews", [(row.id, row.round, work.now, work.caller.actor, "cancel", reason, None)])
 
 
-async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, dag_id: str, reason: str) -> list[Outcome]:
+async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag_id: str, reason: str) -> list[Outcome]:
     """Cancel everything of a DAG that has not ended."""
     work = Work(tx, engine, caller)
-    rows = await tx.all("tasks_of_dag", dag=dag_id)
+    rows = [row for row in await tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
     if not rows:
         raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}")
     locked = await work.lock(row["id"] for row in rows if row["status"] not in FINAL)
     work.dag_cancellers[dag_id] = caller.actor
     ended = []
     for row in locked:
-        if row.dag_id == dag_id and row.status not in FINAL and row.newest_id in {None, row.id}:
+        if row.dag_id == dag_id and row.status not in FINAL and work.is_newest(row):
+            await review_as_cancelled(work, row, reason)
             consequences.cancel_row(work, row, reason)
             ended.append(row)
     await consequences.cancel_dependents(work, {row.root_id for row in ended})
@@ -114,6 +124,8 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome
     elif newest.status not in FINAL | SETTLED:
         shown = ids.show_task(newest.id)
         raise WrongState(f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status)
+    if newest.status in SETTLED:
+        await tx.run("review_letters", items=[(newest.id, newest.round, "rerun", True, False)])
     counts = await tx.all("count_open_edges", items=[(row.root_id,)])
     fresh = await add_rerun_row(work, newest, waiting=int(counts[0]["open"]) if counts else 0)
     await work.save()
@@ -168,6 +180,8 @@ async def update(
 
 
 def _change_columns(row: TaskRow, changes: Changes) -> dict[str, Any]:
+    if unknown := [name for name in changes.clear if name not in {"deadline", "timeout_sec"}]:
+        raise InputError(f"{unknown[0]!r} cannot be emptied", where="changes.clear")
     said: dict[str, Any] = {}
     for name in ("priority", "deadline", "timeout_sec", "max_attempts"):
         value = getattr(changes, name)

@@ -20,7 +20,7 @@ async def free_dependents(work: Work, roots: Collection[str]) -> None:
 
 async def _count_flips(work: Work, flips: Sequence[Row]) -> None:
     counts = Counter(flip["child"] for flip in flips)
-    for row in await _lock_newest(work, counts):
+    for row in await lock_newest(work, counts):
         row.waiting -= counts[row.root_id]
         work.touch(row)
         if row.waiting == 0 and row.status == State.PENDING:
@@ -35,7 +35,7 @@ async def unblock(work: Work, row: TaskRow) -> None:
     work.tell(row, "unblocked", path)
 
 
-async def _lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
+async def lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
     """The rows that answer for these lineages, as this work sees them."""
     if not roots:
         return []
@@ -43,11 +43,11 @@ async def _lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
     return [work.rows.get(row["id"]) or work.adopt(load(row)) for row in raw]
 
 
-async def fail_dependents(work: Work, roots: Collection[str]) -> None:
+async def fail_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:
     """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
-    children = await _children(work, roots)
+    children = await _children(work, roots, only)
     cancelled = set()
-    for row in await _lock_newest(work, children):
+    for row in await lock_newest(work, children):
         settings = (await work.settings([row]))[row.id]
         parents = [ids.show_task(parent) for parent in children[row.root_id]]
         work.tell(row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed})
@@ -57,12 +57,15 @@ async def fail_dependents(work: Work, roots: Collection[str]) -> None:
     await cancel_dependents(work, cancelled)
 
 
-async def cancel_dependents(work: Work, roots: Collection[str]) -> None:
-    """Dependencies were cancelled: each dependent is cancelled, waits or goes on without, and so on down."""
+async def cancel_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:
+    """Dependencies were cancelled: each dependent is cancelled, waits or goes on without, and so on down.
+
+    With `only`, of the direct dependents only these: the others were told when it happened.
+    """
     while roots:
-        children = await _children(work, roots)
-        cancelled, satisfied = set(), []
-        for row in await _lock_newest(work, children):
+        children = await _children(work, roots, only)
+        only, cancelled, satisfied = None, set(), []
+        for row in await lock_newest(work, children):
             settings = (await work.settings([row]))[row.id]
             parents = children[row.root_id]
             if settings.on_dependency_cancelled == "satisfy":
@@ -87,10 +90,11 @@ def cancel_row(work: Work, row: TaskRow, reason: str) -> None:
     work.tell(row, "cancelled", path, reason=reason, fence=fence)
 
 
-async def _children(work: Work, roots: Collection[str]) -> dict[str, list[str]]:
+async def _children(work: Work, roots: Collection[str], only: Collection[str] | None) -> dict[str, list[str]]:
     """Lineages with an open edge to one of these, and to which."""
     children: dict[str, list[str]] = defaultdict(list)
     if roots:
         for edge in await work.tx.all("open_children", items=[(root,) for root in sorted(roots)]):
-            children[edge["child"]].append(edge["parent"])
+            if only is None or edge["child"] in only:
+                children[edge["child"]].append(edge["parent"])
     return children

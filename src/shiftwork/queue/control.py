@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -10,7 +10,9 @@ from shiftwork.core.resolve import InForce
 from shiftwork.core.states import FINAL, HELD
 from shiftwork.core.task import Fields, Name
 from shiftwork.queue import consequences
+from shiftwork.queue.change import review_as_cancelled
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 
@@ -55,7 +57,7 @@ class Purge(Fields):
     status: list[Name] = []
     type: Name | None = None
     tag: Name | None = None
-    level: Name | None = None
+    level: Literal["high", "medium", "low"] | None = None
     created_before: float | None = None
     held: bool = False
 
@@ -84,32 +86,42 @@ async def purge_page(
         count=BATCH,
     )
     work = Work(tx, engine, caller)
-    rows = [row for row in await work.lock(row["id"] for row in found) if row.status in statuses]
+    locked = await work.lock(row["id"] for row in found)
+    rows = [row for row in locked if row.status in statuses and work.is_newest(row)]
     if settings.purge.mode == "delete":
-        await _delete(work, [row.id for row in rows if row.status not in HELD])
+        rows = [row for row in rows if row.status not in HELD]
+        await _delete(work, rows)
     else:
         for row in rows:
+            await review_as_cancelled(work, row, "purged")
             consequences.cancel_row(work, row, "purged")
         await consequences.cancel_dependents(work, {row.root_id for row in rows})
         await work.save()
     return len(rows), found[-1]["id"] if len(found) == BATCH else None
 
 
-async def _delete(work: Work, task_ids: list[str]) -> None:
-    """Remove for good, leaving a tombstone each; what waits for them is treated as for a cancelled dependency."""
-    for id_ in task_ids:
-        row = work.rows[id_]
+async def _delete(work: Work, rows: list[TaskRow]) -> None:
+    """Remove whole lineages for good, leaving a tombstone each; what waits for them loses a cancelled dependency."""
+    if not rows:
+        return
+    for row in rows:
         if row.status not in FINAL:
             consequences.cancel_row(work, row, "purged")
-    await consequences.cancel_dependents(work, {work.rows[id_].root_id for id_ in task_ids})
+    roots = sorted({row.root_id for row in rows})
+    await consequences.cancel_dependents(work, roots)
     await work.save()
-    await erase(work.tx, task_ids)
-    stones = [(id_, work.rows[id_].workspace, work.now, work.caller.actor, "purged") for id_ in task_ids]
+    older = await work.tx.all("lineage_rows", items=[(root,) for root in roots])
+    gone = [work.rows[root] for root in roots] + await work.lock(row["id"] for row in older)
+    keys = [(row.workspace, row.idempotency_key, row.id) for row in gone if row.idempotency_key is not None]
+    await work.tx.run("drop_keys", items=sorted(keys))
+    await erase(work.tx, [row.id for row in gone])
+    await work.tx.run("delete_names", items=[(row.id,) for row in gone])
+    stones = [(row.id, row.workspace, work.now, work.caller.actor, "purged") for row in gone]
     await work.tx.insert("insert_tombstones", stones)
 
 
 async def erase(tx: Tx, task_ids: list[str]) -> None:
-    """Delete the rows of these tasks; events stay."""
+    """Delete the rows of these tasks; events stay, and so do the names, which archived tasks keep."""
     items = [(id_,) for id_ in task_ids]
     if items:
         for table in (
@@ -119,7 +131,6 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
             "tags",
             "own_edges",
             "bodies",
-            "names",
             "tasks",
         ):
             await tx.run(f"delete_{table}", items=items)

@@ -210,7 +210,8 @@ async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool
         settings = (await work.settings([row]))[row.id]
         facts = await facts_of(work, row)
         if not item.retry:
-            facts = facts._replace(attempts=max(facts.attempts, facts.max_attempts - 1))
+            used_up = max(facts.attempts, facts.max_attempts - 1)
+            facts = facts._replace(attempts=used_up, rate_limits=settings.rate_limit.max_waits)
         decision = after_failure(facts, settings, item.reason, item.error, work.engine.random.random())
         await end_failed(work, row, decision, error=item.error, result=item.result, validating=validating)
         outcomes[item.token] = Outcome(

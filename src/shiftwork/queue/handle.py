@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -25,6 +26,16 @@ class Shared:
         self.engine = engine
         self.parking = Parking(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    def keep(self, future: asyncio.Future[Any]) -> None:
+        """See to the end of something nobody waits for."""
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+
+    async def settle(self) -> None:
+        if self._under_way:
+            await asyncio.gather(*self._under_way, return_exceptions=True)
 
 
 class Handle:
@@ -58,9 +69,14 @@ class Handle:
         return found
 
     async def _find(self, reference: str) -> str:
-        """The UUID of a task, however the caller names it."""
+        """The UUID of a task, however the caller names it; tasks of other workspaces do not exist here."""
         known = ids.parse(reference)
-        return known if known is not None else await self._read(lambda tx: read.find(tx, self.workspace, reference))
+        if known is None:
+            return await self._read(lambda tx: read.find(tx, self.workspace, reference))
+        row = await self._read(lambda tx: tx.one("read_tasks", items=[(known,)]))
+        if row is not None and row["workspace"] != self.workspace:
+            raise NotFound(f"there is no task {reference!r}", task_id=reference)
+        return known
 
     def _find_dag(self, reference: str) -> str:
         uuid = ids.parse(reference)

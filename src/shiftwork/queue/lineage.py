@@ -8,13 +8,15 @@ import msgspec
 
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
-from shiftwork.core.states import State, write_path
+from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import NewTask
 from shiftwork.queue.prepare import lane_of
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import PATH_PENDING, PATH_READY, blank_row, write_rows
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
+
+_PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))
 
 
 async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
@@ -39,15 +41,15 @@ async def relane(work: Work, row: TaskRow) -> None:
 
 async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
     """The next attempt as a new task of the same lineage; the failed row stays as it is."""
-    path = [State.CREATED, State.PENDING, State.READY]
+    path = PATH_READY
     retry = await _copy(
         work, row, retry_of=row.id, attempts=row.attempts, session_id=row.session_id, work_dir=row.work_dir
     )
     if delay > 0:
-        path = [State.CREATED, State.PENDING, State.RETRYING]
+        path = _PATH_RETRYING
         retry.status, retry.available_at = State.RETRYING.value, work.now + delay
     retry.idempotency_key = row.idempotency_key
-    await _write_copy(work, row, retry, "retried", write_path(path))
+    await _write_copy(work, row, retry, "retried", path)
     if row.idempotency_key is not None:
         await work.tx.run("move_keys", items=[(row.workspace, row.idempotency_key, row.id, retry.id)])
     return retry

@@ -35,7 +35,8 @@ class Operating(Handle):
 
     async def cancel_dag(self, dag_id: str, reason: str = "cancelled") -> list[Outcome]:
         """Cancel everything of a DAG that has not ended."""
-        return await self._run(change.cancel_dag, self._find_dag(dag_id), check.text(reason, "reason"))
+        uuid = self._find_dag(dag_id)
+        return await self._run(change.cancel_dag, self.workspace, uuid, check.text(reason, "reason"))
 
     async def rerun(self, task_id: str) -> Outcome:
         """The same work as a new task with a fresh session."""

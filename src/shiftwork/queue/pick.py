@@ -127,23 +127,18 @@ class Picker:
         own = own_settings(msgspec.json.decode(row["body"])) if row["own_settings"] else None
         settings = resolver.settings(row["type"], own)
         preference = settings.retry.worker_preference
-        if preference == "different" and self._is_like(row["last_agent_id"]):
+        if preference == "different" and await self._is_like(row["last_agent_id"]):
             return any(self._could_take(other, row) for other in await self._free_others(settings))
         if preference == "same_runtime" and row["last_runtime_id"] not in {None, self._request.runtime_id}:
             return await self._runtime_waits(row, settings)
         return False
 
-    def _is_like(self, agent_id: str) -> bool:
-        return (
-            agent_id == self._request.agent_id or self._group_of(agent_id) == self._agent["isolation_group"] is not None
-        )
-
-    def _group_of(self, agent_id: str) -> str | None:
-        for other in self._others or []:
-            if other["id"] == agent_id:
-                group: str | None = other["isolation_group"]
-                return group
-        return None
+    async def _is_like(self, agent_id: str) -> bool:
+        """Whether this agent is the one that failed, or of its isolation group."""
+        if agent_id == self._request.agent_id or self._agent["isolation_group"] is None:
+            return agent_id == self._request.agent_id
+        failed = await self._tx.one("read_agent", workspace=self._request.workspace, id=agent_id)
+        return failed is not None and failed["isolation_group"] == self._agent["isolation_group"]
 
     async def _free_others(self, settings: Settings) -> list[Row]:
         if self._others is None:

@@ -71,6 +71,7 @@ class Queue(Producing, Working, Operating, Reading):
     async def close(self) -> None:
         """Answer what is under way, then close the store."""
         await self._shared.parking.close()
+        await self._shared.settle()
         await self._engine.store.close()
 
     async def __aenter__(self) -> Self:

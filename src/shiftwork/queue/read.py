@@ -288,8 +288,8 @@ def _result(row: TaskRow, around: Around) -> Result | None:
 async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
     """A DAG with its shape and counts; a row that has a successor counts as its newest."""
     stored = await tx.one("read_dag", id=uuid)
-    rows = await tx.all("tasks_of_dag", dag=uuid)
-    if not rows or (stored is not None and stored["workspace"] != workspace):
+    rows = [row for row in await tx.all("tasks_of_dag", dag=uuid) if row["workspace"] == workspace]
+    if not rows:
         raise NotFound(f"there is no DAG {ids.show_dag(uuid)}", dag_id=ids.show_dag(uuid))
     newest = {row["newest_id"] for row in rows if row["newest_id"]}
     old = {row["root_id"] for row in rows if row["root_id"] != row["id"]}

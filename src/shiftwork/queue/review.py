@@ -75,7 +75,7 @@ def _refusal(work: Work, row: TaskRow | None, task_id: str, verdict: Verdict) ->
     shown = ids.show_task(task_id)
     if row is None:
         return NotFound(f"there is no task {shown}", task_id=shown)
-    if row.status not in SETTLED or work.rows[row.root_id].newest_id not in {None, row.id}:
+    if row.status not in SETTLED or not work.is_newest(row):
         return WrongState(f"task {shown} is {row.status}, not a dead letter", task_id=shown, status=row.status)
     return check_version(work.engine, row, verdict.version)
 
@@ -95,7 +95,7 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
     work.tell(row, "reviewed", path, reason=verdict.note, data={"decision": verdict.decision, "round": round_})
     if verdict.decision == "cancel":
         await consequences.cancel_dependents(work, {row.root_id})
-    if verdict.chain:
+    if verdict.chain and verdict.decision in _LEAVES - {"cancel"}:
         await _revive_chain(work, {row.root_id})
 
 
@@ -155,9 +155,9 @@ async def _revive_chain(work: Work, roots: set[str]) -> None:
     """Dependents that were cancelled because of these wait again, and so on down."""
     while roots:
         edges = await work.tx.all("open_children", items=[(root,) for root in sorted(roots)])
-        children = sorted({edge["child"] for edge in edges})
+        children = {edge["child"] for edge in edges}
         roots = set()
-        for row in await work.lock(children):
+        for row in await consequences.lock_newest(work, children):
             if row.status != State.CANCELLED or not (row.cancel_reason or "").startswith(("Dependency ", "Parent ")):
                 continue
             await _retake_key(work, row)

@@ -13,7 +13,7 @@ from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
 from shiftwork.queue.claims import Token, refusal
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.parents import resolve
+from shiftwork.queue.parents import Parent, resolve
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import DagFields, Origin, inherit_fate, refuse_outer_cycle, submit
@@ -43,7 +43,8 @@ async def spawn(
     await tx.take_turn(f"edges:{row.workspace}")
     await refuse_outer_cycle(work, {row.root_id: children})
     if wait:
-        await _park(work, row, children)
+        found = await resolve(tx, row.workspace, {child: child for child in children})
+        await _park(work, row, list(found.values()))
     await work.save()
     return made
 
@@ -66,10 +67,8 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
     if unknown:
         raise NotFound(f"there is no task {unknown[0]!r}", where="tasks")
     await tx.take_turn(f"edges:{row.workspace}")
-    roots = [parent.root for parent in found.values()]
-    await refuse_outer_cycle(work, {row.root_id: roots})
-    await _park(work, row, roots)
-    await inherit_fate(work, {row.root_id: list(found.values())})
+    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in found.values()]})
+    await _park(work, row, list(found.values()))
     await work.save()
     return row.status
 
@@ -82,14 +81,17 @@ async def _claimed(work: Work, token: Token, *, need_running: bool) -> TaskRow:
     return (await work.lock([token.id]))[0]
 
 
-async def _park(work: Work, row: TaskRow, roots: list[str]) -> None:
+def _status(work: Work, parent: Parent) -> str:
+    """As this verb leaves it: what it has cancelled is not saved yet."""
+    root = work.rows.get(parent.root)
+    return root.status if root is not None and root.newest_id is None else parent.status
+
+
+async def _park(work: Work, row: TaskRow, above: list[Parent]) -> None:
     """The parent depends on these from now on; it comes back when the last one completes, and pays no attempt."""
-    states = {
-        s["root_id"]: s["status"]
-        for s in await work.tx.all("lineage_states", items=[(root,) for root in sorted(set(roots))])
-    }
-    pairs = [(row.root_id, root, states.get(root) == State.COMPLETED, True) for root in sorted(set(roots))]
-    await work.tx.insert("insert_edges", pairs)
+    states = {p.root: _status(work, p) for p in above}
+    roots = sorted(states)
+    await work.tx.insert("insert_edges", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
     counts = await work.tx.all("count_open_edges", items=[(row.root_id,)])
     row.waiting = int(counts[0]["open"]) if counts else 0
     fence = row.fence
@@ -98,4 +100,5 @@ async def _park(work: Work, row: TaskRow, roots: list[str]) -> None:
     path = work.move(row, "wait") if row.waiting else work.move(row, "wait", "unblock")
     if not row.waiting:
         work.arrive(row, settings)
-    work.tell(row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in sorted(set(roots))]})
+    work.tell(row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in roots]})
+    await inherit_fate(work, {row.root_id: [Parent(root, status) for root, status in states.items()]})

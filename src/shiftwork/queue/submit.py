@@ -77,7 +77,7 @@ async def submit(
     items = [_Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
     known: dict[int, Submitted] = {}
     items = await _take_keys(work, workspace, items, known)
-    items = await _take_names(tx, workspace, items)
+    items = await _take_names(tx, workspace, items, known)
     local = _local_keys(items, batch, known)
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
@@ -85,7 +85,7 @@ async def submit(
     await inherit_fate(work, edges)
     if own:
         await work.save()
-    answers = {item.place: _answer(item, row) for item, row in zip(items, rows, strict=True)}
+    answers = {item.place: _answer(item, work.rows.get(row.id, row)) for item, row in zip(items, rows, strict=True)}
     return [answers.get(place) or known[place] for place in range(len(batch))]
 
 
@@ -108,15 +108,15 @@ async def _take_keys(work: Work, workspace: str, items: list[_Item], known: dict
     taken = sorted(
         (workspace, key, i.id, dedupe.until(i.prepared.settings.idempotency, work.now)) for key, i in first.items()
     )
-    await work.tx.run("take_keys", items=taken, now=work.now)
+    ours = {r["key"] for r in await work.tx.all("take_keys", items=taken, now=work.now)}
     # A second statement: the first answers nothing about a key that another transaction took a moment ago.
     holders = {r["key"]: r for r in await work.tx.all("read_keys", items=[(workspace, key) for key in sorted(first)])}
     fresh = []
     for item in items:
         key = item.prepared.key
         holder = holders.get(key) if key is not None else None
-        if holder is not None and holder["task_id"] != item.id:
-            is_twin = holder["task_id"] == first[key or ""].id
+        if holder is not None and (key not in ours or item is not first[key or ""]):
+            is_twin = key in ours
             status = State.READY.value if is_twin else holder["status"] or State.COMPLETED.value
             known[item.place] = await _duplicate(work, item, holder["task_id"], status, merge=not is_twin)
         else:
@@ -155,7 +155,7 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
     work.tell(row, "merged", data={"priority": row.priority, "tags": list(merged.tags)})
 
 
-async def _take_names(tx: Tx, workspace: str, items: list[_Item]) -> list[_Item]:
+async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[int, Submitted]) -> list[_Item]:
     """Ids that callers chose: unique, and perhaps already awaited by somebody."""
     named = {(i.prepared.name or i.id): i for i in items if i.prepared.name or i.prepared.uuid}
     if not named:
@@ -178,6 +178,10 @@ async def _take_names(tx: Tx, workspace: str, items: list[_Item]) -> list[_Item]
     if adopted:
         await tx.take_turn(f"edges:{workspace}")
         await tx.run("know_names", items=[(id_,) for id_ in sorted(adopted.values())])
+        keys = [(workspace, i.prepared.key, i.id, adopted[i.id]) for i in items if i.prepared.key and i.id in adopted]
+        await tx.run("move_keys", items=sorted(keys))
+        shown = {ids.show_task(old): ids.show_task(new) for old, new in adopted.items()}
+        known.update({p: msgspec.structs.replace(t, id=shown[t.id]) for p, t in known.items() if t.id in shown})
     return [i._replace(id=adopted.get(i.id, i.id)) for i in items]
 
 
@@ -186,6 +190,7 @@ async def _refuse_used_ids(tx: Tx, items: list[_Item]) -> None:
     if not given:
         return
     used = await tx.all("names_in_use", items=given) or await tx.all("archived_states", items=given)
+    used = used or await tx.all("purged", items=given)  # its fences must not begin again
     if used:
         raise IdInUse(f"a task with the id {ids.show_task(used[0]['id'])} exists", where="id")
 
@@ -224,10 +229,11 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
     if refused := [name for name in missing if name not in may_wait]:
         raise UnknownDependency(f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies")
     found.update(await parents.await_missing(work.tx, work.engine, workspace, missing))
-    return {
-        item.id: [found[n] if n in found else Parent(local[n], State.PENDING) for n in wanted[item.id]]
-        for item in items
-    }
+    edges = {}
+    for item in items:
+        above = [found[n] if n in found else Parent(local[n], State.PENDING) for n in wanted[item.id]]
+        edges[item.id] = list({parent.root: parent for parent in above}.values())  # two names may mean one task
+    return edges
 
 
 def _refuse_cycle(items: list[_Item], edges: dict[str, list[Parent]]) -> None:
@@ -264,9 +270,9 @@ async def inherit_fate(work: Work, edges: dict[str, list[Parent]]) -> None:
     cancelled = {root for root, status in states.items() if status == State.CANCELLED}
     failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
     if cancelled:
-        await consequences.cancel_dependents(work, cancelled)
+        await consequences.cancel_dependents(work, cancelled, only=edges.keys())
     if failed:
-        await consequences.fail_dependents(work, failed)
+        await consequences.fail_dependents(work, failed, only=edges.keys())
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
@@ -310,7 +316,8 @@ async def _dags(
     if dag.join is not None:
         await join_dag(work, workspace, dag.join)
         return {item.id: dag.join for item in items}
-    groups = [[item.id for item in items]] if dag.together else _components(edges)
+    together = [[item.id for item in items]] if items else []
+    groups = together if dag.together else _components(edges)
     made: dict[str, str] = {}
     written = []
     for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
@@ -357,9 +364,10 @@ def _components(edges: dict[str, list[Parent]]) -> list[list[str]]:
 
 async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
-    if await work.tx.all("lock_dags", items=[(dag_id,)]):
+    locked = await work.tx.all("lock_dags", items=[(dag_id,)])
+    if locked and locked[0]["workspace"] == workspace:
         return
-    rows = await work.tx.all("tasks_of_dag", dag=dag_id)
+    rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
     if not rows:
         raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}", where="dag_id")
     found = await work.tx.one("read_bodies", items=[(dag_id,)])

@@ -224,6 +224,10 @@ class Work:
         self.touch(row)
         self._superseded.add(row.id)
 
+    def is_newest(self, row: TaskRow) -> bool:
+        """Whether this row answers for its lineage."""
+        return self.rows[row.root_id].newest_id in {None, row.id}
+
     # -- saving ------------------------------------------------------------------------------------------------
 
     async def save(self) -> None:

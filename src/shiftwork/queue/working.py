@@ -106,8 +106,24 @@ class Working(Handle):
         )
         if not 0 <= wait <= LONGEST_WAIT_SEC:
             raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
-        answer = await self._run(claim, request)
+        answer = await self._claim(request)
         return answer if answer.assignments or wait == 0 else await self._wait_and_claim(request, wait)
+
+    async def _claim(self, request: ClaimRequest) -> ClaimAnswer:
+        """A claim whose caller has gone meanwhile is given back: nobody would work on it."""
+        claiming = asyncio.ensure_future(self._run(claim, request))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            claiming.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, claiming: asyncio.Future[ClaimAnswer]) -> None:
+        if claiming.cancelled() or claiming.exception() is not None:
+            return
+        tokens = [assignment.token for assignment in claiming.result().assignments]
+        if tokens:
+            self._shared.keep(asyncio.ensure_future(self.release_many(tokens, "whoever claimed it has gone")))
 
     async def _wait_and_claim(self, request: ClaimRequest, wait: float) -> ClaimAnswer:
         """Park until a lane this agent may take gets work; a poll mends wake-ups that were lost."""
@@ -121,7 +137,7 @@ class Working(Handle):
         async with self._shared.parking.park(lambda lane: self._engine.lanes.might_take(lane, wants)) as waiter:
             while True:
                 waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
-                answer = await self._run(claim, request)
+                answer = await self._claim(request)
                 left = deadline - loop.time()
                 if answer.assignments or left <= 0:
                     return answer
@@ -136,7 +152,7 @@ class Working(Handle):
         while True:
             left = deadline - loop.time()
             await asyncio.sleep(max(0.0, min(left, max(interval, SHORTEST_POLL_SEC))))
-            answer = await self._run(claim, request)
+            answer = await self._claim(request)
             if answer.assignments or left <= interval:
                 return answer
 

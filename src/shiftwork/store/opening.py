@@ -9,7 +9,9 @@ from shiftwork.core.errors import InputError, StoreUnsuitable
 from shiftwork.store.store import Clock, Store
 
 
-async def open_store(url: str, *, clock: Clock | None = None, migrate_schema: bool = True, **options: Any) -> Store:
+async def open_store(
+    url: str, *, clock: Clock | None = None, migrate_schema: bool = True, pool_size: int = 10, **options: Any
+) -> Store:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://:memory:` or `postgresql://user@host/database`."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
@@ -26,7 +28,7 @@ async def open_store(url: str, *, clock: Clock | None = None, migrate_schema: bo
             raise StoreUnsuitable(
                 "the PostgreSQL driver is not installed", mend="pip install 'shiftwork[postgres]'"
             ) from error
-        return await PostgresStore.open(url, clock=clock, migrate_schema=migrate_schema, **options)
+        return await PostgresStore.open(url, clock=clock, migrate_schema=migrate_schema, pool_size=pool_size, **options)
     raise InputError(
         f"{scheme or url!r} is not a kind of store",
         where="url",

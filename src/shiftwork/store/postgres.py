@@ -70,6 +70,7 @@ _LOST = (
     OSError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that broke between two of our statements
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
@@ -90,6 +91,7 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.InvalidAuthorizationSpecificationError, StoreUnavailable),
     (asyncpg.PostgresConnectionError, StoreUnavailable),
     (asyncpg.InterfaceError, StoreUnavailable),
+    (asyncpg.InternalClientError, StoreUnavailable),
     (asyncpg.OperatorInterventionError, StoreUnavailable),
     (asyncpg.InsufficientResourcesError, StoreUnavailable),
     (OSError, StoreUnavailable),
@@ -220,13 +222,13 @@ class PostgresStore:
             )
         except ShiftworkError:
             raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
+        except (asyncpg.PostgresError, *_LOST, ValueError) as error:
             raise translate(error) from error
         store = cls(url, pool, listen, clock, dsn)
         if clock is None:
             try:
                 await store._measure_clock()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except (asyncpg.PostgresError, *_LOST) as error:
                 await store.close()
                 raise translate(error) from error
             store._background.append(asyncio.create_task(store._keep_clock()))
@@ -269,9 +271,9 @@ class PostgresStore:
 
     async def _run_once(self, verb: Verb[T], limit: asyncio.Timeout) -> T:
         async with self._pool.acquire() as connection:
-            await connection.execute(BEGIN)
-            tx = PostgresTx(connection, self._clock())
             try:
+                await connection.execute(BEGIN)
+                tx = PostgresTx(connection, self._clock())
                 result = await verb(tx)
             except BaseException:
                 await _roll_back(connection)
@@ -341,7 +343,7 @@ class PostgresStore:
             await asyncio.sleep(CLOCK_EVERY_SEC)
             try:
                 await self._measure_clock()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            except (asyncpg.PostgresError, *_LOST):
                 self._note_absence()
 
     # -- wake-ups ----------------------------------------------------------------------------------------------
@@ -362,7 +364,7 @@ class PostgresStore:
                 async with self._pool.acquire() as connection:
                     # One plain message, which needs no transaction behind a pooler; digits and commas alone.
                     await connection.execute(f"notify {CHANNEL}, '{self._instance}:{names}'")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except (asyncpg.PostgresError, *_LOST) as error:
                 log.info("a wake-up was not sent (%s); the poll finds the work", error)
             await asyncio.sleep(NOTIFY_EVERY_SEC)
 
@@ -390,7 +392,7 @@ class PostgresStore:
                     await lost.wait()
                 finally:
                     connection.terminate()
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except (asyncpg.PostgresError, *_LOST) as error:
                 log.info("not listening for wake-ups (%s); polling goes on", error)
             await asyncio.sleep(0.25)
 
@@ -478,8 +480,9 @@ async def _done(connection: Any) -> list[tuple[int, str, str]]:
 async def _roll_back(connection: Any) -> None:
     """End the transaction; a server that does not even answer that has lost the connection."""
     try:
-        await connection.execute("rollback", timeout=ROLLBACK_SEC)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        async with asyncio.timeout(ROLLBACK_SEC):
+            await connection.execute("rollback")
+    except (asyncpg.PostgresError, *_LOST):
         connection.terminate()
 
 

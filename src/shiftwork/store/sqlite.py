@@ -248,14 +248,22 @@ class SqliteStore:
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             seen = (connection.pragma("data_version"), self._own_commits)
+            await self._ask_writer()  # about commits between the last look of whoever waits and this first one
             while True:
                 await asyncio.sleep(FOREIGN_POLL_SEC)
                 now = (connection.pragma("data_version"), self._own_commits)
                 if now[0] != seen[0] and now[1] == seen[1]:
                     self.wakes.announce(frozenset())
+                elif now[0] != seen[0]:
+                    await self._ask_writer()
                 seen = now
         finally:
             connection.close()
+
+    async def _ask_writer(self) -> None:
+        """Only the writer's own connection can tell the commits of others from ours; it does so after each job."""
+        with contextlib.suppress(ShiftworkError):
+            await self.run(_nothing)
 
     async def close(self) -> None:
         if self._closed:
@@ -430,6 +438,10 @@ def _deliver(group: list[_Job]) -> None:
             loop.call_soon_threadsafe(lambda jobs=jobs: [job.deliver() for job in jobs])  # type: ignore[misc]  # mypy cannot type the default
         except RuntimeError:
             continue  # that loop has gone, and its callers with it
+
+
+async def _nothing(_tx: Any) -> None:
+    """A verb that changes nothing."""
 
 
 def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:

@@ -128,7 +128,8 @@ create index idx_tasks_claimable on tasks (lane, rank, ordered_at, id) where sta
 -- A lone task is its own DAG and found by its id; only real members are indexed.
 create index idx_tasks_dag on tasks (dag_id, status) where dag_id <> id;
 create index idx_tasks_heartbeat on tasks (lease_check_at) where status in ('claimed', 'running', 'validating');
-create index idx_tasks_holder on tasks (agent_id, runtime_id) where agent_id is not null;
+create index idx_tasks_holder on tasks (agent_id) where agent_id is not null;
+create index idx_tasks_runtime on tasks (runtime_id) where runtime_id is not null;
 create index idx_tasks_retry on tasks (available_at) where status = 'retrying';
 create index idx_tasks_rerank on tasks (rerank_at) where rerank_at is not null and status = 'ready';
 create index idx_tasks_blocked on tasks (block_check_at) where block_check_at is not null;

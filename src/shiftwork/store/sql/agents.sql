@@ -54,3 +54,11 @@ select id from tasks where agent_id = :agent and workspace = :workspace order by
 -- name: claims_not_started
 -- Claimed and not started, of agents that hold more than one; the newest first.
 select t.id, t.agent_id from tasks t where t.workspace = :workspace and t.status = 'claimed' order by t.claimed_at desc, t.id desc limit :count
+
+-- name: set_presence
+update runtimes set presence = :presence where workspace = :workspace and id = :id
+
+-- name: present_runtimes
+-- Runtimes that hold something and said which process they are.
+select r.workspace, r.id, r.presence from runtimes r where r.presence is not null and r.status = 'active'
+  and exists (select 1 from tasks t where t.runtime_id = r.id and t.workspace = r.workspace and t.agent_id is not null)

@@ -30,12 +30,12 @@ where d.reason = 'displaced' and not d.reviewed and t.status = 'dead_lettered'
 order by d.dead_lettered_at, d.task_id limit :count
 
 -- name: archivable
--- Finished long ago, and nobody waits for them any more.
+-- Finished long ago, and nobody waits for them any more. A lineage of several rows stays: they answer for each other.
 select t.id from tasks t where t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
   and not exists (select 1 from edges e where e.parent = t.root_id and not e.satisfied)
   and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.dag_id <> x.id and x.finished_at is null)
   and not exists (select 1 from tasks x where x.id = t.dag_id and x.finished_at is null)
-  and t.newest_id is null
+  and t.newest_id is null and t.root_id = t.id
 order by t.id limit :count {pg: for update skip locked}
 
 -- name: insert_archive

@@ -42,7 +42,7 @@ select t.dag_id,
   sum(case when t.status in ('ready', 'claimed', 'running', 'validating', 'retrying') then 1 else 0 end) as moving,
   sum(case when t.status = 'completed' then 1 else 0 end) as completed
 from {items} join tasks t on (t.dag_id = items.id and t.dag_id <> t.id) or (t.id = items.id and t.dag_id = t.id)
-where not exists (select 1 from tasks n where n.root_id = t.root_id and n.id > t.id and (n.retry_of is not null or n.rerun_of is not null))
+join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
 group by t.dag_id
 
 -- name: settle_agents

@@ -26,7 +26,7 @@ where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is nu
 order by t.id limit :count
 
 -- name: tasks_of_dag
-select t.id, t.status, t.root_id, t.newest_id, t.cost, t.fence,
+select t.id, t.workspace, t.status, t.root_id, t.newest_id, t.cost, t.fence,
   case when t.agent_id is null then 0 else t.attempt_cost end as live_cost from tasks t
 where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id) order by t.id
 

@@ -9,9 +9,18 @@ select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id
 select r.id as root_id, n.status, n.id, n.workspace from {items} join tasks r on r.id = items.id
 join tasks n on n.id = coalesce(r.newest_id, r.id)
 
+-- name: lineage_rows
+-- The rows that were added to these lineages after their roots.
+-- rows items: id uuid
+select t.id from {items} join tasks t on t.root_id = items.id and (t.retry_of is not null or t.rerun_of is not null)
+
 -- name: archived_states
 -- rows items: id uuid
 select a.id, a.status, a.workspace from {items} join archive a on a.id = items.id
+
+-- name: purged
+-- rows items: id uuid
+select s.task_id as id from {items} join tombstones s on s.task_id = items.id
 
 -- name: add_names
 -- insert names: workspace text, name text, task_id uuid, known boolean
@@ -35,6 +44,7 @@ update names set known = true where task_id in (select items.id from {items})
 insert into keys (workspace, key, task_id, until) select workspace, key, task_id, until from {items} where true
 on conflict (workspace, key) do update set task_id = excluded.task_id, until = excluded.until
 where keys.until is not null and keys.until <= :now
+returning keys.key
 
 -- name: read_keys
 -- rows items: workspace text, key text

@@ -64,7 +64,7 @@ returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_a
 -- rows items: id uuid, fence bigint, cost bigint, tokens_in bigint, tokens_out bigint
 update tasks set attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
   tokens_out = tasks.tokens_out + items.tokens_out
-from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status in ('claimed', 'running', 'validating')
+from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
 
 -- name: read_bodies
 -- rows items: id uuid

@@ -1,0 +1,3 @@
+from click import Group
+
+main = Group()

@@ -1,0 +1,89 @@
+"""`shiftwork work`: finds the worker a program declares and runs it, in this process or in several."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+from shiftwork.core.errors import InputError, ShiftworkError
+from shiftwork.worker.processes import Fleet
+from shiftwork.worker.runner import Summary
+from shiftwork.worker.worker import Worker
+
+log = logging.getLogger("shiftwork.worker")
+
+
+def load(target: str) -> Worker:
+    """The `Worker` behind `module:name`; the current folder is looked at first."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise InputError(
+            f"{target!r} does not name a worker", where="target", mend="Write module:worker, e.g. app:worker."
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"there is no module {error.name!r}", where="target", mend="Run this where the module can be imported."
+        ) from error
+    worker = getattr(module, name, None)
+    if not isinstance(worker, Worker):
+        found = [n for n, value in vars(module).items() if isinstance(value, Worker)]
+        hint = f"It has: {', '.join(found)}." if found else "It declares none: write `worker = Worker()`."
+        raise InputError(f"{module_name} has no worker {name!r}", where="target", mend=hint)
+    return worker
+
+
+def run(
+    target: str,
+    *,
+    url: str,
+    processes: int = 1,
+    concurrency: int | None = None,
+    until_idle: bool = False,
+    agent_id: str | None = None,
+    runtime_id: str | None = None,
+) -> int:
+    """Run until stopped; the exit code."""
+    worker = load(target)
+    if concurrency is not None:
+        worker.concurrency = concurrency
+    if agent_id is not None:
+        worker.agent_id = agent_id
+    if processes > 1:
+        return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
+    summary = asyncio.run(_run_one(worker, url, until_idle=until_idle, runtime_id=runtime_id))
+    log.info("done: %s", summary)
+    return 0
+
+
+async def _run_one(worker: Worker, url: str, *, until_idle: bool, runtime_id: str | None) -> Summary:
+    return await worker.run(url, until_idle=until_idle, runtime_id=runtime_id)
+
+
+def main(arguments: list[str]) -> int:
+    """A child of a fleet: target, url, agent id, runtime id, concurrency (0 for its own), until idle (0 or 1)."""
+    target, url, agent_id, runtime_id, concurrency, until_idle = arguments
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    sys.setswitchinterval(0.0005)  # the store's thread and the handlers' loop take turns more often: far less waiting
+    try:
+        return run(
+            target,
+            url=url,
+            concurrency=int(concurrency) or None,
+            until_idle=until_idle == "1",
+            agent_id=agent_id,
+            runtime_id=runtime_id,
+        )
+    except ShiftworkError as error:
+        log.error("%s", error)  # noqa: TRY400  # the message is made for people; a traceback would hide it
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

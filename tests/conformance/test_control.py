@@ -1,0 +1,354 @@
+"""The queue as a whole: paused, purged, rebalanced, counted, explained, and emptied into the archive."""
+
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import InputError, NotFound, VersionConflict
+from shiftwork.queue.explain import Hold
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import bury, events_named, finish, statuses, submit_dag, take
+
+
+async def total(queue: Queue) -> int:
+    """Everything the queue answers for."""
+    status = await queue.status()
+    return sum(status.counts.values()) + status.tombstones + status.archived
+
+
+# -- pause and resume --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-054", "C-055", "C-134")
+async def test_a_paused_queue_hands_nothing_out_and_lets_running_work_end(coscientist: Queue) -> None:
+    running = (await coscientist.submit(type="Ranking", payload={"n": 1})).id
+    token = (await take(coscientist, "first")).token
+    waiting = (await coscientist.submit(type="Ranking", payload={"n": 2})).id
+    await coscientist.pause(reason="deploy")
+    answer = await coscientist.claim_answer("second")
+    assert (answer.assignments, answer.closed) == ([], ("*",))
+    assert (await coscientist.complete(token)).status == "completed"
+    assert await coscientist.resume() is True
+    assert await coscientist.resume() is False
+    assert (await take(coscientist, "second")).id == waiting
+    assert (await coscientist.get(running)).status == "completed"
+
+
+async def test_one_type_can_be_paused(queue: Queue) -> None:
+    await queue.submit(type="deploy")
+    code = (await queue.submit(type="code")).id
+    await queue.pause("deploy")
+    assert (await queue.status()).paused == ["deploy"]
+    assert await finish(queue) == code
+    assert await queue.claim("worker") == []
+    await queue.resume("deploy")
+    assert len(await queue.claim("worker")) == 1
+
+
+# -- purge -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-053")
+async def test_a_purge_takes_what_matches_and_nothing_else(coscientist: Queue) -> None:
+    async def submit(priority: float, n: int) -> str:
+        return (await coscientist.submit(type="Ranking", priority=priority, payload={"n": n})).id
+
+    running, high, low = await submit(70, 1), await submit(20, 2), await submit(70, 3)
+    await coscientist.update(running, {"priority": 10})
+    assert (await take(coscientist)).id == running
+    assert await coscientist.purge(level="low") == 1
+    task = await coscientist.get(low)
+    assert (task.status, task.cancel_reason) == ("cancelled", "purged")
+    assert (await coscientist.get(high)).status == "ready"
+    assert (await coscientist.get(running)).status == "running"
+
+
+async def test_a_purge_cancels_those_that_wait_for_what_goes(queue: Queue) -> None:
+    ids = await submit_dag(queue, {"a": [], "b": ["a"], "c": ["b"]})
+    assert await queue.purge(status=["ready"]) == 1
+    assert await statuses(queue, ids) == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
+
+
+async def test_a_deleting_purge_leaves_a_tombstone_for_each(queue: Queue) -> None:
+    await queue.set_setting("purge.mode", "delete")
+    gone = (await queue.submit(type="old", id="mine", idempotency_key="k", tags=["t"])).id
+    kept = (await queue.submit(type="new")).id
+    assert await queue.purge(type="old") == 1
+    with pytest.raises(NotFound):
+        await queue.get(gone)
+    assert [task.id for task in (await queue.tasks()).tasks] == [kept]
+    assert (await queue.status()).tombstones == 1
+    again = await queue.submit(type="old", id="mine", idempotency_key="k")
+    assert again.duplicate is False
+
+
+async def test_a_deleted_tasks_key_is_free_in_every_profile(factory: Queue) -> None:
+    await factory.set_setting("purge.mode", "delete")
+    await factory.submit(type="code", idempotency_key="k")
+    await finish(factory)
+    assert await factory.purge(status=["completed"]) == 1
+    assert (await factory.submit(type="code", idempotency_key="k")).duplicate is False
+
+
+async def test_a_deleting_purge_does_not_take_work_from_under_an_agent(queue: Queue) -> None:
+    await queue.set_setting("purge.mode", "delete")
+    await queue.submit(type="code")
+    token = (await take(queue)).token
+    assert await queue.purge(type="code", held=True) == 0
+    assert (await queue.complete(token)).status == "completed"
+
+
+async def test_a_purge_without_a_condition_is_refused(queue: Queue) -> None:
+    with pytest.raises(InputError):
+        await queue.purge()
+    with pytest.raises(InputError):
+        await queue.purge(status=["nonsense"])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"level": "urgent"}, {"created_befor": 1}], ids=["no such level", "no such condition"]
+)
+async def test_a_condition_that_means_nothing_purges_nothing(queue: Queue, wrong: dict[str, Any]) -> None:
+    await queue.submit(type="code")
+    with pytest.raises(InputError):
+        await queue.purge(**wrong)
+    assert (await queue.status()).counts == {"ready": 1}
+
+
+@pytest.mark.requirement("C-110")
+@pytest.mark.parametrize("mode", ["cancel", "delete"])
+async def test_created_is_the_sum_of_all_states_and_tombstones(queue: Queue, clock: MovedClock, mode: str) -> None:
+    await queue.set_setting("purge.mode", mode)
+    await queue.set_setting("archive_after_sec", 3600)
+    await submit_dag(queue, {"a": [], "b": ["a"], "c": ["b"]})
+    await finish(queue)
+    await bury(queue)
+    token = (await take(queue)).token
+    await queue.spawn(token, [{"type": "child"}], wait=True)
+    await queue.cancel((await queue.submit(type="code", tags=["x"])).id)
+    await queue.rerun(await finish(queue))
+    await queue.submit_many([{"type": "junk"}] * 3)
+    await queue.purge(type="junk")
+    created = len(await events_named(queue, "task.created"))
+    assert await total(queue) == created == 10
+    await pass_time(queue, clock, 3600)
+    assert await total(queue) == created
+    assert (await queue.status()).archived > 0
+
+
+# -- rebalance ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-056")
+async def test_work_claimed_and_not_started_is_withdrawn_for_idle_workers(coscientist: Queue) -> None:
+    await coscientist.submit_many([{"type": "Ranking", "payload": {"n": n}} for n in range(3)])
+    await coscientist.register_agent(id="loaded", max_concurrent_tasks=3)
+    held = await coscientist.claim("loaded", 3)
+    await coscientist.start(held[0].token)
+    await coscientist.register_agent(id="idle")
+    (outcome,) = await coscientist.rebalance()
+    assert outcome.status == "ready"
+    moved = await take(coscientist, "idle")
+    assert moved.id == outcome.task_id != held[0].id
+    assert (await coscientist.get(moved.id)).attempts == 0
+
+
+# -- status and duties -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-052", "C-133")
+async def test_the_status_counts_by_state_type_tier_and_level(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit_many([{"type": "code", "priority": p} for p in (5, 20, 40, 70, 90, 90)])
+    await finish(queue)
+    status = await queue.status()
+    assert status.counts == {"ready": 5, "completed": 1}
+    assert status.types == {"code": {"ready": 5, "completed": 1}}
+    assert status.tiers == {"high": 1, "normal": 1, "low": 1, "background": 2}
+    assert status.depth == {"high": 1, "medium": 1, "low": 3, "total": 5}
+    assert status.calculated_at == clock()
+
+
+@pytest.mark.requirement("C-217")
+async def test_each_duty_says_when_it_ran_and_what_it_did(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    await queue.fail((await take(queue)).token, "crash")
+    await pass_time(queue, clock, 15)
+    duties = {duty["name"]: duty for duty in await queue.duties()}
+    assert duties["promote"]["counts"] == {"promoted": 1}
+    for duty in duties.values():
+        assert (duty["last_run_at"], duty["runs"]) == (clock(), 1)
+        assert duty["took_sec"] >= 0
+    periods = {name: duty["due_at"] - duty["last_run_at"] for name, duty in duties.items()}
+    assert (periods["promote"], periods["displaced"]) == (5, 300)
+
+
+# -- versions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-246", "C-247", "C-248")
+async def test_an_update_of_an_outdated_version_is_refused_and_counted(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code")).id
+    read = (await queue.get(task_id)).version
+    await queue.update(task_id, {"priority": 10}, version=read)
+    with pytest.raises(VersionConflict) as refused:
+        await queue.update(task_id, {"priority": 90}, version=read)
+    assert refused.value.facts["version"] == read + 1
+    assert (await queue.get(task_id)).priority == 10
+    assert queue.engine.counters["version_conflict"] == 1
+
+
+@pytest.mark.requirement("C-247")
+async def test_the_version_grows_with_each_change_but_not_with_a_beat(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code")).id
+    versions = [(await queue.get(task_id)).version]
+
+    async def note() -> None:
+        versions.append((await queue.get(task_id)).version)
+
+    await queue.update(task_id, {"priority": 10})
+    await note()
+    (assignment,) = await queue.claim("worker")
+    await note()
+    await queue.start(assignment.token)
+    await note()
+    await queue.heartbeat(assignment.token, {"pct": 1}, {"cost_usd": 0.1})
+    await note()
+    await queue.complete(assignment.token)
+    await note()
+    assert versions == [1, 2, 3, 4, 4, 5]
+
+
+# -- explain -----------------------------------------------------------------------------------------------------
+
+
+async def hold(queue: Queue, task_id: str) -> Hold:
+    (found,) = (await queue.explain(task_id)).holds
+    return found
+
+
+async def test_a_task_that_waits_for_another_says_for_which(queue: Queue) -> None:
+    ids = await submit_dag(queue, {"a": [], "b": ["a"]})
+    found = await hold(queue, ids["b"])
+    assert (found.kind, found.tasks, found.lifts) == ("dependency", [ids["a"]], "that task completes")
+
+
+async def test_a_task_that_waits_for_an_unknown_one_says_its_name(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code", dependencies=["later"])).id
+    found = await hold(queue, task_id)
+    assert (found.kind, found.what) == ("missing_dependency", "no task later has been submitted")
+
+
+async def test_a_retry_says_until_when_it_waits(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code", retry={"jitter": False})).id
+    await queue.fail((await take(queue)).token, "crash")
+    found = await hold(queue, task_id)
+    assert (found.kind, found.until) == ("retry", clock() + 10)
+
+
+async def test_a_paused_task_says_who_paused_it_and_why(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code")).id
+    await queue.register_agent(id="worker")
+    await queue.as_caller("human:ada").pause(reason="deploy")
+    found = await hold(queue, task_id)
+    assert (found.kind, found.what) == ("paused", "the whole queue is paused by human:ada: deploy")
+
+
+async def test_a_task_that_nobody_can_take_says_what_it_needs(queue: Queue) -> None:
+    await queue.register_agent(id="worker", capabilities=["python"])
+    task_id = (await queue.submit(type="code", spec={"constraints": {"required_capabilities": ["rust"]}})).id
+    found = await hold(queue, task_id)
+    assert found.kind == "no_agent"
+    assert "type code, capability rust" in found.what
+
+
+async def test_a_task_whose_agents_are_away_or_full_says_so(queue: Queue) -> None:
+    await queue.register_agent(id="worker")
+    await queue.submit(type="code")
+    await take(queue)
+    task_id = (await queue.submit(type="code")).id
+    assert (await hold(queue, task_id)).kind == "capacity"
+    await queue.set_agent_status("worker", "draining")
+    assert (await hold(queue, task_id)).kind == "agents_away"
+
+
+async def test_a_task_that_no_agent_can_afford_says_its_price(queue: Queue) -> None:
+    await queue.register_agent(id="worker", budget_remaining_usd=0.5)
+    task_id = (await queue.submit(type="code", estimated_cost_usd=0.75)).id
+    found = await hold(queue, task_id)
+    assert (found.kind, found.what) == ("budget", "no able agent has 0.75 USD left")
+
+
+async def test_a_dead_letter_says_what_a_person_can_do(queue: Queue) -> None:
+    task_id = await bury(queue)
+    found = await hold(queue, task_id)
+    assert (found.kind, found.lifts) == ("dead_letter", "review it: retry, modify_and_retry or cancel")
+
+
+async def test_a_ready_task_says_its_place(queue: Queue) -> None:
+    await queue.register_agent(id="worker")
+    await queue.submit_many([{"type": "code", "priority": 10}] * 2)
+    task_id = (await queue.submit(type="code")).id
+    explained = await queue.explain(task_id)
+    assert (explained.holds, explained.position, explained.able_agents) == ([], 2, ["worker"])
+    assert explained.summary == "ready, with 2 tasks before it in its lane"
+
+
+# -- retention ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-143")
+async def test_completed_work_stays_readable_in_the_archive(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("archive_after_sec", 3600)
+    task_id = (await queue.submit(type="code", id="mine", tags=["t"], payload={"n": 1})).id
+    await finish(queue, data={"answer": 42})
+    buried = await bury(queue)
+    await pass_time(queue, clock, 3599)
+    before = await queue.get(task_id)
+    assert before.archived is False
+    await pass_time(queue, clock, 1)
+    after = await queue.get("mine")
+    assert (after.id, after.archived, after.status) == (task_id, True, "completed")
+    assert (after.payload, after.result, after.tags) == (before.payload, before.result, ["t"])
+    assert (await queue.result(task_id)).data == {"answer": 42}
+    assert [event.verb for event in await queue.history(task_id)] == ["submitted", "claimed", "completed"]
+    assert (await queue.get(buried)).archived is False
+    assert ((await queue.status()).archived, (await queue.status()).counts) == (1, {"dead_lettered": 1})
+
+
+async def test_archived_work_still_satisfies_a_dependency_and_holds_its_names(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("archive_after_sec", 60)
+    old = (await queue.submit(type="code", id="mine", idempotency_key="k")).id
+    await finish(queue)
+    await pass_time(queue, clock, 60)
+    assert (await queue.get((await queue.submit(type="code", dependencies=["mine"])).id)).status == "ready"
+    assert (await queue.submit(type="code", idempotency_key="k")).id == old
+    with pytest.raises(Exception, match="id_in_use"):
+        await queue.submit(type="code", id="mine")
+
+
+async def test_a_rerun_is_possible_after_the_rerun_before_it_was_archived(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("archive_after_sec", 60)
+    first = (await queue.submit(type="code")).id
+    await finish(queue)
+    await queue.rerun(first)
+    await finish(queue)
+    await pass_time(queue, clock, 60)
+    assert (await queue.rerun(first)).status == "ready"
+
+
+@pytest.mark.parametrize("mode", ["cancel", "delete"])
+async def test_a_purge_of_failed_work_leaves_its_retry_alone(aegis: Queue, mode: str) -> None:
+    await aegis.set_setting("purge.mode", mode)
+    task_id = (await aegis.submit(type="agent")).id
+    waiting = (await aegis.submit(type="agent", dependencies=[task_id])).id
+    await aegis.fail((await take(aegis)).token, "timeout")
+    assert await aegis.purge(status=["failed"]) == 0
+    await finish(aegis)
+    assert (await aegis.get(waiting)).status == "ready"
+
+
+async def test_a_purged_dead_letter_is_reviewed(queue: Queue) -> None:
+    await bury(queue)
+    assert await queue.purge(status=["dead_lettered"]) == 1
+    assert await queue.dead_letters() == []

@@ -1,0 +1,141 @@
+"""Settings: what is in force, where it comes from, and how it is changed while the queue runs."""
+
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import InputError, UnknownSetting
+from shiftwork.core.resolve import InForce
+from shiftwork.testing import MovedClock
+
+
+async def in_force(queue: Queue, key: str, type_: str | None = None) -> InForce:
+    (found,) = [setting for setting in await queue.settings(type_) if setting.key == key]
+    return found
+
+
+async def test_every_setting_says_its_value_its_source_and_its_meaning(queue: Queue) -> None:
+    settings = await queue.settings()
+    assert len({setting.key for setting in settings}) == len(settings) > 100
+    assert all(setting.meaning for setting in settings)
+    assert {setting.source for setting in settings} == {"default"}
+    assert (await in_force(queue, "max_attempts")).value == 3
+
+
+async def test_a_setting_is_found_at_the_task_its_type_the_workspace_the_profile_or_the_default(
+    queue: Queue,
+) -> None:
+    async def attempts(**fields: Any) -> int:
+        return (await queue.get((await queue.submit(type="code", **fields)).id)).max_attempts
+
+    seen = [await attempts()]
+    await queue.use_profile("redis")
+    await queue.set_setting("idempotency.source", "none")
+    seen.append(await attempts())
+    await queue.set_setting("max_attempts", 5)
+    seen.append(await attempts())
+    await queue.set_setting("max_attempts", 6, type="code")
+    seen.append(await attempts())
+    seen.append(await attempts(max_attempts=7))
+    assert seen == [3, 4, 5, 6, 7]
+    assert (await in_force(queue, "max_attempts", "code")).source != (await in_force(queue, "max_attempts")).source
+
+
+async def test_a_setting_can_be_taken_back(queue: Queue) -> None:
+    await queue.use_profile("redis")
+    await queue.set_setting("max_attempts", 9)
+    await queue.unset_setting("max_attempts")
+    assert (await in_force(queue, "max_attempts")).value == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_attempts", 0),
+        ("max_attempts", "three"),
+        ("ordering", "random"),
+        ("retry.strategy", "schedule"),
+        ("cancel.from", ["nowhere"]),
+        ("warning_at", 0.99),
+    ],
+)
+async def test_a_value_that_would_not_work_is_refused(queue: Queue, key: str, value: object) -> None:
+    before = await queue.settings()
+    with pytest.raises(InputError) as refused:
+        await queue.set_setting(key, value)
+    assert key.partition(".")[0] in (refused.value.where or "")
+    assert await queue.settings() == before
+
+
+async def test_an_unknown_setting_is_refused_with_its_neighbour(queue: Queue) -> None:
+    with pytest.raises(UnknownSetting) as refused:
+        await queue.set_setting("max_atempts", 3)
+    assert "max_attempts" in refused.value.facts["nearest"]
+
+
+async def test_a_change_is_recorded_with_who_made_it(queue: Queue) -> None:
+    await queue.as_caller("human:ada").set_setting("max_attempts", 5, type="code")
+    (event,) = [e for e in (await queue.events())[0] if e.verb == "settings_changed"]
+    assert (event.actor, event.data) == ("human:ada", {"scope": "code", "key": "max_attempts", "value": 5})
+
+
+async def test_another_process_works_with_what_was_set(queue: Queue, clock: MovedClock, store_url: str) -> None:
+    await queue.use_profile("aegis")
+    await queue.set_setting("claim_ttl_sec", 7)
+    async with await Queue.open(store_url, clock=clock) as second:
+        assert (await in_force(second, "claim_ttl_sec")).value == 7
+        assert (await in_force(second, "max_attempts")).value == 2
+
+
+async def test_workspaces_have_settings_of_their_own(queue: Queue) -> None:
+    other = queue.in_workspace("other")
+    await other.use_profile("loki")
+    assert (await in_force(other, "ordering")).value == "static"
+    assert (await in_force(queue, "ordering")).value == "effective"
+
+
+async def test_a_setting_without_its_feature_says_so(queue: Queue) -> None:
+    assert (await in_force(queue, "max_queue_size")).enforced is False
+    assert (await in_force(queue, "max_attempts")).enforced is True
+
+
+@pytest.mark.requirement("C-122")
+async def test_the_co_scientists_configuration_can_be_read(coscientist: Queue) -> None:
+    expected = {
+        "max_queue_size": 10000,
+        "priority_quotas.high": 1000,
+        "priority_quotas.medium": 5000,
+        "priority_quotas.low": 4000,
+        "worker_timeout_sec": 300,
+        "heartbeat_interval_sec": 30,
+        "max_attempts": 3,
+        "retry.backoff_multiplier": 2,
+        "retry.max_delay_sec": 300,
+        "maintenance.snapshot_sec": 60,
+        "starvation_threshold_sec": 3600,
+        "warning_at": 0.8,
+        "critical_at": 0.95,
+        "claim_ttl_sec": 5,
+        "timeout_grace": 1.2,
+        "dependency_wait_sec": 300,
+        "operation_max_sec": 30,
+        "maintenance.dead_letter_sec": 300,
+        "maintenance.metrics_sec": 30,
+        "maintenance.stale_sec": 600,
+    }
+    values = {setting.key: setting.value for setting in await coscientist.settings()}
+    assert {key: values[key] for key in expected} == expected
+    for key in expected:
+        await coscientist.set_setting(key, values[key] + 1 if key not in {"warning_at", "critical_at"} else 0.9)
+    changed = {setting.key: setting.value for setting in await coscientist.settings()}
+    assert not [key for key in expected if changed[key] == expected[key]]
+
+
+@pytest.mark.requirement("L-116")
+async def test_lokis_breakers_can_be_read_with_their_overrides(loki: Queue) -> None:
+    values = {setting.key: setting.value for setting in await loki.settings()}
+    shown = [values[f"circuit_breaker.{key}"] for key in ("failure_threshold", "cooldown_seconds", "half_open_after")]
+    assert shown == [5, 300, 60]
+    assert (await in_force(loki, "circuit_breaker.failure_threshold", "ops-security")).value == 3
+    assert (await in_force(loki, "circuit_breaker.failure_threshold", "biz-marketing")).value == 10

@@ -1,0 +1,150 @@
+"""kill -9 at any instruction: whatever was acknowledged is there, nothing is accepted twice, the ledger adds up."""
+
+import asyncio
+import random
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock, pass_time
+from tests.races.fleet import stranded
+
+KILLS = 10
+OTHERS = """
+select count(*) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
+
+
+async def live_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
+    """What the process had been told before it was killed, some time after so many answers."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.life", url, stdout=PIPE)
+    assert process.stdout is not None
+    heard = [await process.stdout.readline() for _ in range(lines)]
+    process.kill()
+    heard += (await process.stdout.read()).splitlines(keepends=True)
+    await process.wait()
+    whole = [line.decode().split() for line in heard if line.endswith(b"\n")]
+    return [(word, what) for word, what in whole]
+
+
+@pytest.mark.requirement("F-002", "C-152", "C-153", "C-266")
+async def test_nothing_acknowledged_is_lost_by_a_killed_process(store_url: str) -> None:
+    chance = random.Random(7)
+    heard: list[tuple[str, str]] = []
+    for _ in range(KILLS):
+        heard += await live_until_killed(store_url, chance.randrange(1, 40))
+        await until_alone(store_url)
+        async with await Queue.open(store_url) as queue:
+            await check(queue, heard)
+    assert Counter(word for word, _ in heard)["completed"] > KILLS
+
+
+async def until_alone(url: str) -> None:
+    """A server notices the death of its client only when it has done the statement it was at."""
+    if url.startswith("postgresql"):
+        connection = await asyncpg.connect(url)
+        async with asyncio.timeout(20):
+            while await connection.fetchval(OTHERS):  # noqa: ASYNC110 -- the database has no event for it
+                await asyncio.sleep(0.005)
+        await connection.close()
+
+
+async def check(queue: Queue, heard: list[tuple[str, str]]) -> None:
+    statuses = {task.id: task.status async for task in every_task(queue)}
+    told = Counter([(event.verb, event.task_id) async for event in every_event(queue)])
+    for word, what in heard:
+        if word == "submitted":
+            assert what in statuses
+        elif word in {"completed", "cancelled"}:
+            assert statuses[what] == word
+            assert told[word, what] == 1
+    assert [what for (verb, what), times in told.items() if verb == "completed" and times > 1] == []
+    created = sum(times for (verb, _), times in told.items() if verb == "submitted")
+    assert created == len(statuses) == sum((await queue.status()).counts.values())
+    ended = {what for (verb, what), _ in told.items() if verb == "completed"}
+    assert ended == {id_ for id_, status in statuses.items() if status == "completed"}
+    assert await stranded(queue) == []
+    if queue.url.startswith("sqlite"):
+        connection = apsw.Connection(queue.url.removeprefix("sqlite:///"))
+        assert connection.pragma("integrity_check") == "ok"
+        connection.close()
+
+
+async def every_task(queue: Queue) -> AsyncIterator[Any]:
+    after = None
+    while True:
+        page = await queue.tasks(after=after, limit=1000)
+        for task in page.tasks:
+            yield task
+        if (after := page.next) is None:
+            return
+
+
+async def every_event(queue: Queue) -> AsyncIterator[Any]:
+    after = 0
+    while True:
+        found, after = await queue.events(after)
+        if not found:
+            return
+        for event in found:
+            yield event
+
+
+async def start_worker(url: str, agent: str) -> tuple[Process, str]:
+    """A worker that has begun its task, and the claim it works under."""
+    program = [sys.executable, "-m", "tests.crashes.worker", url, agent]
+    process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
+    assert process.stdout is not None
+    return process, (await process.stdout.readline()).decode().strip()
+
+
+@pytest.mark.requirement("C-096")
+async def test_the_task_of_a_killed_worker_goes_to_another(store_url: str) -> None:
+    clock = MovedClock(time.time())  # the worker lives by the real one
+    async with await Queue.open(store_url, clock=clock) as queue:
+        task = await queue.submit(type="code", retry={"strategy": "immediate"})
+        worker, _ = await start_worker(store_url, "killed")
+        worker.kill()
+        await worker.wait()
+        assert await queue.claim("other") == []
+        await pass_time(queue, clock, 95)
+        (again,) = await queue.claim("other", start=True)
+        assert again.id == task.id
+        assert again.fence == 2
+        await queue.complete(again.token)
+
+
+async def test_a_worker_that_was_frozen_finds_its_task_gone(store_url: str) -> None:
+    """Stopped for minutes, it wakes up and hands in its result as if nothing had happened."""
+    clock = MovedClock(time.time())
+    async with await Queue.open(store_url, clock=clock) as queue:
+        task = await queue.submit(type="code", retry={"strategy": "immediate"})
+        worker, _ = await start_worker(store_url, "frozen")
+        worker.send_signal(signal.SIGSTOP)
+        await pass_time(queue, clock, 95)
+        (again,) = await queue.claim("other", start=True)
+        await queue.complete(again.token, {"by": "other"})
+        worker.send_signal(signal.SIGCONT)
+        out, _ = await worker.communicate(b"finish\n")
+        assert out.decode().split() == ["lease_lost"]
+        assert (await queue.result(task.id)).data == {"by": "other"}
+
+
+async def test_what_a_killed_process_held_goes_back_at_once_when_its_death_is_known(store_url: str) -> None:
+    async with await Queue.open(store_url) as queue:
+        task = await queue.submit(type="code")
+        worker, _ = await start_worker(store_url, "killed")
+        worker.kill()
+        await worker.wait()
+        assert [outcome.status for outcome in await queue.runtime_gone("killed")] == ["ready"]
+        assert (await queue.get(task.id)).attempts == 0
+        assert [taken.id for taken in await queue.claim("other")] == [task.id]

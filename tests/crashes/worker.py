@@ -1,0 +1,26 @@
+"""Takes one task and works on it until told to finish: `python -m tests.crashes.worker URL AGENT`.
+
+Prints the claim's token, waits for a line, completes, and prints what it was answered.
+"""
+
+import asyncio
+import sys
+
+from shiftwork import Queue
+from shiftwork.core.errors import ShiftworkError
+
+
+async def main(url: str, agent: str) -> None:
+    async with await Queue.open(url) as queue:
+        (assignment,) = await queue.claim(agent, start=True)
+        print(assignment.token, flush=True)  # noqa: T201
+        await asyncio.to_thread(sys.stdin.readline)
+        try:
+            answer = (await queue.complete(assignment.token, {"by": agent})).status
+        except ShiftworkError as error:
+            answer = error.code
+        print(answer, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""PgBouncer in transaction mode, nothing relaxed: the whole life of a task, and many at once."""
+
+import asyncio
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.duties.runner import run_once
+from tests.races.fleet import handles, hire, stranded, together
+from tests.services import Databases
+from tests.services.shared import Pooler
+
+
+@pytest.fixture(params=["poll", "listen"])
+def pooled_url(
+    request: pytest.FixtureRequest, postgres: Databases, pgbouncer: Pooler, migrated_template: str
+) -> Iterator[str]:
+    """A queue behind the pooler; wake-ups by polling alone, or over a direct connection."""
+    name = postgres.create_database(migrated_template)
+    listen = f"&listen={quote(postgres.dsn(name), safe='')}" if request.param == "listen" else ""
+    yield f"{pgbouncer.dsn(name)}?pgbouncer=true{listen}"
+    postgres.drop_database(name)
+
+
+async def test_a_task_lives_its_whole_life_behind_a_pooler(pooled_url: str) -> None:
+    async with await Queue.open(pooled_url) as queue:
+        await queue.set_setting("retry.strategy", "immediate")
+        first, second = await queue.submit_many(
+            [
+                {"key": "a", "type": "code", "id": "first", "tags": ["x"], "idempotency_key": "k"},
+                {"key": "b", "type": "code", "dependencies": ["a"], "priority": 10},
+            ]
+        )
+        await hire(queue, "worker")
+        (taken,) = await queue.claim("worker")
+        await queue.start(taken.token)
+        assert (await queue.heartbeat(taken.token, {"done": 0.5}, {"cost_usd": 0.1})).action == "continue"
+        await queue.spawn(taken.token, [{"type": "docs"}])
+        assert (await queue.fail(taken.token, "crash", "oops")).status == "ready"
+        (again,) = await queue.claim("worker", start=True, types=["code"])
+        await queue.complete(again.token, {"ok": True})
+        assert (await queue.get(second.id)).status == "ready"
+        await queue.pause()
+        assert await queue.claim("worker") == []
+        await queue.resume()
+        await queue.cancel(second.id)
+        await queue.rerun(first.id)
+        await run_once(queue.engine, force=True)
+        assert (await queue.status()).counts == {"completed": 1, "cancelled": 1, "ready": 2}
+        events, _ = await queue.events()
+        assert [event.seq for event in events] == sorted(event.seq for event in events)
+
+
+async def test_a_fleet_works_behind_a_pooler(pooled_url: str) -> None:
+    """More connections than the pooler has servers, each transaction perhaps on another one."""
+    async with handles(pooled_url, 6, pool_size=8) as queues:
+        agents = [f"agent-{number}" for number in range(24)]
+        await hire(queues[0], *agents)
+        parents = await queues[0].submit_many([{"type": "code"}] * 60)
+
+        async def submit(queue: Queue, number: int) -> None:
+            await queue.submit(type="code", dependencies=[parents[number].id, parents[-number - 1].id])
+
+        async def work(queue: Queue, agent: str) -> list[str]:
+            done = []
+            while taken := await queue.claim(agent, 2, start=True):
+                for assignment in taken:
+                    await queue.complete(assignment.token)
+                    done.append(assignment.id)
+            return done
+
+        working = [work(queues[i % 6], agent) for i, agent in enumerate(agents)]
+        submitting = [submit(queues[i % 6], i) for i in range(30)]
+        await together(*submitting)
+        done = [id_ for part in await together(*working) for id_ in part]
+        done += await work(queues[0], agents[0])
+        assert len(done) == len(set(done)) == 90
+        assert await stranded(queues[0]) == []
+        clocks = [queue.now() for queue in queues]
+        assert max(clocks) - min(clocks) < 5
+        assert {queue.engine.store.unsettled_since() for queue in queues} == {0.0}
+
+
+async def test_a_parked_claim_behind_a_pooler_finds_work(pooled_url: str) -> None:
+    """By its direct connection, or by the poll."""
+    async with handles(pooled_url, 2) as (waiting, other):
+        await waiting.set_setting("fallback_poll_sec", 0.2)
+        claiming = asyncio.create_task(waiting.claim("worker", wait=20))
+        task = await other.submit(type="code")
+        assert [taken.id for taken in await claiming] == [task.id]
+
+
+async def test_a_queue_is_made_through_a_pooler(pgbouncer: Pooler, postgres_dsn: str) -> None:
+    name = postgres_dsn.rpartition("/")[2]
+    async with await Queue.open(f"{pgbouncer.dsn(name)}?pgbouncer=true") as queue:
+        assert (await queue.submit(type="code")).status == "ready"
+
+
+async def test_many_open_a_queue_through_a_pooler_at_once(pgbouncer: Pooler, postgres_dsn: str) -> None:
+    url = f"{pgbouncer.dsn(postgres_dsn.rpartition('/')[2])}?pgbouncer=true"
+    queues = await together(*(Queue.open(url) for _ in range(12)))
+    for queue in queues:
+        await queue.close()

@@ -1,0 +1,220 @@
+"""The database server goes away under a running fleet and comes back: the fleet goes on, and nothing is lost."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import OperationTimeout, ShiftworkError, StoreUnavailable
+from shiftwork.store import postgres as store
+from shiftwork.testing import MovedClock, pass_time
+from tests.races.fleet import handles, hire, stranded
+from tests.services import Postgres
+from tests.services.common import free_port
+
+
+class Fleet:
+    """Producers and workers that go on whatever the store says, and remember what they were told."""
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+        self.completed: list[str] = []
+        self.ending = False
+        self._steps = asyncio.Condition()
+
+    async def step(self) -> None:
+        async with self._steps:
+            self._steps.notify_all()
+
+    async def until(self, more: int) -> None:
+        """So many more completions have been answered."""
+        enough = len(self.completed) + more
+        async with self._steps:
+            await asyncio.wait_for(self._steps.wait_for(lambda: len(self.completed) >= enough), 60)
+
+    async def produce(self, queue: Queue) -> None:
+        while not self.ending:
+            try:
+                made = await queue.submit_many([{"type": "code"}, {"type": "code"}])
+                child = await queue.submit(type="code", dependencies=[task.id for task in made])
+                self.submitted += [child.id, *(task.id for task in made)]
+            except StoreUnavailable:
+                continue
+
+    async def work(self, queue: Queue, agent: str) -> None:
+        while not self.ending:
+            try:
+                for assignment in await queue.claim(agent, 4, start=True):
+                    await queue.complete(assignment.token)
+                    self.completed.append(assignment.id)
+                    await self.step()
+            except StoreUnavailable:
+                continue
+
+
+@pytest.mark.parametrize("end", ["fast", "immediate", "kill9"])
+@pytest.mark.requirement("C-266")
+async def test_a_fleet_outlives_a_restart_of_its_server(server: Postgres, url: str, end: str) -> None:
+    how: dict[str, Callable[[], None]] = {
+        "fast": lambda: server.stop("fast"),
+        "immediate": lambda: server.stop("immediate"),
+        "kill9": server.kill9,
+    }
+    fleet = Fleet()
+    async with handles(url, 3) as queues:
+        await hire(queues[0], "a", "b")
+        loops = [
+            asyncio.create_task(fleet.produce(queues[0])),
+            asyncio.create_task(fleet.work(queues[1], "a")),
+            asyncio.create_task(fleet.work(queues[2], "b")),
+        ]
+        await fleet.until(20)
+        await asyncio.to_thread(how[end])
+        await asyncio.to_thread(server.start_again)
+        await fleet.until(20)
+        fleet.ending = True
+        await asyncio.gather(*loops)
+        await check(queues[0], fleet)
+
+
+async def check(queue: Queue, fleet: Fleet) -> None:
+    told: Counter[tuple[str, str | None]] = Counter()
+    after = 0
+    while True:
+        events, after = await queue.events(after)
+        told.update((event.verb, event.task_id) for event in events)
+        if not events:
+            break
+    tasks = {id_: (await queue.get(id_)).status for id_ in fleet.submitted}
+    assert len(tasks) == len(fleet.submitted)
+    assert {tasks.get(id_, "completed") for id_ in fleet.completed} == {"completed"}
+    assert {times for (verb, _), times in told.items() if verb == "completed"} == {1}
+    counts = (await queue.status()).counts
+    assert sum(counts.values()) == sum(n for (verb, _), n in told.items() if verb == "submitted")
+    assert await stranded(queue) == []
+
+
+async def test_a_store_that_stays_away_is_said_to_be_unavailable(
+    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RECONNECT_SEC", 0.3)
+    async with await Queue.open(url) as queue:
+        kept = await queue.submit(type="code")
+        await asyncio.to_thread(server.stop)
+        for call in (queue.submit(type="code"), queue.claim("worker"), queue.get(kept.id)):
+            with pytest.raises(StoreUnavailable):
+                await asyncio.wait_for(call, 20)
+        await asyncio.to_thread(server.start_again)
+        assert [taken.id for taken in await queue.claim("worker")] == [kept.id]
+
+
+async def test_a_server_that_does_not_answer_holds_nobody_for_long(server: Postgres, url: str) -> None:
+    """Frozen, not dead: connections stay open and nothing comes back."""
+    async with await Queue.open(url) as queue:
+        queue.engine.store.operation_max_sec = 0.5  # type: ignore[attr-defined]  # not part of the protocol
+        frozen = processes_of(server)
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(OperationTimeout):
+                await asyncio.wait_for(queue.submit(type="code"), 20)
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+        assert (await queue.status()).counts == {}
+        assert (await queue.submit(type="code")).status == "ready"
+
+
+def processes_of(server: Postgres) -> list[int]:
+    assert server._process is not None
+    parent = server._process.pid
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [parent, *map(int, children)]
+
+
+async def test_running_out_of_time_during_the_commit_is_not_told_as_nothing_was_changed(url: str) -> None:
+    """The commit waits in a trigger; the caller learns that nobody knows, and finds the task if it looks."""
+    async with await Queue.open(url) as queue:
+        await queue.submit(type="code")
+        await queue.engine.store.run(make_commits_slow)
+        queue.engine.store.operation_max_sec = 0.3  # type: ignore[attr-defined]  # not part of the protocol
+        with pytest.raises(ShiftworkError) as refused:
+            await queue.submit(type="docs")
+        assert refused.value.code == "store_unavailable"
+        assert "not known whether this was done" in refused.value.how_to_mend
+
+
+async def make_commits_slow(tx: object) -> None:
+    await tx._connection.execute(  # type: ignore[attr-defined]  # a trigger of the database's owner
+        "create function wait() returns trigger language plpgsql as 'begin perform pg_sleep(2); return null; end';"
+        "create constraint trigger slow after insert on bodies deferrable initially deferred"
+        " for each row execute function wait()"
+    )
+
+
+async def test_reclaim_by_silence_rests_after_an_outage(
+    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the server was away nobody could beat, so silence says nothing until everybody had the time to."""
+    monkeypatch.setattr(store, "RECONNECT_SEC", 0.2)
+    clock = MovedClock()
+    async with await Queue.open(url, clock=clock) as queue:
+        task = await queue.submit(type="code")
+        (taken,) = await queue.claim("worker", start=True)
+        await asyncio.to_thread(server.stop)
+        clock.advance(300)
+        with pytest.raises(StoreUnavailable):
+            await queue.heartbeat(taken.token)
+        await asyncio.to_thread(server.start_again)
+        await pass_time(queue, clock, 1)
+        assert (await queue.get(task.id)).status == "running"
+        await pass_time(queue, clock, 88)
+        assert (await queue.get(task.id)).status == "running"
+        await pass_time(queue, clock, 2)
+        assert (await queue.get(task.id)).status == "retrying"
+
+
+async def test_the_worker_that_beats_after_the_outage_keeps_its_task(
+    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RECONNECT_SEC", 0.2)
+    clock = MovedClock()
+    async with await Queue.open(url, clock=clock) as queue:
+        task = await queue.submit(type="code", timeout_sec=86_400)
+        (taken,) = await queue.claim("worker", start=True)
+        await asyncio.to_thread(server.kill9)
+        clock.advance(300)
+        with pytest.raises(StoreUnavailable):
+            await queue.heartbeat(taken.token)
+        await asyncio.to_thread(server.start_again)
+        await pass_time(queue, clock, 30)
+        assert (await queue.heartbeat(taken.token)).action == "continue"
+        await pass_time(queue, clock, 75)
+        assert (await queue.get(task.id)).status == "running"
+
+
+async def test_a_parked_claim_is_woken_after_the_server_came_back(server: Postgres, url: str) -> None:
+    async with handles(url, 2) as (waiting, other):
+        claiming = asyncio.create_task(waiting.claim("worker", wait=25))
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start_again)
+        task = await other.submit(type="code")
+        assert [taken.id for taken in await claiming] == [task.id]
+
+
+async def test_the_first_host_of_several_may_be_dead(server: Postgres, url: str) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    several = url.replace("@", f"@{dead},")
+    async with await Queue.open(several) as queue:
+        await queue.submit(type="code")
+        assert len(await queue.claim("worker", wait=1)) == 1
+
+
+async def test_a_dead_address_is_said_to_be_unavailable_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        await Queue.open(f"postgresql://postgres@127.0.0.1:{free_port()}/queue")
