@@ -506,12 +506,19 @@ class Machine(RuleBasedStateMachine):
         else:
             self.refused(WrongState, call)
 
-    @rule(statuses=st.sets(st.sampled_from(["pending", "ready", "running", "completed", "failed", "dead_lettered"]), min_size=1))
-    def purge(self, statuses: set[str]) -> None:
+    @rule(
+        status=st.sampled_from(["pending", "ready", "running", "completed", "failed", "dead_lettered"]),
+        type_=st.sampled_from([None, "code", "docs"]),
+        sure=st.sampled_from([True, False, False]),
+    )
+    def purge(self, status: str, type_: str | None, sure: bool) -> None:  # noqa: FBT001  # drawn
+        """Not too often: what is gone cannot be played with."""
         deletes = self.model.rules.purge == "delete"
-        matched = self.model.in_state(statuses - (HELD if deletes else FINAL))
-        assert self.wait(self.queue.purge(status=sorted(statuses))) == len(matched)
-        self.model.purge(matched)
+        spared = HELD if deletes else FINAL
+        matched = [t for t in self.model.in_state({status} - spared) if type_ in {None, t.type}]
+        if sure or len(matched) == 1:
+            assert self.wait(self.queue.purge(status=[status], type=type_)) == len(matched)
+            self.model.purge(matched)
 
     # -- time and processes ----------------------------------------------------------------------------------------
 

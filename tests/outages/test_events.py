@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import asyncpg
 import pytest
@@ -35,12 +36,19 @@ async def open_transaction(url: str) -> AsyncIterator[None]:
     await connection.close()
 
 
-class Undone(Exception):  # noqa: N818 -- it is no error
-    pass
+class Undone(Exception):
+    """The writer gives up."""
 
 
 def event(number: int) -> tuple[object, ...]:
     return (0.0, "default", None, None, "counted", None, "test", None, number, None, None)
+
+
+async def dawdle(number: int, delay: float, tx: Tx, *, gives_up: bool) -> None:
+    await tx.insert("insert_events", [event(number)])
+    await asyncio.sleep(delay)
+    if gives_up:
+        raise Undone
 
 
 async def test_a_reader_beside_slow_and_undone_writers_sees_each_event_once(two_urls: tuple[str, str]) -> None:
@@ -54,19 +62,13 @@ async def test_a_reader_beside_slow_and_undone_writers_sees_each_event_once(two_
             delay = chance.choice([0, 0, 0.001, 0.005])
             gives_up = chance.random() < 0.2
 
-            async def verb(tx: Tx, number: int = number, delay: float = delay, end: bool = gives_up) -> None:
-                await tx.insert("insert_events", [event(number)])
-                await asyncio.sleep(delay)
-                if end:
-                    raise Undone
-
             try:
-                await queue.engine.store.run(verb)
+                await queue.engine.store.run(partial(dawdle, number, delay, gives_up=gives_up))
                 written.add(number)
             except Undone:
                 continue
 
-    async def read(queue: Queue, writers: asyncio.Future[object]) -> list[int | None]:
+    async def read(queue: Queue, writers: asyncio.Future[list[None]]) -> list[int | None]:
         seen: list[int | None] = []
         after = 0
         while True:

@@ -1,3 +1,5 @@
-from click import Group
+"""The command line: every command calls a verb of the queue and shows its answer, as text or as JSON."""
 
-main = Group()
+from shiftwork.cli.root import main
+
+__all__ = ["main"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from shiftwork.core.errors import InputError
@@ -142,10 +143,10 @@ class Working(Handle):
                 if answer.assignments or left <= 0:
                     return answer
                 self._shared.parking.pass_on(waiter)
-                try:
-                    await asyncio.wait_for(waiter.woken.wait(), min(left, settings.fallback_poll_sec))
-                except TimeoutError:
-                    continue
+                with suppress(TimeoutError):
+                    # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
+                    async with asyncio.timeout(min(left, settings.fallback_poll_sec)):
+                        await waiter.woken.wait()
 
     async def _poll_and_claim(self, request: ClaimRequest, deadline: float, interval: float) -> ClaimAnswer:
         loop = asyncio.get_running_loop()

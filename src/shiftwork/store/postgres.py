@@ -85,6 +85,7 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.LockNotAvailableError, StoreLocked),
     (asyncpg.QueryCanceledError, OperationTimeout),
     (asyncpg.UndefinedTableError, StoreOlder),
+    (asyncpg.DuplicateTableError, StoreUnsuitable),  # a database with tables of another program
     (asyncpg.UntranslatableCharacterError, BadText),
     (asyncpg.CharacterNotInRepertoireError, BadText),
     (asyncpg.InvalidCatalogNameError, StoreUnavailable),

@@ -464,6 +464,7 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
         connection = apsw.Connection(path)
         try:
             connection.set_busy_timeout(int(patience * 1000))
+            _refuse_foreign(connection)
             _prepare(connection)
             _migrate(connection, allowed=migrate_schema)
         except BaseException:
@@ -482,6 +483,13 @@ def _check_place(file: Path) -> None:
         raise StoreReadOnly(f"{file} may not be written by this user", where=str(file))
     if not os.access(file.parent, os.W_OK):
         raise StoreReadOnly(f"the folder {file.parent} may not be written by this user", where=str(file.parent))
+
+
+def _refuse_foreign(connection: apsw.Connection) -> None:
+    """A file with tables of something else is left exactly as it is."""
+    names = {row[0] for row in connection.execute("select name from sqlite_schema")}
+    if names and "migrations" not in names:
+        raise StoreUnsuitable("the file holds the tables of another program", mend="Name a file of its own.")
 
 
 def _prepare(connection: apsw.Connection) -> None:

@@ -78,7 +78,8 @@ class Fleet:
                 backoff,
             )
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), backoff or 0.01)
+                async with asyncio.timeout(backoff or 0.01):
+                    await self._stopping.wait()
 
     async def _run_child(self, queue: Queue, agent_id: str) -> int:
         runtime_id = f"{agent_id}-{secrets.token_hex(4)}"

@@ -132,7 +132,8 @@ class PulseThread:
             loop = asyncio.get_running_loop()
             self._main.call_soon_threadsafe(loop.call_soon_threadsafe, answered.set)
             try:
-                await asyncio.wait_for(answered.wait(), BLOCKED_AFTER_SEC)
+                async with asyncio.timeout(BLOCKED_AFTER_SEC):
+                    await answered.wait()
             except TimeoutError:
                 frame = sys._current_frames().get(self._main_thread)  # noqa: SLF001  # the one way to see another thread's stack
                 where = "".join(traceback.format_stack(frame)[-3:]) if frame else "unknown"

@@ -174,7 +174,8 @@ class Runner:
                     return
                 self._room.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.wait(), 0.05)
+                    async with asyncio.timeout(0.05):
+                        await self._room.wait()
 
     async def _claim(self, free: int, wait: float) -> list[Assignment]:
         """Claim, unless we are stopped meanwhile; a store that is away is waited for."""
@@ -205,7 +206,8 @@ class Runner:
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     # -- working ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,49 @@
+"""The exit codes of every command, in one place."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from shiftwork.core.errors import (
+    ConflictError,
+    InputError,
+    NotFound,
+    OperationTimeout,
+    ShiftworkError,
+    StoreError,
+)
+
+
+class ExitCode(IntEnum):
+    """What a shell script can tell apart."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNAVAILABLE = 5
+    INTERRUPTED = 130
+
+
+MEANING: dict[ExitCode, str] = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "failed: `doctor` found an error, `migrate --check` found work to do, or a person said no",
+    ExitCode.USAGE: "the command line or what it was given cannot be used; nothing was changed",
+    ExitCode.NOT_FOUND: "there is no such task, DAG, agent or dead letter",
+    ExitCode.CONFLICT: "the request was fine, but the state of the queue says no",
+    ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full or read-only",
+    ExitCode.INTERRUPTED: "interrupted from the keyboard",
+}
+
+_CODES: tuple[tuple[type[ShiftworkError], ExitCode], ...] = (
+    (InputError, ExitCode.USAGE),
+    (NotFound, ExitCode.NOT_FOUND),
+    (ConflictError, ExitCode.CONFLICT),
+    (StoreError, ExitCode.UNAVAILABLE),
+    (OperationTimeout, ExitCode.UNAVAILABLE),
+)
+
+
+def code_of(error: ShiftworkError) -> ExitCode:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)

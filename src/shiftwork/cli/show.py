@@ -1,0 +1,170 @@
+"""How answers look: JSON for programs, tables that fit the terminal for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from shiftwork.core.errors import ShiftworkError
+
+_TIMES = frozenset({"at", "deadline", "until", "ack_required_by", "execution_deadline"})
+_TIMES |= {"last_heartbeat", "last_beat", "last_seen"}
+_OPAQUE = frozenset({"payload", "data", "progress", "settings", "spec", "output", "decision_report", "change"})
+_OPAQUE |= {"value", "retry", "priority_parts"}
+"""What a caller wrote, or what has names of its own: times are not looked for inside."""
+
+_STYLES = {
+    "ready": "cyan",
+    "claimed": "blue",
+    "running": "blue",
+    "validating": "blue",
+    "completed": "green",
+    "retrying": "yellow",
+    "failed": "red",
+    "dead_lettered": "red",
+    "cancelled": "dim",
+    "active": "green",
+    "draining": "yellow",
+    "offline": "dim",
+    "ok": "green",
+    "warning": "yellow",
+    "error": "bold red",
+}
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON holds it, with times in ISO-8601 UTC."""
+    if isinstance(value, ShiftworkError):
+        return value.as_dict()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        return {str(name): _member(str(name), inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple | set | frozenset) else value
+
+
+def _member(name: str, value: Any) -> Any:
+    if name in _OPAQUE:
+        return value
+    is_time = name in _TIMES or name.endswith("_at")
+    return iso(value) if is_time and isinstance(value, int | float) and not isinstance(value, bool) else plain(value)
+
+
+def document(value: Any) -> None:
+    """One JSON document."""
+    click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2))
+
+
+def line(value: Any) -> None:
+    """One line of a stream of JSON."""
+    click.echo(msgspec.json.encode(plain(value)))
+
+
+def iso(at: float) -> str | float:
+    """A time as programs read it; a number no calendar has a date for stays a number."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return at
+
+
+# -- text --------------------------------------------------------------------------------------------------------
+
+
+def when(at: float | None) -> str:
+    """A time as people read it, in UTC."""
+    return "" if at is None else str(iso(at)).replace("T", " ")[:19] + "Z"
+
+
+def ago(at: float | None, now: float) -> str:
+    """How long ago, in the largest unit that fits; a time to come is `in …`."""
+    if at is None:
+        return ""
+    span = abs(now - at)
+    size, unit = next(((size, unit) for size, unit in _UNITS if span >= size), (1.0, "s"))
+    return f"in {span / size:.0f}{unit}" if at > now + 0.5 else f"{span / size:.0f}{unit}"
+
+
+def usd(amount: float | None) -> str:
+    return "" if amount is None else f"${amount:.4f}".rstrip("0").ljust(5, "0")
+
+
+def clip(text: str | None, most: int = 60) -> str:
+    shown = clean(text or "").replace("\n", " ")
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def clean(text: str) -> str:
+    """Text from a task cannot move the cursor or colour the terminal: what is not printable is written out."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return "    " if character == "\t" else character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(inner) for inner in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, dict):
+        return clean(msgspec.json.encode(value).decode())
+    return clean(str(value)).replace("\n", " ")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "nothing") -> None:
+    """Rows under headings: as wide as the terminal allows, or whole when they go to a file or a pipe."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not cells:
+        click.echo(empty)
+    elif sys.stdout.isatty():
+        _terminal_table(columns, cells)
+    else:
+        widths = [max(len(c) for c in column) for column in zip(columns, *cells, strict=True)]
+        for row in [list(columns), *cells]:
+            click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _terminal_table(columns: Sequence[str], cells: list[list[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415  # slow to load, and needed on a terminal alone
+    from rich.table import Table  # noqa: PLC0415  # likewise
+    from rich.text import Text  # noqa: PLC0415  # likewise
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for place, name in enumerate(columns):
+        drawn.add_column(Text(name), no_wrap=place == 0, overflow="fold")
+    for row in cells:
+        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console(highlight=False).print(drawn)
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values one below the other; what is not known is left out."""
+    known = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
+    width = max((len(name) for name, _ in known), default=0)
+    for name, value in known:
+        text = clean(value) if isinstance(value, str) else _cell(value)
+        click.echo(f"{name.ljust(width)}  " + text.replace("\n", "\n" + " " * (width + 2)))
+
+
+def section(title: str, body: Callable[[], None]) -> None:
+    click.echo(f"\n{title}")
+    body()
+
+
+def pretty(value: Any) -> str:
+    return clean(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

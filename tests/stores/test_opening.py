@@ -1,0 +1,296 @@
+"""Places where a queue cannot live: each is refused with its own code, at once, and nothing is left behind."""
+
+import asyncio
+import os
+import pwd
+import sys
+import threading
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import ShiftworkError, StoreUnsuitable
+from shiftwork.store import files
+from shiftwork.store import postgres as postgres_store
+from tests.services import Databases
+from tests.services.postgres import execute
+
+
+async def refusal(url: str, **options: object) -> ShiftworkError:
+    """How opening the queue is refused."""
+    before = threading.active_count()
+    with pytest.raises(ShiftworkError) as refused:
+        await asyncio.wait_for(Queue.open(url, **options), 20)  # type: ignore[arg-type]  # passed on as they are
+    assert [t for t in threading.enumerate() if t.name == "shiftwork-writer"] == []
+    assert threading.active_count() <= before + 1  # a thread of the event loop's own pool
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "where"),
+    [
+        ("mysql://localhost/queue", "invalid_input", "url"),
+        ("queue.db", "invalid_input", "url"),
+        ("", "invalid_input", "url"),
+        ("sqlite:///", "invalid_input", "url"),
+        ("sqlite:////no/such/folder/queue.db", "store_unavailable", None),
+    ],
+)
+async def test_an_address_that_leads_nowhere(url: str, code: str, where: str | None) -> None:
+    error = await refusal(url)
+    assert (error.code, error.where) == (code, where)
+
+
+async def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    assert (await refusal(f"sqlite:///{tmp_path}")).code == "store_unavailable"
+
+
+async def test_a_text_file_in_place_of_a_database(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("Dear diary, this is no database at all. " * 100)
+    assert (await refusal(f"sqlite:///{file}")).code == "store_unsuitable"
+    assert file.read_text().startswith("Dear diary")
+
+
+async def test_a_database_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    other = apsw.Connection(str(file))
+    other.execute("create table tasks (title text); pragma user_version = 1").fetchall()
+    error = await refusal(f"sqlite:///{file}")
+    assert error.code == "store_unsuitable"
+    assert [row[0] for row in other.execute("select name from sqlite_schema")] == ["tasks"]
+    assert other.pragma("journal_mode") == "delete"
+    other.close()
+
+
+async def test_a_server_database_of_somebody_else_is_not_touched(postgres_dsn: str) -> None:
+    execute(postgres_dsn, "create table tasks (title text)")
+    assert (await refusal(postgres_dsn)).code == "store_unsuitable"
+    connection = await asyncpg.connect(postgres_dsn)
+    assert await connection.fetchval("select to_regclass('migrations')") is None
+    await connection.close()
+
+
+async def test_a_queue_that_is_newer_than_the_program(store_url: str) -> None:
+    async with await Queue.open(store_url) as queue:
+        await queue.engine.store.run(add_migration)
+    error = await refusal(store_url)
+    assert error.code == "store_newer"
+    assert "9999_future" in error.what
+
+
+async def add_migration(tx: object) -> None:
+    text = "insert into migrations values (9999, 'future', 'abc')"
+    result = tx._connection.execute(text)  # type: ignore[attr-defined]  # as a later version will write it
+    if asyncio.iscoroutine(result):
+        await result
+
+
+async def test_a_queue_whose_migrations_are_not_ours(store_url: str) -> None:
+    async with await Queue.open(store_url) as queue:
+        await queue.engine.store.run(change_checksum)
+    assert (await refusal(store_url)).code == "store_unsuitable"
+
+
+async def change_checksum(tx: object) -> None:
+    result = tx._connection.execute("update migrations set checksum = 'other'")  # type: ignore[attr-defined]
+    if asyncio.iscoroutine(result):
+        await result
+
+
+async def test_an_empty_place_is_not_migrated_where_that_is_not_allowed(tmp_path: Path, postgres_dsn: str) -> None:
+    assert (await refusal(f"sqlite:///{tmp_path}/new.db", migrate=False)).code == "store_needs_migration"
+    assert (await refusal(postgres_dsn, migrate=False)).code == "store_needs_migration"
+
+
+async def test_a_profile_or_workspace_that_does_not_exist_leaves_nothing_open(store_url: str) -> None:
+    assert (await refusal(store_url, profile="no-such-profile")).code == "invalid_input"
+    assert (await refusal(store_url, workspace="")).where == "workspace"
+
+
+# -- locked ------------------------------------------------------------------------------------------------------
+
+HOLDER = """
+import apsw, fcntl, sys
+if sys.argv[1] == "turn":
+    file = open(sys.argv[2] + ".turn", "w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+else:
+    connection = apsw.Connection(sys.argv[2])
+    connection.execute("begin immediate")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("what", ["turn", "database"])
+async def test_a_file_that_another_process_holds_past_our_patience(tmp_path: Path, what: str) -> None:
+    """Many callers wait together, not one after the other; afterwards all goes on."""
+    file = tmp_path / "queue.db"
+    async with await Queue.open(f"sqlite:///{file}", patience=0.3) as queue:
+        program = [sys.executable, "-c", HOLDER, what, str(file)]
+        holder = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
+        assert holder.stdout is not None
+        assert await holder.stdout.readline() == b"held\n"
+        calls = [queue.submit_many([{"type": "code"}]) for _ in range(40)]
+        answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 8)
+        assert {getattr(answer, "code", answer) for answer in answers} == {"store_locked"}
+        assert (await queue.status()).counts == {}  # readers are not in the way of a writer, nor it in theirs
+        await holder.communicate(b"enough\n")
+        assert (await queue.submit(type="code")).status == "ready"
+
+
+# -- read-only ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write everywhere; permissions mean something only to somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = pwd.getpwnam("nobody").pw_uid
+    os.setresuid(nobody, nobody, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+async def test_a_file_and_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    """Each time with the permissions that a user would meet."""
+    file = tmp_path / "queue.db"
+    await (await Queue.open(f"sqlite:///{file}")).close()
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    file.chmod(0o444)
+    with without_privileges():
+        error = await refusal(f"sqlite:///{file}")
+        assert (error.code, error.where) == ("store_read_only", str(file))
+        tmp_path_error = await refusal(f"sqlite:///{tmp_path}/new.db")
+        assert (tmp_path_error.code, tmp_path_error.where) == ("store_read_only", str(tmp_path))
+
+
+async def test_a_file_opened_for_queries_alone_refuses_every_write(tmp_path: Path) -> None:
+    async with await Queue.open(f"sqlite:///{tmp_path}/queue.db") as queue:
+        task = await queue.submit(type="code")
+        queue.engine.store._connection.pragma("query_only", True)  # type: ignore[attr-defined]
+        with pytest.raises(ShiftworkError) as refused:
+            await queue.submit(type="code")
+        assert refused.value.code == "store_read_only"
+        assert (await queue.get(task.id)).status == "ready"
+
+
+async def test_a_server_that_only_reads_refuses_every_write(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demoted primary: after looking for a new one for a while, it is told so."""
+    monkeypatch.setattr(postgres_store, "RECONNECT_SEC", 0.2)
+    await (await Queue.open(postgres_dsn)).close()
+    database = postgres_dsn.rpartition("/")[2]
+    execute(postgres_dsn, f'alter database "{database}" set default_transaction_read_only = on')
+    assert (await refusal(postgres_dsn)).code == "store_read_only"
+
+
+async def test_a_role_that_may_only_read(postgres: Databases, postgres_dsn: str) -> None:
+    await (await Queue.open(postgres_dsn)).close()
+    database = postgres_dsn.rpartition("/")[2]
+    role = f"reader_{database}"
+    execute(postgres_dsn, f"create role {role} login; grant select on all tables in schema public to {role}")
+    try:
+        assert (await refusal(as_role(postgres_dsn, role))).code == "store_read_only"
+    finally:
+        execute(postgres_dsn, f"drop owned by {role}; drop role {role}")
+
+
+async def test_a_role_without_the_right_to_make_tables_opens_a_migrated_queue(
+    postgres: Databases, postgres_dsn: str
+) -> None:
+    database = postgres_dsn.rpartition("/")[2]
+    role = f"worker_{database}"
+    execute(postgres_dsn, f"revoke create on schema public from public; create role {role} login")
+    try:
+        assert (await refusal(as_role(postgres_dsn, role), migrate=False)).code == "store_needs_migration"
+        await (await Queue.open(postgres_dsn)).close()
+        rights = "select, insert, update, delete on all tables"
+        execute(postgres_dsn, f"grant {rights} in schema public to {role}")
+        for migrate in (False, True):
+            async with await Queue.open(as_role(postgres_dsn, role), migrate=migrate) as queue:
+                await queue.submit(type="code")
+                assert len(await queue.claim(f"worker-{migrate}")) == 1
+    finally:
+        execute(postgres_dsn, f"drop owned by {role}; drop role {role}")
+
+
+def as_role(dsn: str, role: str) -> str:
+    return dsn.replace("postgres@", f"{role}@", 1)
+
+
+# -- network file systems ----------------------------------------------------------------------------------------
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 0:45 / /home rw,relatime shared:2 - nfs4 server:/home rw,vers=4.2
+31 30 0:46 / /home/ada/local\\040disk rw,relatime - ext4 /dev/sdb1 rw
+32 22 0:47 / /mnt/share rw - cifs //server/share rw
+33 22 0:48 / /mnt/ssh rw - fuse.sshfs host: rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/srv/queue", "ext4"),
+        ("/home/ada", "nfs4"),
+        ("/homestead", "ext4"),
+        ("/home/ada/local disk/queue", "ext4"),
+        ("/mnt/share", "cifs"),
+        ("/mnt/ssh/deep/down", "fuse.sshfs"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_the_innermost_mount(folder: str, kind: str) -> None:
+    assert files.file_system(Path(folder), MOUNTS) == kind
+    if kind == "ext4":
+        files.refuse_network_file_system(Path(folder), MOUNTS)
+    else:
+        with pytest.raises(StoreUnsuitable, match=f"network file system \\({kind}\\)"):
+            files.refuse_network_file_system(Path(folder), MOUNTS)
+
+
+# -- closed ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_closed_queue_refuses_every_call(store_url: str) -> None:
+    queue = await Queue.open(store_url)
+    task = await queue.submit(type="code")
+    await queue.close()
+    await queue.close()
+    calls = [
+        queue.submit(type="code"),
+        queue.submit_many([{"type": "code"}]),
+        queue.claim("worker"),
+        queue.claim("worker", wait=5),
+        queue.get(task.id),
+        queue.cancel(task.id),
+        queue.events(),
+        queue.status(),
+    ]
+    answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+    assert [getattr(answer, "code", answer) for answer in answers] == ["store_closed"] * len(calls)
+
+
+async def test_closing_answers_what_is_under_way(store_url: str) -> None:
+    queue = await Queue.open(store_url)
+    submitting = [asyncio.create_task(queue.submit(type="code")) for _ in range(20)]
+    waiting = asyncio.create_task(queue.claim("worker", wait=20, types=["other"]))
+    await asyncio.gather(*submitting)
+    await queue.close()
+    with pytest.raises(ShiftworkError) as refused:
+        await asyncio.wait_for(waiting, 10)
+    assert refused.value.code == "store_closed"
+    async with await Queue.open(store_url) as again:
+        assert (await again.status()).counts == {"ready": 20}
