@@ -74,9 +74,3 @@ def test_the_readme_names_every_verb_of_the_queue() -> None:
 def test_exported_names_exist() -> None:
     assert sorted(shiftwork.__all__) == shiftwork.__all__
     assert all(hasattr(shiftwork, name) for name in shiftwork.__all__)
-
-
-def test_the_demo_runs_to_its_end() -> None:
-    done = subprocess.run([sys.executable, "-m", "shiftwork.demo"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "The DAG is completed: 5 of 5 done" in done.stdout

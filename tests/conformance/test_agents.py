@@ -10,7 +10,7 @@ from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, take
 
 
-@pytest.mark.requirement("C-025", "C-026", "C-047", "C-051", "C-126", "C-136", "F-218")
+@pytest.mark.requirement("C-025", "C-026", "C-047", "C-051", "C-126", "C-136")
 async def test_a_registered_worker_is_listed_and_gets_work(coscientist: Queue) -> None:
     agent = await coscientist.register_agent(id="worker", capabilities=["ranking"])
     assert (agent.idle, agent.capabilities, agent.heartbeat_interval_sec) == (True, ["ranking"], 30)
@@ -69,7 +69,7 @@ async def test_an_agent_that_leaves_finishes_and_gets_nothing_new(queue: Queue, 
         await queue.claim("worker")
 
 
-@pytest.mark.requirement("C-062")
+@pytest.mark.requirement("C-062", "C-136")
 async def test_the_status_counts_busy_idle_and_failed_workers(coscientist: Queue) -> None:
     for name in ("idle-1", "idle-2", "busy", "broken"):
         await coscientist.register_agent(id=name)

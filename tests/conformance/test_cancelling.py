@@ -20,7 +20,7 @@ async def test_a_cancelled_task_says_when_and_why(loki: Queue, clock: MovedClock
     assert not await loki.claim("worker")
 
 
-@pytest.mark.requirement("L-101", "L-037")
+@pytest.mark.requirement("L-101")
 async def test_pending_and_running_work_can_be_cancelled(loki: Queue) -> None:
     running = (await loki.submit(type="eng-backend", payload={"n": 1})).id
     await take(loki)

@@ -49,7 +49,7 @@ async def test_one_type_can_be_paused(queue: Queue) -> None:
 # -- purge -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-053")
+@pytest.mark.requirement("C-053", "C-134")
 async def test_a_purge_takes_what_matches_and_nothing_else(coscientist: Queue) -> None:
     async def submit(priority: float, n: int) -> str:
         return (await coscientist.submit(type="Ranking", priority=priority, payload={"n": n})).id
@@ -140,7 +140,7 @@ async def test_created_is_the_sum_of_all_states_and_tombstones(queue: Queue, clo
 # -- rebalance ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-056")
+@pytest.mark.requirement("C-056", "C-134")
 async def test_work_claimed_and_not_started_is_withdrawn_for_idle_workers(coscientist: Queue) -> None:
     await coscientist.submit_many([{"type": "Ranking", "payload": {"n": n}} for n in range(3)])
     await coscientist.register_agent(id="loaded", max_concurrent_tasks=3)
@@ -157,7 +157,7 @@ async def test_work_claimed_and_not_started_is_withdrawn_for_idle_workers(coscie
 # -- status and duties -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-052", "C-133")
+@pytest.mark.requirement("C-037", "C-061", "C-134")
 async def test_the_status_counts_by_state_type_tier_and_level(queue: Queue, clock: MovedClock) -> None:
     await queue.submit_many([{"type": "code", "priority": p} for p in (5, 20, 40, 70, 90, 90)])
     await finish(queue)

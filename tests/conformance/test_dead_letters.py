@@ -34,11 +34,8 @@ async def test_the_factorys_example_of_a_dead_letter(factory: Queue, clock: Move
     assert (letter.reviewed, letter.resolution, letter.error) == (False, None, "Timeout after 300s")
 
 
-@pytest.mark.requirement("R-037", "R-038", "R-039", "R-040", "R-042")
 async def test_a_dead_letter_keeps_what_was_to_be_done(streams: Queue, clock: MovedClock) -> None:
-    task_id = await bury(
-        streams, error="refused", tool_name="publish", payload={"page": 7}, idempotency_key="k"
-    )
+    task_id = await bury(streams, error="refused", tool_name="publish", payload={"page": 7}, idempotency_key="k")
     (letter,) = await streams.dead_letters()
     assert (letter.task_id, letter.tool_name, letter.payload) == (task_id, "publish", {"page": 7})
     assert (letter.error, letter.dead_lettered_at) == ("refused", clock())
@@ -63,9 +60,7 @@ async def test_a_dead_letter_is_announced(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-192", "L-085", "L-088", "C-091")
-async def test_a_retry_gives_the_task_its_attempts_back_and_keeps_the_history(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_a_retry_gives_the_task_its_attempts_back_and_keeps_the_history(queue: Queue, clock: MovedClock) -> None:
     task_id = await bury(queue)
     assert (await queue.review(task_id, "retry")).status == "ready"
     task = await queue.get(task_id)
@@ -100,9 +95,7 @@ async def test_a_changed_task_runs_with_what_was_changed(queue: Queue) -> None:
     assert (await queue.get(task_id)).priority == 5
 
 
-async def test_a_change_of_retry_rules_is_in_force_at_the_next_failure(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_a_change_of_retry_rules_is_in_force_at_the_next_failure(queue: Queue, clock: MovedClock) -> None:
     task_id = await bury(queue)
     rules = {"strategy": "fixed", "initial_delay_sec": 33, "jitter": False}
     await queue.review(task_id, "modify_and_retry", change={"retry": rules})

@@ -45,7 +45,7 @@ async def test_the_state_of_each_prerequisite_can_be_read(queue: Queue) -> None:
 # -- a dependency that is not there ------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-201", "C-202", "C-203", "C-204", "C-205", "C-223")
+@pytest.mark.requirement("C-201", "C-202", "C-203", "C-204", "C-223")
 async def test_a_missing_dependency_is_waited_for_and_marked_after_five_minutes(
     coscientist: Queue, clock: MovedClock
 ) -> None:
@@ -126,7 +126,7 @@ async def test_a_refused_cycle_is_logged_with_its_path(coscientist: Queue, caplo
 # -- a dependency that failed ------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-206", "C-207", "C-208")
+@pytest.mark.requirement("C-206", "C-207")
 async def test_the_co_scientist_cancels_what_depends_on_failed_work(coscientist: Queue) -> None:
     await coscientist.set_setting("idempotency.source", "caller")
     ids = await submit_dag(coscientist, {"a": [], "b": ["a"], "c": ["b"]})

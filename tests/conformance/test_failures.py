@@ -19,7 +19,7 @@ async def delays(queue: Queue, clock: MovedClock, task_id: str, failures: int) -
     return waits
 
 
-@pytest.mark.requirement("F-030", "F-167", "F-168", "F-199", "F-230")
+@pytest.mark.requirement("F-030", "F-167", "F-168", "F-199")
 async def test_the_first_failure_is_retried_after_ten_seconds(factory: Queue, clock: MovedClock) -> None:
     task_id = (await factory.submit(type="code", retry=EXACT)).id
     assert (await factory.get(task_id)).attempts == 0
@@ -51,9 +51,7 @@ async def test_the_strategy_decides_how_delays_grow(
 
 
 @pytest.mark.requirement("F-173")
-async def test_jitter_spreads_the_first_delay_over_five_to_fifteen_seconds(
-    factory: Queue, clock: MovedClock
-) -> None:
+async def test_jitter_spreads_the_first_delay_over_five_to_fifteen_seconds(factory: Queue, clock: MovedClock) -> None:
     await factory.submit_many([{"type": "code"}] * 100)
     await factory.register_agent(id="worker", max_concurrent_tasks=100)
     for assignment in await factory.claim("worker", 100, start=True):
@@ -133,18 +131,12 @@ async def test_a_new_task_shows_which_reasons_are_retried(factory: Queue) -> Non
         pytest.param("factory", "cancelled", "dead_lettered", marks=pytest.mark.requirement("F-045")),
         ("factory", "a word of the agent's own", "retrying"),
         pytest.param("coscientist", "heartbeat_timeout", "retrying", marks=pytest.mark.requirement("C-161")),
-        pytest.param(
-            "coscientist", "resource_unavailable", "retrying", marks=pytest.mark.requirement("C-162")
-        ),
+        pytest.param("coscientist", "resource_unavailable", "retrying", marks=pytest.mark.requirement("C-162")),
         pytest.param("coscientist", "network", "retrying", marks=pytest.mark.requirement("C-163")),
         pytest.param("coscientist", "transient_api", "retrying", marks=pytest.mark.requirement("C-164")),
         pytest.param("coscientist", "invalid_input", "dead_lettered", marks=pytest.mark.requirement("C-165")),
-        pytest.param(
-            "coscientist", "safety_violation", "dead_lettered", marks=pytest.mark.requirement("C-166")
-        ),
-        pytest.param(
-            "coscientist", "resource_permanent", "dead_lettered", marks=pytest.mark.requirement("C-167")
-        ),
+        pytest.param("coscientist", "safety_violation", "dead_lettered", marks=pytest.mark.requirement("C-166")),
+        pytest.param("coscientist", "resource_permanent", "dead_lettered", marks=pytest.mark.requirement("C-167")),
         ("standard", "invalid_input", "dead_lettered"),
         ("standard", "agent_error", "retrying"),
         ("redis", "agent_error", "retrying"),
@@ -160,7 +152,7 @@ async def test_the_reason_decides_whether_the_first_failure_is_retried(
     assert (await queue.get(task_id)).failure_reason == reason
 
 
-@pytest.mark.requirement("F-041", "F-227", "F-229")
+@pytest.mark.requirement("F-041", "F-227")
 async def test_an_output_that_does_not_pass_its_schema_is_a_failed_attempt(factory: Queue) -> None:
     schema = {"type": "object", "required": ["summary"]}
     output = {"type": "json", "validation": "json-schema", "validation_schema": schema}
@@ -174,9 +166,7 @@ async def test_an_output_that_does_not_pass_its_schema_is_a_failed_attempt(facto
 
 
 @pytest.mark.requirement("C-010", "C-015", "C-016", "C-098", "C-150", "C-158", "C-169", "C-170")
-async def test_the_co_scientists_delays_grow_and_keep_the_level(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_the_co_scientists_delays_grow_and_keep_the_level(coscientist: Queue, clock: MovedClock) -> None:
     await coscientist.set_setting("retry.jitter", False)
     task_id = (await coscientist.submit(type="Ranking", priority=20, max_attempts=4)).id
     assert await delays(coscientist, clock, task_id, 3) == [5, 30, 120]
@@ -197,9 +187,7 @@ async def test_a_task_brings_its_own_retry_policy(coscientist: Queue, clock: Mov
 
 
 @pytest.mark.requirement("C-128", "C-129")
-async def test_the_co_scientists_backoff_can_double_up_to_five_minutes(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_the_co_scientists_backoff_can_double_up_to_five_minutes(coscientist: Queue, clock: MovedClock) -> None:
     for key, value in {"strategy": "exponential", "initial_delay_sec": 5, "jitter": False}.items():
         await coscientist.set_setting(f"retry.{key}", value)
     task_id = (await coscientist.submit(type="Ranking", max_attempts=20)).id
@@ -233,7 +221,7 @@ async def test_lokis_third_failure_goes_to_the_dead_letters(loki: Queue, clock: 
     assert ends == ["retrying", "retrying", "dead_lettered"]
 
 
-@pytest.mark.requirement("R-026", "R-027", "R-028", "R-034", "R-041")
+@pytest.mark.requirement("R-026", "R-027", "R-028", "R-034")
 async def test_redis_retries_three_times_and_the_fourth_failure_is_a_dead_letter(
     streams: Queue, clock: MovedClock
 ) -> None:
@@ -252,9 +240,7 @@ async def test_redis_retries_three_times_and_the_fourth_failure_is_a_dead_letter
 
 
 @pytest.mark.requirement("F-197", "F-198", "F-200", "F-201")
-@pytest.mark.parametrize(
-    ("agents", "status"), [(["a", "b", "b"], "dead_lettered"), (["a", "a", "a"], "retrying")]
-)
+@pytest.mark.parametrize(("agents", "status"), [(["a", "b", "b"], "dead_lettered"), (["a", "a", "a"], "retrying")])
 async def test_a_task_that_fails_with_several_agents_is_a_poison_pill(
     factory: Queue, clock: MovedClock, agents: list[str], status: str
 ) -> None:
@@ -313,9 +299,7 @@ async def test_an_error_text_can_say_rate_limit(loki: Queue, error: str, reason:
     assert (await loki.get(task_id)).failure_reason == reason
 
 
-@pytest.mark.parametrize(
-    ("profile", "attempts"), [("standard", 0), ("loki", 0), ("factory", 1), ("redis", 1)]
-)
+@pytest.mark.parametrize(("profile", "attempts"), [("standard", 0), ("loki", 0), ("factory", 1), ("redis", 1)])
 async def test_whether_a_rate_limit_costs_an_attempt(queue: Queue, profile: str, attempts: int) -> None:
     await queue.use_profile(profile)
     task_id = (await queue.submit(type="code", idempotency_key="k")).id
@@ -326,9 +310,7 @@ async def test_whether_a_rate_limit_costs_an_attempt(queue: Queue, profile: str,
 
 
 @pytest.mark.requirement("L-139", "L-142")
-async def test_a_rate_limited_task_waits_as_long_as_the_provider_asked(
-    loki: Queue, clock: MovedClock
-) -> None:
+async def test_a_rate_limited_task_waits_as_long_as_the_provider_asked(loki: Queue, clock: MovedClock) -> None:
     await loki.submit(type="eng-backend")
     await loki.fail((await take(loki)).token, error="429, retry-after: 30")
     await pass_time(loki, clock, 29)

@@ -117,9 +117,7 @@ async def test_the_co_scientist_compares_type_and_parameters(coscientist: Queue)
 
 
 @pytest.mark.requirement("C-232")
-async def test_the_same_parameters_after_the_window_are_a_new_task(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_the_same_parameters_after_the_window_are_a_new_task(coscientist: Queue, clock: MovedClock) -> None:
     first = await coscientist.submit(type="Ranking", payload={"n": 1})
     clock.advance(3599)
     assert (await coscientist.submit(type="Ranking", payload={"n": 1})).id == first.id

@@ -28,7 +28,7 @@ async def test_ninety_seconds_of_silence_are_a_failed_attempt(factory: Queue, cl
     assert (await states(factory, task_id))[-3:] == ["running", "failed", "retrying"]
 
 
-@pytest.mark.requirement("F-150", "F-151", "F-152", "R-020")
+@pytest.mark.requirement("F-150", "F-151", "F-152")
 async def test_a_beat_keeps_the_task_and_may_carry_progress(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     assignment = await take(queue)

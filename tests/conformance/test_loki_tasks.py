@@ -34,7 +34,7 @@ def iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-@pytest.mark.requirement("L-002", "L-017", "L-018", "L-019", "L-021", "L-024", "L-025", "L-033")
+@pytest.mark.requirement("L-002", "L-017", "L-018", "L-019", "L-021", "L-024", "L-025")
 async def test_a_new_task_reads_as_the_schema_says(loki: Queue, clock: MovedClock) -> None:
     first = await viewed(loki, "loki", await enqueue(loki, payload={"n": 1}))
     second = await viewed(loki, "loki", await enqueue(loki, payload={"n": 2}))
@@ -82,7 +82,7 @@ async def test_an_agents_capabilities_are_the_types_it_takes(loki: Queue) -> Non
     assert [assignment.id for assignment in both] == [backend, devops]
 
 
-@pytest.mark.requirement("L-034", "L-048", "L-049", "L-050", "L-051")
+@pytest.mark.requirement("L-048", "L-049", "L-050", "L-051")
 async def test_a_claimed_task_is_in_progress_and_names_its_agent(loki: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(loki, payload=PAYLOAD)
     clock.advance(5)
@@ -104,7 +104,7 @@ async def test_a_claim_finds_nothing_where_nothing_is_pending(loki: Queue) -> No
     assert await loki.claim("a1") == []
 
 
-@pytest.mark.requirement("L-026", "L-027", "L-028", "L-029", "L-035", "L-062", "L-065", "L-066", "L-067")
+@pytest.mark.requirement("L-026", "L-027", "L-028", "L-029", "L-062", "L-065", "L-066", "L-067")
 async def test_a_result_is_kept_with_the_completed_task(loki: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(loki)
     token = (await take(loki)).token
@@ -116,7 +116,7 @@ async def test_a_result_is_kept_with_the_completed_task(loki: Queue, clock: Move
     assert task["result"] == {"status": "success", "output": "login works", "decisionReport": report}
 
 
-@pytest.mark.requirement("L-027", "L-036", "L-065", "L-066")
+@pytest.mark.requirement("L-027", "L-065", "L-066")
 async def test_a_failed_result_is_kept_too(loki: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(loki, maxRetries=1)
     await loki.fail((await take(loki)).token, "crash", "no database", data="half of it")

@@ -8,6 +8,7 @@ from shiftwork import Queue
 from shiftwork.core.errors import InputError, UnknownSetting
 from shiftwork.core.resolve import InForce
 from shiftwork.testing import MovedClock
+from tests.conformance.steps import take, viewed
 
 
 async def in_force(queue: Queue, key: str, type_: str | None = None) -> InForce:
@@ -100,7 +101,6 @@ async def test_a_setting_without_its_feature_says_so(queue: Queue) -> None:
     assert (await in_force(queue, "max_attempts")).enforced is True
 
 
-@pytest.mark.requirement("C-122")
 async def test_the_co_scientists_configuration_can_be_read(coscientist: Queue) -> None:
     expected = {
         "max_queue_size": 10000,
@@ -139,3 +139,12 @@ async def test_lokis_breakers_can_be_read_with_their_overrides(loki: Queue) -> N
     assert shown == [5, 300, 60]
     assert (await in_force(loki, "circuit_breaker.failure_threshold", "ops-security")).value == 3
     assert (await in_force(loki, "circuit_breaker.failure_threshold", "biz-marketing")).value == 10
+
+
+@pytest.mark.requirement("R-019", "R-020", "R-026")
+async def test_the_protocols_three_numbers_can_be_read(streams: Queue) -> None:
+    values = {setting.key: setting.value for setting in await streams.settings()}
+    assert (values["heartbeat_timeout_sec"], values["heartbeat_interval_sec"]) == (300, 30)
+    task_id = (await streams.submit(type="tool", idempotency_key="k")).id
+    assert (await viewed(streams, "redis", task_id))["max_retries"] == 3
+    assert (await take(streams)).heartbeat_interval_sec == 30

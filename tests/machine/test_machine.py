@@ -58,7 +58,7 @@ async def _empty(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         tables = await connection.fetch(
-            "select tablename from pg_tables where schemaname = 'public' and tablename not like 'schema%'"
+            "select tablename from pg_tables where schemaname = 'public' and tablename <> 'migrations'"
         )
         await connection.execute(f"truncate {', '.join(t['tablename'] for t in tables)} restart identity")
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,36 +27,24 @@ class When(NamedTuple):
         return now + self.later if self.fixed is None else self.fixed
 
 
-class WhenType(click.ParamType):
+def when(text: str) -> When:
     """An ISO-8601 time (UTC where it names no zone) or a time from now: 90s, 15m, 2h, 3d, 1w."""
-
-    name = "when"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
-        if isinstance(value, When):
-            return value
-        if (seconds := _seconds(value)) is not None:
-            return When(later=seconds)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither a time like 2030-01-31T12:00Z nor one from now like 15m, 2h or 3d", param, ctx
-            )
-        return When(fixed=(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    if (seconds := _seconds(text)) is not None:
+        return When(later=seconds)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a time like 2030-01-31T12:00Z nor one from now like 15m, 2h or 3d"
+        ) from None
+    return When(fixed=(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 
-class DurationType(click.ParamType):
+def duration(text: str) -> float:
     """A length of time in seconds: 90s, 15m, 2h, 3d, 1w."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        if (seconds := _seconds(value)) is None:
-            self.fail(f"{value!r} is not a duration like 90s, 15m, 2h or 3d", param, ctx)
-        return seconds
+    if (seconds := _seconds(text)) is None:
+        raise click.BadParameter(f"{text!r} is not a duration like 90s, 15m, 2h or 3d")
+    return seconds
 
 
 def _seconds(text: str) -> float | None:
@@ -62,67 +52,67 @@ def _seconds(text: str) -> float | None:
     return float(match[1]) * _UNITS[match[2]] if match else None
 
 
-class JsonObject(click.ParamType):
+def json_object(text: str) -> dict[str, Any]:
     """A JSON object, or `-` to read it from standard input."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        text = click.get_text_stream("stdin").read() if value == STDIN else value
-        found = _parse(self, text, param, ctx)
-        if not isinstance(found, dict):
-            self.fail(f"expected a JSON object, got {_kind(found)}", param, ctx)
-        return found
+    found = _parse(_read_stdin() if text == STDIN else text)
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"expected a JSON object, got {_kind(found)}")
+    return found
 
 
-class JsonFile(click.ParamType):
+def json_file(name: str) -> dict[str, Any] | list[Any]:
     """A file that holds a JSON object or list, or `-` for standard input."""
-
-    name = "file"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any] | list[Any]:
-        if isinstance(value, dict | list):
-            return value
-        try:
-            text = click.get_text_stream("stdin").read() if value == STDIN else Path(value).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            self.fail(f"{value} is not UTF-8 text", param, ctx)
-        except OSError as error:
-            self.fail(f"{value} cannot be read: {error.strerror}", param, ctx)
-        found = _parse(self, text, param, ctx)
-        if not isinstance(found, dict | list):
-            self.fail(f"expected a task, a list of tasks or a DAG, got {_kind(found)}", param, ctx)
-        return found
+    try:
+        text = _read_stdin() if name == STDIN else Path(name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{name} is not UTF-8 text") from None
+    except OSError as error:
+        raise click.BadParameter(f"{name} cannot be read: {error.strerror}") from None
+    found = _parse(text)
+    if not isinstance(found, dict | list):
+        raise click.BadParameter(f"expected a task, a list of tasks or a DAG, got {_kind(found)}")
+    return found
 
 
-def _parse(kind: click.ParamType, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise click.BadParameter("standard input is not UTF-8 text") from None
+
+
+def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        kind.fail(f"not JSON: {error.msg}, line {error.lineno} column {error.colno}", param, ctx)
+        raise click.BadParameter(f"not JSON: {error.msg}, line {error.lineno} column {error.colno}") from None
     except RecursionError:
-        kind.fail("not JSON that can be read: nested too deeply", param, ctx)
+        raise click.BadParameter("not JSON that can be read: nested too deeply") from None
 
 
 def _kind(value: Any) -> str:
-    return "null" if value is None else {list: "a list", dict: "an object", str: "text"}.get(type(value), repr(value))
+    return "null" if value is None else f"a JSON {type(value).__name__}"
 
 
 def setting_value(text: str) -> Any:
     """A setting as typed: JSON, or plain text where it is none, so that words need no quotes."""
+    return _parse(text) if text.lstrip()[:1] in {"{", "[", '"'} else _word(text)
+
+
+def _word(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        if text.lstrip()[:1] in {"{", "[", '"'}:
-            raise click.BadParameter(f"not JSON: {error.msg}, column {error.colno}", param_hint="VALUE") from None
+    except json.JSONDecodeError:
         return text
 
 
-WHEN = WhenType()
-DURATION = DurationType()
-OBJECT = JsonObject()
-DOCUMENT = JsonFile()
+def given(options: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The options that were given, as the queue takes them."""
+    named = {name: value for name, value in options.items() if value not in (None, ())}
+    return {name: _as_field(value, now) for name, value in named.items()}
+
+
+def _as_field(value: Any, now: float) -> Any:
+    if isinstance(value, When):
+        return value.at(now)
+    return list(value) if isinstance(value, tuple) else value

@@ -86,6 +86,6 @@ def token(task_id: str, fence: int) -> str:
 def split_token(text: str) -> tuple[str, int] | None:
     """Task id (as written) and fence of a claim token, or None when the text is not one."""
     name, dot, fence = str(text).rpartition(".")
-    if not dot or not name or not fence.isascii() or not fence.isdigit():
+    if not dot or not name or not fence.isascii() or not fence.isdigit() or len(fence) > 18:
         return None
     return name, int(fence)

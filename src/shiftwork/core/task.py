@@ -91,8 +91,8 @@ class Usage(Fields):
     """What was spent since the last report."""
 
     cost_usd: Dollars = 0
-    tokens_in: Annotated[int, Meta(ge=0)] = 0
-    tokens_out: Annotated[int, Meta(ge=0)] = 0
+    tokens_in: Annotated[int, Meta(ge=0, le=10**15)] = 0
+    tokens_out: Annotated[int, Meta(ge=0, le=10**15)] = 0
 
 
 class Submitted(msgspec.Struct, frozen=True):

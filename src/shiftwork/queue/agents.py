@@ -155,7 +155,7 @@ async def orphans(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
     """A runtime has restarted: what it held before is failed, requeued or kept, as the workspace's `recover` says."""
     work = Work(tx, engine, caller)
     await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
-    found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace, count=BATCH)
+    found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)
@@ -182,7 +182,7 @@ async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, r
     """The process is known to have died: what it held goes back at once and costs no attempt."""
     work = Work(tx, engine, caller)
     await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
-    found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace, count=BATCH)
+    found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
     await finish.hand_back(work, rows, f"runtime {runtime_id} is gone")
     await work.save()

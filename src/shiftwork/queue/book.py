@@ -10,6 +10,7 @@ import msgspec
 
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import InForce, Resolver, check_value, drop, load_profile, merge
+from shiftwork.queue import check
 from shiftwork.store.store import Store, Tx
 
 log = logging.getLogger("shiftwork.queue")
@@ -93,6 +94,4 @@ def _stored(key: str, value: str) -> dict[str, Any]:
 
 
 def check_workspace(name: str) -> str:
-    if not name or len(name) > 255:
-        raise InputError("a workspace name has 1 to 255 characters", where="workspace")
-    return name
+    return check.name(name, "workspace")

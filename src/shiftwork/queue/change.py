@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from shiftwork.core import ids
 from shiftwork.core.errors import (
@@ -32,8 +34,8 @@ class Changes(Fields):
 
     priority: Priority | None = None
     deadline: float | None = None
-    timeout_sec: float | None = None
-    max_attempts: int | None = None
+    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
     estimated_cost_usd: Dollars | None = None
     tags: list[Name] | None = None
     dependencies: list[Name] | None = None

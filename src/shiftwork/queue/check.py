@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,12 +15,13 @@ from shiftwork.core.settings import Limits
 T = TypeVar("T")
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _encoder = msgspec.json.Encoder(order=None)
+_LIMITS = Limits()
 
 
 def read(value: Any, kind: type[T], where: str = "") -> T:
     """The caller's value as one of our structs; a wrong or unknown field is named by its path."""
-    if isinstance(value, kind):
-        return value
+    if isinstance(value, msgspec.Struct):
+        value = plain(value, where)  # nothing was checked when it was made
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -28,13 +30,31 @@ def read(value: Any, kind: type[T], where: str = "") -> T:
         raise InputError(what, where=f"{where}.{place}".strip(".") or None) from None
 
 
+def plain(value: Any, where: str) -> Any:
+    """The value as dicts, lists and what stands in them, all of it with a JSON form."""
+    try:
+        return msgspec.to_builtins(value)
+    except RecursionError:
+        raise TooLarge("nested too deep to be read", where=where) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"cannot be written as JSON: {error}", where=where) from None
+
+
+def fit(value: T, where: str) -> T:
+    """A struct whose every text and number both databases can hold."""
+    to_json(value, _LIMITS.body_bytes, _LIMITS, where)
+    return value
+
+
 def to_json(value: Any, limit: int, limits: Limits, where: str) -> str:
     """The value as JSON text that both databases keep exactly as it is."""
     try:
         text = _encoder.encode(value)
     except UnicodeEncodeError:
         raise BadText("text holds a lone surrogate", where=where) from None
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except RecursionError:
+        raise TooLarge("nested too deep to be read", where=where) from None
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"cannot be written as JSON: {error}", where=where) from None
     if len(text) > limit:
         raise TooLarge(f"{len(text)} bytes of JSON, at most {limit} are allowed", where=where)
@@ -70,6 +90,10 @@ def name(value: str, where: str) -> str:
     if not checked:
         raise InputError("must not be empty", where=where)
     return checked
+
+
+def names(values: Sequence[str], where: str) -> tuple[str, ...]:
+    return tuple(name(value, where) for value in values)
 
 
 def count(value: int, where: str, most: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shiftwork.core import ids
 from shiftwork.core.errors import FenceRequired, InputError, LeaseLost, NotFound, ShiftworkError, WrongState
 from shiftwork.core.states import HELD
-from shiftwork.queue.engine import Engine
-from shiftwork.store.store import Row
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.store.store import Row, Tx
 
 
 class Token(NamedTuple):
@@ -45,6 +46,12 @@ def parse_token(text: str) -> Token:
     if uuid is None:
         raise InputError(f"{parts[0]!r} is not a task id", where="token")
     return Token(uuid, parts[1])
+
+
+async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token]) -> dict[str, Row]:
+    """The rows behind these tokens, locked in id order, as far as the caller may see them."""
+    rows = await tx.all("lock_claims", items=[(id_,) for id_ in sorted({token.id for token in tokens})])
+    return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
 
 
 def refusal(engine: Engine, token: Token, row: Row | None, allowed: frozenset[str] = HELD) -> ShiftworkError | None:

@@ -20,6 +20,15 @@ class Caller(NamedTuple):
 
     actor: str = "system"
     request_id: str | None = None
+    workspace: str | None = None
+    """Tasks of other workspaces do not exist for this caller; None sees all, as the duties do."""
+
+    def sees(self, workspace: str) -> bool:
+        return self.workspace is None or self.workspace == workspace
+
+    def for_agent(self, agent_id: str | None) -> str:
+        """The actor of a verb that only the holder has: the agent, unless somebody says that he speaks for it."""
+        return f"agent:{agent_id}" if self.actor == "system" and agent_id else self.actor
 
 
 class Engine:

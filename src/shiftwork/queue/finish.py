@@ -13,7 +13,7 @@ from shiftwork.core.task import Usage, micros
 from shiftwork.policy import dedupe, verdict
 from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
 from shiftwork.queue import consequences
-from shiftwork.queue.claims import Outcome, Token, refusal
+from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.lineage import add_retry_row, relane
 from shiftwork.queue.rows import TaskRow
@@ -66,15 +66,25 @@ async def _accept(work: Work, items: list[Completion], *, checked: bool = False)
     if used:
         await work.tx.run("add_usage", items=sorted(used))
     tokens = sorted(item.token for item in items)
-    rows = await work.tx.all("complete_tasks", items=tokens, now=work.now, checked=checked)
+    rows = await work.tx.all(
+        "complete_tasks", items=tokens, now=work.now, checked=checked, workspace=work.caller.workspace
+    )
     results = {item.token.id: item.result for item in items}
     outcomes = {}
     for row in rows:
         _tell_accepted(work, row, results[row["id"]])
         outcomes[Token(row["id"], row["fence"])] = Outcome(ids.show_task(row["id"]), State.COMPLETED)
     await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
+    await _lock_roots(work, rows)
     await consequences.free_dependents(work, {row["root_id"] for row in rows})
     return outcomes
+
+
+async def _lock_roots(work: Work, rows: Sequence[Row]) -> None:
+    """A task that starts to depend on a lineage waits at its root; the update has locked only the newest row."""
+    roots = sorted({row["root_id"] for row in rows if row["root_id"] != row["id"]})
+    if roots:
+        await work.tx.all("lock_tasks", items=[(root,) for root in roots])
 
 
 def _used(item: Completion) -> tuple[Any, ...]:
@@ -100,7 +110,7 @@ def _tell_accepted(work: Work, row: Row, result: str) -> None:
 
 async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, Outcome]:
     """Results that must be validated first, were sent before, or come too late."""
-    rows = {row["id"]: row for row in await work.tx.all("lock_claims", items=_ids(items))}
+    rows = await lock_claims(work.tx, work.caller, (item.token for item in items))
     outcomes: dict[Token, Outcome] = {}
     valid: dict[str, Completion] = {}
     for item in items:
@@ -127,10 +137,6 @@ def _answers(items: Sequence[Completion] | Sequence[Failure], outcomes: dict[Tok
         answers.append(outcome._replace(repeated=True) if item.token in told and not outcome.error else outcome)
         told.add(item.token)
     return answers
-
-
-def _ids(items: Sequence[Completion] | Sequence[Failure]) -> list[tuple[str]]:
-    return [(id_,) for id_ in sorted({item.token.id for item in items})]
 
 
 def _was_accepted(row: Row | None, token: Token) -> bool:
@@ -172,7 +178,7 @@ async def _reject_outputs(work: Work, rejected: list[tuple[Completion, str]]) ->
 async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure]) -> list[Outcome]:
     """Report failed attempts: each is retried, dead-lettered or left to rest, as its settings say."""
     work = Work(tx, engine, caller)
-    rows = {row["id"]: row for row in await tx.all("lock_claims", items=_ids(items))}
+    rows = await lock_claims(tx, caller, (item.token for item in items))
     outcomes: dict[Token, Outcome] = {}
     live: dict[Token, Failure] = {}
     for item in items:
@@ -289,6 +295,7 @@ async def end_failed(
         reason=decision.reason,
         fence=fence,
         data={k: v for k, v in data.items() if v is not None},
+        actor=None if lost else work.caller.for_agent(agent),
     )
     if decision.status == State.DEAD_LETTERED:
         work.bury(row, reason=decision.reason, error=error or note or decision.reason, poison=decision.poison)
@@ -355,7 +362,7 @@ async def book_late_usage(tx: Tx, token: Token, usage: Usage, *, last: bool) -> 
 async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None) -> list[Outcome]:
     """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
     work = Work(tx, engine, caller)
-    raw = {row["id"]: row for row in await tx.all("lock_claims", items=[(i,) for i in sorted({t.id for t in tokens})])}
+    raw = await lock_claims(tx, caller, tokens)
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})
     for token in tokens:
@@ -363,13 +370,13 @@ async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token
             outcomes[token] = Outcome(ids.show_task(token.id), error=error)
             continue
         row = (await work.lock([token.id]))[0]
-        await release_row(work, row, reason)
+        await release_row(work, row, reason, actor=caller.for_agent(row.agent_id))
         outcomes[token] = Outcome(ids.show_task(row.id), row.status)
     await work.save()
     return [outcomes[token] for token in tokens]
 
 
-async def release_row(work: Work, row: TaskRow, reason: str | None) -> None:
+async def release_row(work: Work, row: TaskRow, reason: str | None, *, actor: str | None = None) -> None:
     settings = (await work.settings([row]))[row.id]
     if settings.delivery == "at_most_once" and row.started_at is not None:
         decision = after_loss(await facts_of(work, row), settings, reasons.CRASH, 0.0)
@@ -379,7 +386,7 @@ async def release_row(work: Work, row: TaskRow, reason: str | None) -> None:
     work.end_attempt(row, "released", reason=reason)
     path = work.move(row, "release")
     work.arrive(row, settings)
-    work.tell(row, "released", path, reason=reason, fence=fence)
+    work.tell(row, "released", path, reason=reason, fence=fence, actor=actor)
 
 
 async def hand_back(work: Work, rows: Sequence[TaskRow], note: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
-from shiftwork.queue import read
+from shiftwork.queue import check, read
 from shiftwork.queue.claims import Outcome, Token, parse_token
 from shiftwork.queue.coalesce import Coalescer
 from shiftwork.queue.engine import Caller, Engine
@@ -45,7 +45,7 @@ class Handle:
         self._shared = shared
         self._engine = shared.engine
         self.workspace = workspace
-        self.caller = caller
+        self.caller = caller._replace(workspace=workspace)
 
     async def _run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
         """One verb with this handle's engine and caller, in one transaction."""
@@ -70,7 +70,7 @@ class Handle:
 
     async def _find(self, reference: str) -> str:
         """The UUID of a task, however the caller names it; tasks of other workspaces do not exist here."""
-        known = ids.parse(reference)
+        known = ids.parse(check.name(reference, "task_id"))
         if known is None:
             return await self._read(lambda tx: read.find(tx, self.workspace, reference))
         row = await self._read(lambda tx: tx.one("read_tasks", items=[(known,)]))
@@ -86,7 +86,7 @@ class Handle:
 
     async def _token(self, token: str) -> Token:
         """A claim token; the task may be named by the caller's own id in it."""
-        parts = ids.split_token(token)
+        parts = ids.split_token(check.text(token, "token", 300) or "")
         if parts is not None and ids.parse(parts[0]) is None:
             return Token(await self._find(parts[0]), parts[1])
         return parse_token(token)

@@ -12,7 +12,7 @@ from shiftwork.core.errors import LeaseLost, ShiftworkError
 from shiftwork.core.states import HELD, State
 from shiftwork.core.task import Usage, micros
 from shiftwork.policy import lease
-from shiftwork.queue.claims import Outcome, Token, refusal
+from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.finish import book_late_usage
 from shiftwork.queue.lineage import read_body
@@ -41,7 +41,7 @@ class BeatAnswer(NamedTuple):
 
 async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token]) -> list[Outcome]:
     """The agent has begun: acknowledged, from now on it must beat."""
-    rows = await _lock(tx, [token.id for token in tokens])
+    rows = await lock_claims(tx, caller, tokens)
     work = Work(tx, engine, caller)
     outcomes, saved = [], []
     for token in tokens:
@@ -69,11 +69,6 @@ async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token])
         await tx.run("start_tasks", items=saved, now=tx.now)
     await work.save_events()
     return outcomes
-
-
-async def _lock(tx: Tx, task_ids: Sequence[str]) -> dict[str, Row]:
-    rows = await tx.all("lock_claims", items=[(id_,) for id_ in sorted(set(task_ids))])
-    return {row["id"]: row for row in rows}
 
 
 def _tell(
@@ -105,7 +100,7 @@ def _tell(
 
 async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[BeatAnswer]:
     """Extend the leases of the tasks named, book what they used, and tell each whether to go on."""
-    rows = await _lock(tx, [beat.token.id for beat in beats])
+    rows = await lock_claims(tx, caller, [beat.token for beat in beats])
     work = Work(tx, engine, caller)
     answers, live = [], []
     for beat in beats:
@@ -142,7 +137,8 @@ async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, 
         await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
     for _, row in live:
         every = (await engine.book.of(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
-        if every and tx.now - (row["heartbeat_at"] or 0) >= every:
+        began, before = row["claimed_at"], row["heartbeat_at"] or row["claimed_at"]
+        if every and (tx.now - began) // every > (before - began) // every:
             _tell(work, row, "heartbeat", fence=row["fence"])
     await work.save_events()
 
@@ -178,7 +174,7 @@ async def message(
     tx: Tx, engine: Engine, caller: Caller, token: Token, kind: str, text: str, data: dict[str, Any] | None
 ) -> Outcome:
     """A line of what the agent does: a tool call, text, an error."""
-    row = (await _lock(tx, [token.id])).get(token.id)
+    row = (await lock_claims(tx, caller, [token])).get(token.id)
     if error := refusal(engine, token, row):
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
@@ -198,7 +194,7 @@ async def pin_session(
     tx: Tx, engine: Engine, caller: Caller, token: Token, session_id: str | None, work_dir: str | None
 ) -> Outcome:
     """Keep the agent's own conversation with the task, so that a retry can resume it."""
-    row = (await _lock(tx, [token.id])).get(token.id)
+    row = (await lock_claims(tx, caller, [token])).get(token.id)
     if error := refusal(engine, token, row):
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None

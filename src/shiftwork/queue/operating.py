@@ -8,6 +8,7 @@ from typing import Any
 from shiftwork.core.errors import InputError, NotFound
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import STORED
+from shiftwork.core.task import Dollars
 from shiftwork.queue import agents, change, check, control, review
 from shiftwork.queue.change import Changes
 from shiftwork.queue.claims import Outcome
@@ -45,6 +46,10 @@ class Operating(Handle):
     async def rerun_issue(self, issue_id: str, task_id: str | None = None) -> Outcome:
         """Rerun the newest task of an issue, or the one named."""
         if task_id is not None:
+            uuid = await self._find(task_id)
+            named = await self._read(lambda tx: tx.one("read_tasks", items=[(uuid,)]))
+            if named is None or named["workspace"] != self.workspace or named["issue_id"] != issue_id:
+                raise NotFound(f"issue {issue_id!r} has no task {task_id!r}", where="task_id")
             return await self.rerun(task_id)
         row = await self._read(lambda tx: tx.one("newest_of_issue", workspace=self.workspace, issue=issue_id))
         if row is None:
@@ -60,7 +65,7 @@ class Operating(Handle):
         version: int | None = None,
     ) -> Outcome:
         """Change a task that nobody holds; with `version` only if it is still as it was read."""
-        checked = check.read(changes, Changes, "changes")
+        checked = check.fit(check.read(changes, Changes, "changes"), "changes")
         return await self._run(change.update, await self._find(task_id), checked, check.text(note, "note"), version)
 
     # -- dead letters ----------------------------------------------------------------------------------------------
@@ -96,11 +101,12 @@ class Operating(Handle):
 
     async def pause(self, type: str | None = None, *, reason: str | None = None) -> None:  # noqa: A002  # the task's word
         """Hand out no more work, of one type or at all."""
-        await self._run(control.pause, self.workspace, type or WHOLE, check.text(reason, "reason"))
+        scope = check.text(type, "type") or WHOLE
+        await self._run(control.pause, self.workspace, scope, check.text(reason, "reason"))
 
     async def resume(self, type: str | None = None) -> bool:  # noqa: A002  # the task's word
         """Hand out work again; False when it was not paused."""
-        return await self._run(control.resume, self.workspace, type or WHOLE)
+        return await self._run(control.resume, self.workspace, check.text(type, "type") or WHOLE)
 
     async def purge(self, purge: Purge | Mapping[str, Any] | None = None, **fields: Any) -> int:
         """Remove the tasks that match; how many went. At least one condition must be given."""
@@ -123,11 +129,13 @@ class Operating(Handle):
 
     async def set_agent_status(self, agent_id: str, status: str) -> None:
         """active, draining, offline or failed."""
-        await self._run(agents.set_status, self.workspace, agent_id, status)
+        await self._run(agents.set_status, self.workspace, check.name(agent_id, "agent_id"), status)
 
     async def set_agent_budget(self, agent_id: str, remaining_usd: float | None) -> None:
         """What the agent may still spend; None for no limit."""
-        await self._run(agents.set_budget, self.workspace, agent_id, remaining_usd)
+        if remaining_usd is not None:
+            remaining_usd = check.read(remaining_usd, Dollars, "remaining_usd")
+        await self._run(agents.set_budget, self.workspace, check.name(agent_id, "agent_id"), remaining_usd)
 
     # -- settings --------------------------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ def prepare(new: NewTask, workspace: str, resolver: Resolver, where: str = "task
     own = own_settings(msgspec.structs.asdict(new)) if new.settings or new.retry or new.delivery else {}
     settings = resolver.settings(new.type, own or None)
     _check(new, settings, where)
-    body = check.to_json(_body(new), settings.limits.body_bytes, settings.limits, where)
+    body = check.to_json(_body(new, where), settings.limits.body_bytes, settings.limits, where)
     boost = _boost(new, settings, where)
     uuid = ids.parse(new.id) if new.id else None
     constraints = new.spec.constraints if new.spec else None
@@ -76,9 +76,9 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
     return lane_key(workspace, new.type, capabilities, models, rate, new.target_agent_id)
 
 
-def _body(new: NewTask) -> dict[str, Any]:
+def _body(new: NewTask, where: str) -> dict[str, Any]:
     """What stands in `bodies`: all that was written, without what has a column of its own."""
-    body = {k: v for k, v in msgspec.to_builtins(new).items() if k not in _IN_ROW}
+    body = {k: v for k, v in check.plain(new, where).items() if k not in _IN_ROW}
     if new.trigger_summary and len(new.trigger_summary) > SUMMARY_CHARS:
         body["trigger_summary"] = new.trigger_summary[: SUMMARY_CHARS - 1] + "…"
     return body

@@ -33,6 +33,8 @@ class Producing(Handle):
     async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
         """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG."""
         fields = check.read(dag, NewDag, "dag")
+        check.text(fields.title, "dag.title")
+        check.text(fields.created_by, "dag.created_by")
         together = DagFields(
             together=True,
             title=fields.title,

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from shiftwork.core.errors import InputError
+from shiftwork.queue import check
 from shiftwork.queue.book import check_workspace
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.handle import Shared
@@ -64,9 +64,8 @@ class Queue(Producing, Working, Operating, Reading):
 
     def as_caller(self, actor: str, request_id: str | None = None) -> Queue:
         """The same queue, spoken to by somebody else: `human:ada`, `agent:coder-1`, `cron:nightly`."""
-        if not actor:
-            raise InputError("an actor must have a name", where="actor")
-        return Queue(self._shared, self.workspace, Caller(actor, request_id))
+        caller = Caller(check.name(actor, "actor"), check.text(request_id, "request_id", 255))
+        return Queue(self._shared, self.workspace, caller)
 
     async def close(self) -> None:
         """Answer what is under way, then close the store."""

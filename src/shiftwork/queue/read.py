@@ -15,6 +15,7 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, State
 from shiftwork.core.task import Claim, Dag, Failed, Result, Task, dollars
 from shiftwork.policy import rank, retry
+from shiftwork.queue import check
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.rows import TaskRow, load
 from shiftwork.queue.work import own_settings
@@ -34,7 +35,7 @@ class Around(NamedTuple):
 
 async def find(tx: Tx, workspace: str, reference: str) -> str:
     """The UUID of a task named by either written form of its id, or by the caller's own name for it."""
-    if uuid := ids.parse(reference):
+    if uuid := ids.parse(check.name(reference, "task_id")):
         return uuid
     named = await tx.all("find_names", items=[(reference,)], workspace=workspace)
     if named and named[0]["known"]:

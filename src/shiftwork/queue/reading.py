@@ -77,7 +77,7 @@ class Reading(Handle):
 
     async def get_many(self, task_ids: Sequence[str]) -> list[Task]:
         async def load(tx: Tx) -> list[Task]:
-            uuids = [ids.parse(t) or await read.find(tx, self.workspace, t) for t in task_ids]
+            uuids = [await read.find(tx, self.workspace, t) for t in task_ids]
             return await read.tasks(tx, self._engine, self.workspace, uuids)
 
         return await self._read(load)

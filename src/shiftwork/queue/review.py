@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -49,7 +50,7 @@ def check_verdict(verdict: Verdict) -> None:
         raise InputError(f"{verdict.decision!r} is not one of {', '.join(DECISIONS)}", where="decision")
     if verdict.decision == "modify_and_retry" and not verdict.change:
         raise InputError("modify_and_retry needs the fields to change", where="change")
-    if verdict.decision == "retry_later" and verdict.at is None:
+    if verdict.decision == "retry_later" and (verdict.at is None or not math.isfinite(verdict.at)):
         raise InputError("retry_later needs a time", where="at")
 
 

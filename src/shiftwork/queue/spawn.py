@@ -11,7 +11,7 @@ from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
 from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
-from shiftwork.queue.claims import Token, refusal
+from shiftwork.queue.claims import Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.parents import Parent, resolve
 from shiftwork.queue.prepare import Prepared
@@ -74,9 +74,9 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
 
 
 async def _claimed(work: Work, token: Token, *, need_running: bool) -> TaskRow:
-    raw = await work.tx.all("lock_claims", items=[(token.id,)])
+    raw = await lock_claims(work.tx, work.caller, [token])
     allowed = frozenset({"running"} if need_running else {"claimed", "running"})
-    if error := refusal(work.engine, token, raw[0] if raw else None, allowed):
+    if error := refusal(work.engine, token, raw.get(token.id), allowed):
         raise error
     return (await work.lock([token.id]))[0]
 
@@ -94,11 +94,11 @@ async def _park(work: Work, row: TaskRow, above: list[Parent]) -> None:
     await work.tx.insert("insert_edges", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
     counts = await work.tx.all("count_open_edges", items=[(row.root_id,)])
     row.waiting = int(counts[0]["open"]) if counts else 0
-    fence = row.fence
+    fence, actor = row.fence, work.caller.for_agent(row.agent_id)
     settings = (await work.settings([row]))[row.id]
     work.end_attempt(row, "waiting")
     path = work.move(row, "wait") if row.waiting else work.move(row, "wait", "unblock")
     if not row.waiting:
         work.arrive(row, settings)
-    work.tell(row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in roots]})
+    work.tell(row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in roots]}, actor=actor)
     await inherit_fate(work, {row.root_id: [Parent(root, status) for root, status in states.items()]})

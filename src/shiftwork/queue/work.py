@@ -55,7 +55,8 @@ class Work:
         missing = sorted(i for i in wanted if i not in self.rows)
         if missing:
             for row in await self.tx.all("lock_tasks", items=[(i,) for i in missing]):
-                self.adopt(load(row))
+                if self.caller.sees(row["workspace"]):
+                    self.adopt(load(row))
             await self._lock_roots()
         return [self.rows[i] for i in wanted if i in self.rows]
 
@@ -116,6 +117,7 @@ class Work:
         reason: str | None = None,
         data: dict[str, Any] | None = None,
         fence: int | None = None,
+        actor: str | None = None,
     ) -> None:
         """One event for this verb and task."""
         self._events.append(
@@ -126,7 +128,7 @@ class Work:
                 row.dag_id,
                 verb,
                 path,
-                self.caller.actor,
+                actor or self.caller.actor,
                 self.caller.request_id,
             ]
             + [fence, reason, data]

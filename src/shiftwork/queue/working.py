@@ -55,9 +55,8 @@ class Working(Handle):
 
     async def register_agent(self, agent: NewAgent | Mapping[str, Any] | None = None, **fields: Any) -> Agent:
         """Announce an agent with what it can do and how much it may hold."""
-        return await self._run(
-            agents.register, self.workspace, check.read(fields if agent is None else agent, NewAgent, "agent")
-        )
+        new = check.fit(check.read(fields if agent is None else agent, NewAgent, "agent"), "agent")
+        return await self._run(agents.register, self.workspace, new)
 
     async def agent_heartbeat(self, agent_id: str) -> None:
         """The agent is there, whether or not it holds anything."""
@@ -101,9 +100,9 @@ class Working(Handle):
             check.name(runtime_id, "runtime_id") if runtime_id is not None else None,
             check.count(count, "count", MOST_CLAIMED),
             start,
-            None if types is None else tuple(types),
-            tuple(capabilities),
-            tuple(models),
+            None if types is None else check.names(types, "types"),
+            check.names(capabilities, "capabilities"),
+            check.names(models, "models"),
         )
         if not 0 <= wait <= LONGEST_WAIT_SEC:
             raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")

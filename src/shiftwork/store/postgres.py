@@ -88,6 +88,7 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.DuplicateTableError, StoreUnsuitable),  # a database with tables of another program
     (asyncpg.UntranslatableCharacterError, BadText),
     (asyncpg.CharacterNotInRepertoireError, BadText),
+    (asyncpg.DataError, InputError),  # the driver's, too: what it cannot write is the caller's mistake
     (asyncpg.InvalidCatalogNameError, StoreUnavailable),
     (asyncpg.InvalidAuthorizationSpecificationError, StoreUnavailable),
     (asyncpg.PostgresConnectionError, StoreUnavailable),
@@ -101,6 +102,8 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
 
 def translate(error: BaseException) -> ShiftworkError:
     """The queue's own error for what the server or the network said."""
+    if isinstance(error.__cause__, UnicodeEncodeError):
+        return BadText("text holds a lone surrogate")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(f"PostgreSQL says: {error}")
@@ -258,8 +261,6 @@ class PostgresStore:
                     raise StoreLocked(f"PostgreSQL says: {error}", mend="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except _LOST as error:
-                if isinstance(error, ValueError):
-                    raise _unwritable(error) from error
                 gone_since = gone_since or time.monotonic()
                 self._note_absence()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
@@ -386,10 +387,10 @@ class PostgresStore:
             lost = asyncio.Event()
             try:
                 connection = await asyncpg.connect(self._listen_dsn, timeout=10)
-                connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                await connection.add_listener(CHANNEL, self._heard)
-                self.wakes.announce(frozenset())
                 try:
+                    connection.add_termination_listener(lambda _, lost=lost: lost.set())
+                    await connection.add_listener(CHANNEL, self._heard)
+                    self.wakes.announce(frozenset())
                     await lost.wait()
                 finally:
                     connection.terminate()
@@ -485,10 +486,3 @@ async def _roll_back(connection: Any) -> None:
             await connection.execute("rollback")
     except (asyncpg.PostgresError, *_LOST):
         connection.terminate()
-
-
-def _unwritable(error: BaseException) -> InputError:
-    """What the driver cannot write is the caller's mistake, not the store's."""
-    if isinstance(error.__cause__ or error, UnicodeEncodeError):
-        return BadText("text holds a lone surrogate")
-    return InputError(f"a value cannot be written: {error}")

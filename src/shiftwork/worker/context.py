@@ -96,12 +96,19 @@ class Context:
     def usage(self) -> dict[str, Any] | None:
         return dict(self._usage) if any(self._usage.values()) else None
 
+    async def book_usage(self) -> None:
+        """Book what was used so far, where no result will do it."""
+        if usage := self.usage():
+            await self._queue.heartbeat(self.token, usage=usage)
+            self._usage = dict.fromkeys(self._usage, 0)
+
     async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> list[Submitted]:
         """Add subtasks to this task's DAG and go on."""
         return await self._queue.spawn(self.token, tasks)
 
     async def spawn_and_wait(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> None:
         """Add subtasks and give the slot back; the handler is run again when they are done, with `children` filled."""
+        await self.book_usage()
         await self._queue.spawn(self.token, tasks, wait=True)
         raise Parked
 

@@ -398,7 +398,7 @@ create view event_log as
   select e.seq as id, {pg: to_timestamp(e.at)}{lite: strftime('%Y-%m-%dT%H:%M:%fZ', e.at, 'unixepoch')} as at,
     n.name as event_type, e.task_id, {pg: replace(e.actor, 'agent:', '')}{lite: replace(e.actor, 'agent:', '')} as worker,
     case when n.name = 'task.failed' then e.path like '%dead_lettered' or e.path like '%failed' end as final,
-    e.reason, e.data
+    e.reason, e.data, n.part
   from events e join (
     select 'submitted' as verb, 'task.created' as name, 1 as part union all
     select 'spawned', 'task.created', 1 union all

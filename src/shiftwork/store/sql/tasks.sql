@@ -57,6 +57,7 @@ update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id
   finished_at = :now
 from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
   and (tasks.validation is null or cast(:checked as {pg: boolean}{lite: integer}))
+  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
   started_at, reserved, attempt_cost, idempotency_key
 

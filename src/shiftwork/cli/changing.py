@@ -1,0 +1,102 @@
+"""Commands that change tasks: `cancel`, `rerun`, `update`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.codes import ExitCode, code_of
+from shiftwork.cli.shell import Answer, Command, Shell, message, refuse, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.queue.claims import Outcome
+    from shiftwork.queue.queue import Queue
+
+
+def outcomes(shell: Shell, done: list[Outcome]) -> int:
+    """What became of each; the exit code is that of the first that was refused."""
+    refused = [outcome.error for outcome in done if outcome.error is not None]
+
+    def text() -> None:
+        rows = [(o.task_id, o.status) for o in done if o.error is None]
+        if rows or not refused:
+            show.table(["task", "status"], rows, "nothing to do")
+        for error in refused:
+            click.echo(show.clean(message(error.as_dict())), err=True)
+
+    shell.answer([_outcome(o) for o in done], text)
+    return code_of(refused[0]) if refused else ExitCode.OK
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    known = outcome._asdict()
+    return {name: value for name, value in known.items() if value not in (None, False)}
+
+
+def one(shell: Shell, outcome: Outcome) -> None:
+    shell.answer(_outcome(outcome), lambda: click.echo(f"{outcome.task_id} {outcome.status}"))
+
+
+def _either(*, tasks: tuple[str, ...], dag: str | None, **_: Any) -> None:
+    if bool(tasks) == bool(dag):
+        refuse("name either tasks or a --dag")
+
+
+@click.command(cls=Command)
+@click.argument("tasks", metavar="[TASK]...", nargs=-1)
+@click.option("--reason", default="cancelled", show_default=True, help="Why; stands in the history.")
+@click.option("--dag", help="Cancel everything of this DAG that has not ended.")
+@click.option("--version", type=int, help="Only if the task is still at this version.")
+@with_queue(check=_either)
+async def cancel(
+    shell: Shell, queue: Queue, *, tasks: tuple[str, ...], reason: str, dag: str | None, version: int | None
+) -> Answer:
+    """Cancel tasks that have not ended. What depends on them follows, as its settings say."""
+    if dag:
+        return outcomes(shell, await queue.cancel_dag(dag, reason))
+    return outcomes(shell, await queue.cancel_many(tasks, reason, version=version))
+
+
+@click.command(cls=Command)
+@click.argument("task")
+@with_queue()
+async def rerun(shell: Shell, queue: Queue, *, task: str) -> Answer:
+    """Do the work of an ended task once more. The answer is the id of the new task."""
+    one(shell, await queue.rerun(task))
+    return None
+
+
+_LISTS = frozenset({"tags", "dependencies"})
+_CHANGES = frozenset({"priority", "deadline", "timeout_sec", "max_attempts", "estimated_cost_usd", "clear"}) | _LISTS
+
+
+def _anything(**fields: Any) -> None:
+    if all(fields[name] in (None, ()) for name in _CHANGES):
+        refuse("there is nothing to change")
+
+
+@click.command(cls=Command)
+@click.argument("task")
+@click.option("--priority", type=float, help="0 (first) to 100 (last).")
+@click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
+@click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
+@click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
+@click.option("--max-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
+@click.option("--tag", "tags", multiple=True, help="Its tags from now on. Repeatable.")
+@click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="What it waits for. Repeatable.")
+@click.option("--clear", multiple=True, metavar="FIELD", help="Empty deadline, timeout_sec, tags or dependencies.")
+@click.option("--note", help="Why; stands in the history.")
+@click.option("--version", type=int, help="Only if the task is still at this version.")
+@with_queue(check=_anything)
+async def update(
+    shell: Shell, queue: Queue, *, task: str, note: str | None, version: int | None, **fields: Any
+) -> Answer:
+    """Change a task that nobody holds."""
+    changes = values.given(fields, queue.now())
+    for name in _LISTS.intersection(changes.get("clear", ())):
+        changes["clear"].remove(name)
+        changes[name] = []
+    one(shell, await queue.update(task, changes, note=note, version=version))
+    return None

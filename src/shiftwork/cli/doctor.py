@@ -1,0 +1,249 @@
+"""`doctor`: looks for what keeps a queue from working, and says how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from shiftwork.cli import show
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Command, Shell, current
+from shiftwork.core import ids
+from shiftwork.core.errors import ShiftworkError, StoreNewer, StoreOlder
+from shiftwork.core.states import HELD, State
+
+if TYPE_CHECKING:
+    from shiftwork.queue.queue import Queue
+
+CLOCK_OFF_SEC = 1.0
+OLD_TRANSACTION_SEC = 60
+DUTIES_LATE_SEC = 60.0
+PAGE, PAGES = 1000, 10
+"""How many waiting tasks are looked at for missing dependencies."""
+
+OLD_TRANSACTIONS = """
+select pid, coalesce(nullif(application_name, ''), usename, '') as who, state,
+  extract(epoch from clock_timestamp() - xact_start)::int as seconds
+from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+  and xact_start < clock_timestamp() - make_interval(secs => $1::int) order by xact_start limit 10"""
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    level: Literal["ok", "warning", "error"]
+    check: str
+    what: str
+    mend: str | None = None
+
+
+@click.command(cls=Command)
+def doctor() -> Answer:
+    """Look for what keeps the queue from working. Exit code 1 if something must be mended."""
+    shell = current()
+    found = asyncio.run(examine(shell))
+    shell.answer(found, lambda: show.table(["level", "check", "what", "how to mend it"], found))
+    return ExitCode.FAILED if any(finding.level == "error" for finding in found) else None
+
+
+async def examine(shell: Shell) -> list[Finding]:
+    found = list(_place(shell.store))
+    try:
+        queue = await shell.open()
+    except (StoreOlder, StoreNewer) as error:
+        return [*found, Finding("error", "schema", error.what, error.how_to_mend)]
+    except ShiftworkError as error:
+        return [*found, Finding("error", "store", error.what, error.how_to_mend)]
+    async with queue:
+        for name, check in CHECKS.items():
+            try:
+                found += await check(queue)
+            except ShiftworkError as error:
+                found.append(Finding("error", name, error.what, error.how_to_mend))
+    return found
+
+
+def _place(url: str) -> list[Finding]:
+    """The folder of a database file; other stores have none."""
+    scheme, _, rest = url.partition("://")
+    name = rest.removeprefix("/")
+    if scheme != "sqlite" or not name or rest == ":memory:":
+        return []
+    folder = (Path.cwd() / name).parent
+    if not folder.is_dir():
+        return [Finding("error", "folder", f"{folder} does not exist", "Make it, or name another place with --store.")]
+    if not os.access(folder, os.W_OK):
+        return [Finding("error", "folder", f"{folder} may not be written", f"Make it writable: chmod u+w {folder}")]
+    return [Finding("ok", "folder", f"{folder} may be written")]
+
+
+async def _engine(queue: Queue) -> list[Finding]:
+    dsn = getattr(queue.engine.store, "dsn", None)
+    if dsn is None:
+        import apsw  # noqa: PLC0415  # loaded with the store
+
+        engine = f"SQLite {apsw.sqlite_lib_version()}"
+    else:
+        rows = await _ask(dsn, "select current_setting('server_version') as version")
+        engine = f"PostgreSQL {rows[0]['version']}"
+    return [
+        Finding("ok", "store", f"{engine} at {_without_password(queue.url)}"),
+        Finding("ok", "schema", "up to date"),
+    ]
+
+
+async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
+    """What the server itself says, outside of the queue's tables."""
+    import asyncpg  # noqa: PLC0415  # an extra
+
+    from shiftwork.store.postgres import translate  # noqa: PLC0415  # likewise
+
+    try:
+        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
+        try:
+            return list(await connection.fetch(query, *values))
+        finally:
+            await connection.close()
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise translate(error) from error
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query="").geturl() if at else url
+
+
+async def _clock(queue: Queue) -> list[Finding]:
+    offset = queue.now() - time.time()
+    if abs(offset) < CLOCK_OFF_SEC:
+        return [Finding("ok", "clock", f"{offset * 1000:+.0f} ms from the store's")]
+    what = f"the store's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
+    return [Finding("warning", "clock", what, "Leases follow the store's clock; synchronise both with NTP.")]
+
+
+async def _takers(queue: Queue) -> list[Finding]:
+    """Whether somebody can take each kind of ready work."""
+    from shiftwork.queue.lanes import Wants  # noqa: PLC0415  # no queue for `--help`
+
+    agents = await queue.agents()
+    active = {agent.id for agent in agents if agent.status == "active"}
+    wants = [
+        Wants(
+            agent.id,
+            None if agent.types is None else frozenset(agent.types),
+            frozenset(agent.capabilities),
+            frozenset(agent.models_available),
+        )
+        for agent in agents
+    ]
+    found = []
+    for lane, ready in await _ready_lanes(queue):
+        able = [want.agent_id for want in wants if want.may_take(lane)]
+        many = f"{ready} ready task{'s' if ready != 1 else ''} of type {lane.key.type}"
+        if not able:
+            what = f"{many}: no agent can take {'them' if ready != 1 else 'it'}{_needs(lane.key)}"
+            found.append(Finding("warning", "agents", what, "Start a worker that has what it takes."))
+        elif active.isdisjoint(able):
+            what = f"{many}: all able agents are draining, offline or failed"
+            found.append(Finding("warning", "agents", what, f"shiftwork agents activate {able[0]}"))
+    return found or [Finding("ok", "agents", "all ready work has agents that can take it")]
+
+
+async def _ready_lanes(queue: Queue) -> list[tuple[Any, int]]:
+    lanes = queue.engine.lanes
+
+    async def load(tx: Any) -> list[tuple[Any, int]]:
+        rows = await tx.all("lanes_of_workspace", workspace=queue.workspace)
+        counted = []
+        for lane in await lanes.lanes(tx, [row["id"] for row in rows]):
+            count = await tx.one("ready_lane_count", lane=lane.id)
+            counted.append((lane, int(count["ready"])))
+        return [(lane, ready) for lane, ready in counted if ready]
+
+    return await queue.engine.store.read(load)
+
+
+def _needs(key: Any) -> str:
+    wanted = [f"capability {name}" for name in key.capabilities]
+    wanted += [f"one of the models {', '.join(key.models)}"] if key.models else []
+    wanted += [f"to be agent {key.target_agent_id}"] if key.target_agent_id else []
+    return f" (it needs {', '.join(wanted)})" if wanted else ""
+
+
+async def _dependencies(queue: Queue) -> list[Finding]:
+    missing: dict[str, list[str]] = {}
+    after, looked = None, 0
+    for _ in range(PAGES):
+        page = await queue.tasks(status=State.PENDING, after=after, limit=PAGE)
+        roots = {ids.parse(task.root_task_id): task.id for task in page.tasks}
+        for edge in await _missing(queue, [root for root in roots if root]):
+            missing.setdefault(roots[edge["child"]], []).append(_shown(edge["name"]))
+        looked, after = looked + len(page.tasks), page.next
+        if after is None:
+            break
+    bound = f" (the first {looked} were looked at)" if after else ""
+    if not missing:
+        return [Finding("ok", "dependencies", f"no task waits for one that does not exist{bound}")]
+    task, names = next(iter(missing.items()))
+    what = f"{len(missing)} waiting for tasks that nobody has submitted, e.g. {task} for {', '.join(names)}{bound}"
+    return [Finding("warning", "dependencies", what, f"Submit it, or: shiftwork update {task} --clear dependencies")]
+
+
+async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
+    if not roots:
+        return []
+    items = [(root,) for root in roots]
+    return list(await queue.engine.store.read(lambda tx: tx.all("missing_parents", items=items)))
+
+
+def _shown(name: str) -> str:
+    uuid = ids.parse(name)
+    return ids.show_task(uuid) if uuid else name
+
+
+async def _duties(queue: Queue) -> list[Finding]:
+    """Without duties nobody notices a dead worker, and no retry comes back."""
+    counts = (await queue.status()).counts
+    waiting = sum(counts.get(state, 0) for state in [*HELD, State.RETRYING])
+    last = max((duty["last_run_at"] or 0.0 for duty in await queue.duties()), default=0.0)
+    if not waiting or queue.now() - last < DUTIES_LATE_SEC:
+        return [Finding("ok", "duties", f"last ran {show.when(last)}" if last else "have nothing to do yet")]
+    what = (
+        f"{waiting} tasks are held or wait for a retry, and the duties last ran {show.when(last) if last else 'never'}"
+    )
+    return [Finding("warning", "duties", what, "Start a worker, or run `shiftwork duties --run` now and then.")]
+
+
+async def _transactions(queue: Queue) -> list[Finding]:
+    dsn = getattr(queue.engine.store, "dsn", None)
+    if dsn is None:
+        return []
+    rows = await _ask(dsn, OLD_TRANSACTIONS, OLD_TRANSACTION_SEC)
+    return [
+        Finding(
+            "warning",
+            "transactions",
+            f"process {row['pid']} ({row['who']}, {row['state']}) has kept a transaction open for {row['seconds']} s, "
+            "which keeps dead rows from being removed",
+            f"End it: select pg_terminate_backend({row['pid']})",
+        )
+        for row in rows
+    ] or [Finding("ok", "transactions", f"none is older than {OLD_TRANSACTION_SEC} s")]
+
+
+CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
+    "store": _engine,
+    "clock": _clock,
+    "agents": _takers,
+    "dependencies": _dependencies,
+    "duties": _duties,
+    "transactions": _transactions,
+}

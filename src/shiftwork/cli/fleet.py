@@ -1,0 +1,78 @@
+"""`agents`: who works here, and whether they may take more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from shiftwork.cli import show
+from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.queue.agents import Agent
+    from shiftwork.queue.queue import Queue
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def agents(context: click.Context) -> Answer:
+    """Show, stop, start and fund agents. Alone: the list."""
+    return context.invoke(list_) if context.invoked_subcommand is None else None
+
+
+@agents.command("list")
+@with_queue()
+async def list_(shell: Shell, queue: Queue) -> Answer:
+    """List the agents with what they hold, can do and may spend."""
+    found = await queue.agents()
+    now = queue.now()
+    columns = ["agent", "status", "holds", "types", "capabilities", "models", "left", "spent", "seen"]
+    shell.answer(found, lambda: show.table(columns, [_row(agent, now) for agent in found], "no agents"))
+    return None
+
+
+def _row(agent: Agent, now: float) -> tuple[object, ...]:
+    most = "" if agent.max_concurrent_tasks is None else f"/{agent.max_concurrent_tasks}"
+    return (
+        agent.id,
+        agent.status,
+        f"{agent.current_tasks}{most}",
+        "any" if agent.types is None else agent.types,
+        agent.capabilities,
+        agent.models_available,
+        show.usd(agent.budget_remaining_usd) or "no limit",
+        show.usd(agent.spent_usd),
+        show.ago(agent.last_heartbeat, now),
+    )
+
+
+def _status_command(name: str, status: str, text: str) -> None:
+    @with_queue()
+    async def change(shell: Shell, queue: Queue, *, agent: str) -> Answer:
+        await queue.set_agent_status(agent, status)
+        shell.answer({"agent": agent, "status": status}, lambda: click.echo(f"{show.clean(agent)} {status}"))
+        return None
+
+    change.__doc__ = text
+    agents.command(name)(click.argument("agent")(change))
+
+
+_status_command("drain", "draining", "Let an agent finish what it holds and give it nothing new.")
+_status_command("activate", "active", "Let an agent take work again.")
+_status_command("offline", "offline", "Note that an agent is away.")
+
+
+@agents.command()
+@click.argument("agent")
+@click.argument("usd", type=float, required=False)
+@click.option("--no-limit", is_flag=True, help="It may spend what it likes.")
+@with_queue()
+async def budget(shell: Shell, queue: Queue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:
+    """Set what an agent may still spend, in dollars."""
+    if (usd is None) != no_limit:
+        raise click.UsageError("give either USD or --no-limit", click.get_current_context())
+    await queue.set_agent_budget(agent, usd)
+    told = "no limit" if usd is None else f"{show.usd(usd)} left"
+    shell.answer({"agent": agent, "remaining_usd": usd}, lambda: click.echo(f"{show.clean(agent)} {told}"))
+    return None

@@ -1,0 +1,208 @@
+"""`dlq`: dead letters, and what a person decides about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import changing, show, values
+from shiftwork.cli.looking import review_table
+from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.values import When
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound, ShiftworkError
+
+if TYPE_CHECKING:
+    from shiftwork.queue.queue import Queue
+    from shiftwork.queue.reading import DeadLetter
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def dlq(context: click.Context) -> Answer:
+    """Show dead letters and decide about them. Alone: the open ones."""
+    return context.invoke(list_) if context.invoked_subcommand is None else None
+
+
+@dlq.command("list")
+@click.option("--all", "reviewed_too", is_flag=True, help="Also those that were decided about.")
+@click.option("--signature", help="Only those that failed alike; see `dlq groups`.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="TASK", help="Go on behind this task.")
+@with_queue()
+async def list_(shell: Shell, queue: Queue, **filters: Any) -> Answer:
+    """List dead letters that wait for a decision."""
+    letters = await queue.dead_letters(**filters)
+
+    def text() -> None:
+        columns = ["task", "type", "reason", "tries", "cost", "dead since", "decided", "signature", "error"]
+        show.table(columns, [_row(letter) for letter in letters], "no dead letters")
+
+    shell.answer(letters, text)
+    return None
+
+
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    return (
+        letter.task_id,
+        letter.type,
+        letter.reason,
+        letter.retry_count,
+        show.usd(letter.total_cost_usd),
+        show.when(letter.dead_lettered_at),
+        letter.resolution,
+        letter.signature,
+        show.clip(letter.error),
+    )
+
+
+@dlq.command()
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many groups.")
+@with_queue()
+async def groups(shell: Shell, queue: Queue, *, limit: int) -> Answer:
+    """Group the open dead letters by what they have in common, the largest group first."""
+    found = await queue.failure_groups(limit=limit)
+    rows = [
+        (g["signature"], g["total"], g["type"], g["reason"], show.when(g["last_at"]), show.clip(g["example"]))
+        for g in found
+    ]
+    columns = ["signature", "letters", "type", "reason", "last", "example"]
+    shell.answer(found, lambda: show.table(columns, rows, "no dead letters"))
+    return None
+
+
+@dlq.command("show")
+@click.argument("task")
+@with_queue()
+async def show_letter(shell: Shell, queue: Queue, *, task: str) -> Answer:
+    """Show one dead letter: what was tried, what it cost, what was decided."""
+    found = await queue.get(task)
+    letters = [letter for letter in await _letters_from(queue, found.id) if letter.task_id == found.id]
+    if not letters:
+        raise NotFound(f"task {found.id} is {found.status}, not a dead letter", task_id=found.id, status=found.status)
+    letter, reviews = letters[-1], await queue.reviews(found.id)
+
+    def text() -> None:
+        _letter(letter)
+        if reviews:
+            show.section("Reviews", lambda: review_table(reviews))
+
+    shell.answer({**show.plain(letter), "reviews": reviews}, text)
+    return None
+
+
+async def _letters_from(queue: Queue, task_id: str) -> list[DeadLetter]:
+    """The page that begins with this task: the cursor is the id just before it."""
+    before = f"{int((ids.parse(task_id) or '').replace('-', ''), 16) - 1:032x}"
+    return await queue.dead_letters(reviewed_too=True, after=before, limit=100)
+
+
+def _letter(letter: DeadLetter) -> None:
+    show.facts(
+        [
+            ("task", letter.task_id),
+            ("type", letter.type),
+            ("reason", letter.reason),
+            ("error", letter.error),
+            ("tries", letter.retry_count),
+            ("cost", show.usd(letter.total_cost_usd)),
+            ("dead since", show.when(letter.dead_lettered_at)),
+            ("poison", "yes" if letter.poison_pill else None),
+            ("decided", letter.resolution),
+            ("signature", letter.signature),
+            ("payload", show.pretty(letter.payload) if letter.payload else None),
+        ]
+    )
+    rows = [(show.when(f.at), f.agent, f.reason, show.clip(f.error, 200)) for f in letter.failure_history]
+    if rows:
+        show.section("Failed attempts", lambda: show.table(["at", "agent", "reason", "error"], rows))
+
+
+# -- decisions ---------------------------------------------------------------------------------------------------
+
+
+def _decision(name: str, text: str, *more: Decorator) -> None:
+    """One decision as a command over any number of tasks."""
+
+    @with_queue()
+    async def decide(
+        shell: Shell,
+        queue: Queue,
+        *,
+        tasks: tuple[str, ...],
+        note: str | None,
+        version: int | None,
+        at: When | None = None,
+        change: dict[str, Any] | None = None,
+        chain: bool = False,
+    ) -> Answer:
+        from shiftwork.queue.claims import Outcome  # noqa: PLC0415  # no queue for `--help`
+
+        done = []
+        for task in tasks:
+            until = at.at(queue.now()) if at else None
+            try:
+                outcome = await queue.review(
+                    task, name, note=note, at=until, change=change, chain=chain, version=version
+                )
+            except ShiftworkError as error:
+                outcome = Outcome(task, error=error)
+            done.append(outcome)
+        return changing.outcomes(shell, done)
+
+    options: list[Decorator] = [
+        click.argument("tasks", metavar="TASK...", nargs=-1, required=True),
+        click.option("--note", help="Why; stands in the history."),
+        click.option("--version", type=int, help="Only if the task is still at this version."),
+        *more,
+    ]
+    command: Callable[..., Any] = decide
+    for option in reversed(options):
+        command = option(command)
+    command.__doc__ = text
+    dlq.command({"modify_and_retry": "modify"}.get(name, name.replace("_", "-")))(command)
+
+
+_CHAIN = click.option("--chain", is_flag=True, help="Bring back dependents that were cancelled because of it, too.")
+
+_decision("retry", "Try again now, with fresh attempts.", _CHAIN)
+_decision(
+    "retry_later",
+    "Try again at a time.",
+    click.option("--at", type=values.when, required=True, help="ISO time, or from now: 15m, 2h, 3d."),
+    _CHAIN,
+)
+_decision(
+    "modify_and_retry",
+    "Change fields of the task and try again.",
+    click.option(
+        "--change",
+        type=values.json_object,
+        metavar="JSON",
+        required=True,
+        help="Fields to replace: a JSON object, or - for stdin.",
+    ),
+    _CHAIN,
+)
+_decision("cancel", "Give the task up, and what depends on it as its settings say.")
+_decision("abandon", "Note that nobody will mend it; it stays as it is.")
+_decision("delete", "Hide the dead letter; the task and its history stay.")
+_decision("escalate", "Leave it open for somebody else to decide.")
+
+
+@dlq.command()
+@click.argument("signature")
+@click.option("--decision", default="retry", show_default=True, help="What to do with each of them.")
+@click.option("--at", type=values.when, help="When, for retry_later.")
+@click.option("--note", help="Why; stands in the history.")
+@with_queue()
+async def redrive(
+    shell: Shell, queue: Queue, *, signature: str, decision: str, at: When | None, note: str | None
+) -> Answer:
+    """Decide the same for all dead letters that failed alike; `dlq groups` lists the signatures."""
+    until = at.at(queue.now()) if at else None
+    return changing.outcomes(shell, await queue.redrive(signature, decision, note=note, at=until))

@@ -1,0 +1,203 @@
+"""Commands that look at tasks: `list`, `show`, `explain`, `history`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from shiftwork.cli import show
+from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.core.states import STORED
+
+if TYPE_CHECKING:
+    from shiftwork.core.task import Task
+    from shiftwork.queue.explain import Explanation
+    from shiftwork.queue.queue import Queue
+    from shiftwork.queue.read import Event
+
+
+@click.command("list", cls=Command)
+@click.option("--status", multiple=True, metavar="STATUS", help=f"One of {', '.join(STORED)}. Repeatable.")
+@click.option("--type", help="Tasks of this type.")
+@click.option("--agent", help="Held by this agent, or meant for it.")
+@click.option("--issue", help="Tasks of this issue.")
+@click.option("--tag", help="Tasks with this tag.")
+@click.option("--dag", help="Tasks of this DAG.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before.")
+@with_queue()
+async def list_(shell: Shell, queue: Queue, *, status: tuple[str, ...], **filters: Any) -> Answer:
+    """List tasks, oldest first."""
+    page = await queue.tasks(status=list(status), **filters)
+    now = queue.now()
+
+    def text() -> None:
+        columns = ["task", "status", "type", "prio", "tries", "agent", "age", "title"]
+        show.table(columns, [_row(task, now) for task in page.tasks], "no tasks")
+        if page.next:
+            click.echo(f"There may be more: --after {page.next}", err=True)
+
+    shell.answer(page, text)
+    return None
+
+
+def _row(task: Task, now: float) -> tuple[object, ...]:
+    tries = f"{task.attempts}/{task.max_attempts}"
+    agent = task.claim.agent_id or task.target_agent_id
+    title = show.clip(task.title or task.external_id)
+    return (task.id, task.status, task.type, task.priority, tries, agent, show.ago(task.created_at, now), title)
+
+
+@click.command("show", cls=Command)
+@click.argument("task")
+@with_queue()
+async def show_task(shell: Shell, queue: Queue, *, task: str) -> Answer:
+    """Show all about a task. Its fields, failures, result, cost and timeline."""
+    found = await queue.get(task)
+    history = await queue.history(found.id)
+    reviews = await queue.reviews(found.id)
+
+    def text() -> None:
+        _facts(found, queue.now())
+        if found.failure_history:
+            show.section("Failed attempts", lambda: _failures(found))
+        if found.result is not None:
+            show.section("Result", lambda: _result(found))
+        if reviews:
+            show.section("Reviews", lambda: review_table(reviews))
+        show.section("Timeline", lambda: timeline(history))
+
+    shell.answer({**msgspec.structs.asdict(found), "reviews": reviews, "history": history}, text)
+    return None
+
+
+def _facts(task: Task, now: float) -> None:
+    tokens = task.tokens_used
+    show.facts(
+        [
+            ("task", task.id),
+            ("title", task.title),
+            ("type", task.type),
+            ("status", task.status + (f" ({reason})" if (reason := task.cancel_reason or task.hold) else "")),
+            ("priority", f"{task.priority:g}, now {task.effective_priority:.1f} ({task.priority_tier})"),
+            ("attempts", f"{task.attempts} of {task.max_attempts}"),
+            ("agent", task.claim.agent_id),
+            ("only for agent", task.target_agent_id),
+            ("token", task.claim.assignment_id),
+            ("progress", None if task.progress is None else show.pretty(task.progress)),
+            ("next attempt", show.when(task.available_at)),
+            ("waits for", task.blocked_by),
+            ("depends on", task.dependencies),
+            ("deadline", show.when(task.deadline)),
+            ("created", f"{show.when(task.created_at)} by {task.created_by or 'unknown'}"),
+            ("started", show.when(task.started_at)),
+            ("finished", show.when(task.finished_at)),
+            ("age", show.ago(task.created_at, now)),
+            ("cost", f"{show.usd(task.cost_usd)}, {tokens.get('input', 0)} tokens in, {tokens.get('output', 0)} out"),
+            ("dag", task.dag_id),
+            ("parent", task.parent_id),
+            ("retry of", task.retry_of),
+            ("rerun of", task.rerun_of),
+            ("newer one", task.superseded_by),
+            ("issue", task.issue_id),
+            ("tags", task.tags),
+            ("key", task.idempotency_key),
+            ("session", task.session_id),
+            ("version", task.version),
+            ("archived", "yes" if task.archived else None),
+            ("payload", show.pretty(task.payload) if task.payload else None),
+            ("spec", show.pretty(task.spec) if task.spec else None),
+        ]
+    )
+
+
+def _failures(task: Task) -> None:
+    show.table(
+        ["at", "agent", "reason", "took", "cost", "error"],
+        [
+            (
+                show.when(f.at),
+                f.agent,
+                f.reason,
+                f"{f.duration_sec:.1f}s",
+                show.usd(f.cost_usd),
+                show.clip(f.error, 200),
+            )
+            for f in task.failure_history
+        ],
+    )
+
+
+def _result(task: Task) -> None:
+    result = task.result
+    assert result is not None
+    show.facts(
+        [
+            ("status", result.status),
+            ("by", result.worker_id),
+            ("took", None if result.execution_time_sec is None else f"{result.execution_time_sec:.1f}s"),
+            ("text", result.text),
+            ("data", None if result.data is None else show.pretty(result.data)),
+            ("artifacts", result.artifacts),
+            ("error", result.error),
+        ]
+    )
+
+
+def review_table(reviews: list[dict[str, Any]]) -> None:
+    show.table(
+        ["at", "by", "decision", "note", "change"],
+        [(show.when(r["at"]), r["actor"], r["decision"], r["note"], r["change"]) for r in reviews],
+    )
+
+
+def timeline(events: list[Event]) -> None:
+    show.table(
+        ["at", "event", "states", "by", "reason"],
+        [(show.when(e.at), e.names or e.verb, " > ".join(e.path), e.actor, show.clip(e.reason, 200)) for e in events],
+        "no events",
+    )
+
+
+@click.command(cls=Command)
+@click.argument("task")
+@click.option("--limit", type=int, default=1000, show_default=True, help="At most so many events.")
+@with_queue()
+async def history(shell: Shell, queue: Queue, *, task: str, limit: int) -> Answer:
+    """Show every event of a task, oldest first."""
+    events = await queue.history(task, limit=limit)
+    shell.answer(events, lambda: timeline(events))
+    return None
+
+
+@click.command(cls=Command)
+@click.argument("task")
+@with_queue()
+async def explain(shell: Shell, queue: Queue, *, task: str) -> Answer:
+    """Say why a task is not running, and what would change that."""
+    found = await queue.explain(task)
+    shell.answer(found, lambda: _explanation(found))
+    return None
+
+
+def _explanation(found: Explanation) -> None:
+    show.facts(
+        [
+            ("task", found.task_id),
+            ("status", found.status),
+            ("in short", found.summary),
+            ("before it", found.position),
+            ("able agents", found.able_agents),
+            ("priority", f"{found.effective_priority:.1f}: {_parts(found)}"),
+        ]
+    )
+    if found.holds:
+        rows = [(h.kind, h.what, h.lifts, show.when(h.until)) for h in found.holds]
+        show.section("What holds it", lambda: show.table(["hold", "what", "what lifts it", "until"], rows))
+
+
+def _parts(found: Explanation) -> str:
+    parts = [f"{name} {value:+.1f}" for name, value in found.priority_parts.items() if value and name != "base"]
+    return ", ".join([f"base {found.priority_parts.get('base', 0):g}", *parts])

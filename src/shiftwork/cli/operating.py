@@ -1,0 +1,198 @@
+"""Commands on the queue as a whole: `status`, `pause`, `resume`, `purge`, `events`, `duties`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from shiftwork.cli import show, values
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
+from shiftwork.core.states import STORED
+
+if TYPE_CHECKING:
+    from shiftwork.queue.queue import Queue
+    from shiftwork.queue.read import Event
+    from shiftwork.queue.reading import Status
+
+LARGEST_PAGE = 1000
+
+
+@click.command(cls=Command)
+@with_queue()
+async def status(shell: Shell, queue: Queue) -> Answer:
+    """Show how the queue stands. Tasks by state and type, workers, what is paused."""
+    found = await queue.status()
+    shell.answer(found, lambda: _status(found))
+    return None
+
+
+def _status(found: Status) -> None:
+    states = [state for state in STORED if found.counts.get(state)]
+    rows = [(name, *(counts.get(state, 0) for state in states)) for name, counts in sorted(found.types.items())]
+    if len(rows) != 1:
+        rows.append(("all", *(found.counts.get(state, 0) for state in states)))
+    show.table(["type", *states], rows if states else [], "no tasks")
+    click.echo()
+    show.facts(
+        [
+            ("waiting", ", ".join(f"{level} {count}" for level, count in found.depth.items())),
+            ("workers", ", ".join(f"{name} {count}" for name, count in found.workers.items())),
+            ("paused", ["everything" if scope == "*" else scope for scope in found.paused]),
+            ("archived", found.archived or None),
+            ("as of", show.when(found.calculated_at)),
+        ]
+    )
+
+
+@click.command(cls=Command)
+@click.argument("kind", metavar="[TYPE]", required=False)
+@click.option("--reason", help="Why; `explain` tells it.")
+@with_queue()
+async def pause(shell: Shell, queue: Queue, *, kind: str | None, reason: str | None) -> Answer:
+    """Hand out no more work, of one TYPE or at all. What runs goes on."""
+    await queue.pause(kind, reason=reason)
+    shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
+    return None
+
+
+@click.command(cls=Command)
+@click.argument("kind", metavar="[TYPE]", required=False)
+@with_queue()
+async def resume(shell: Shell, queue: Queue, *, kind: str | None) -> Answer:
+    """Hand out work again. A TYPE paused by name is resumed by name."""
+    was_paused = await queue.resume(kind)
+    told = "resumed" if was_paused else "was not paused"
+    shell.answer({"resumed": kind or "*", "was_paused": was_paused}, lambda: click.echo(f"{_scope(kind)} {told}"))
+    return None
+
+
+def _scope(kind: str | None) -> str:
+    return f"type {show.clean(kind)}" if kind else "the queue"
+
+
+def _conditions(*, yes: bool, **conditions: Any) -> None:
+    if not any(conditions[name] for name in ("status", "type", "tag", "level", "older_than")):
+        refuse("a purge needs at least one condition")
+    if not yes and (current().json or not sys.stdin.isatty()):
+        refuse("a purge that nobody can be asked about needs --yes")
+
+
+@click.command(cls=Command)
+@click.option("--status", multiple=True, metavar="STATUS", help="Tasks in this state. Repeatable.")
+@click.option("--type", help="Tasks of this type.")
+@click.option("--tag", help="Tasks with this tag.")
+@click.option("--level", type=click.Choice(["high", "medium", "low"]), help="Tasks of this level of priority.")
+@click.option("--older-than", type=values.duration, help="Created longer ago than this: 15m, 2h, 3d.")
+@click.option("--held", is_flag=True, help="Also tasks that an agent holds.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@with_queue(check=_conditions)
+async def purge(
+    shell: Shell, queue: Queue, *, yes: bool, older_than: float | None, status: tuple[str, ...], **conditions: Any
+) -> Answer:
+    """Remove tasks that match every condition given. The setting purge.mode says how."""
+    if not yes and not click.confirm("Remove all tasks that match?", err=True):
+        click.echo("nothing was changed", err=True)
+        return ExitCode.FAILED
+    before = None if older_than is None else queue.now() - older_than
+    count = await queue.purge({**conditions, "status": list(status), "created_before": before})
+    shell.answer({"purged": count}, lambda: click.echo(f"{count} purged"))
+    return None
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
+    if after is not None and tail is not None:
+        refuse("give either --after or --tail")
+
+
+@click.command(cls=Command)
+@click.option("--follow", is_flag=True, help="Go on for ever, with events as they come.")
+@click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this number; 0 is the start.")
+@click.option("--tail", type=click.IntRange(min=0), help="Begin about so many before the end [default: 20].")
+@click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
+@with_queue(check=_one_beginning)
+async def events(
+    shell: Shell, queue: Queue, *, follow: bool, after: int | None, tail: int | None, limit: int | None
+) -> Answer:
+    """Show what happened, an event to a line. With --json as JSON lines."""
+    cursor = await _end(queue) - (20 if tail is None else tail) if after is None else after
+    cursor, left = max(0, cursor), limit
+    if follow:
+        async for event in queue.follow(cursor):
+            _event(shell, event)
+            left = None if left is None else left - 1
+            if left == 0:
+                return None
+    while left is None or left > 0:
+        found, cursor = await queue.events(cursor, limit=min(left or LARGEST_PAGE, LARGEST_PAGE))
+        for event in found:
+            _event(shell, event)
+        left = None if left is None else left - len(found)
+        if not found:
+            break
+    return None
+
+
+async def _end(queue: Queue) -> int:
+    """The number of the newest event."""
+    newest = await queue.engine.store.read(lambda tx: tx.one("last_event"))
+    return int(newest["seq"] or 0) if newest else 0
+
+
+def _event(shell: Shell, event: Event) -> None:
+    if shell.json:
+        show.line(event)
+        return
+    names = ", ".join(event.names) or event.verb
+    about = event.task_id or event.dag_id or ""
+    details = event.reason or (msgspec.json.encode(event.data).decode() if event.data else "")
+    parts = [
+        f"{event.seq:>7}",
+        show.when(event.at),
+        f"{names:<24}",
+        about,
+        f"by {event.actor}",
+        show.clip(details, 120),
+    ]
+    click.echo(show.clean("  ".join(part for part in parts if part)))
+
+
+# -- duties ------------------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@click.option("--run", is_flag=True, help="Run every duty now.")
+@with_queue()
+async def duties(shell: Shell, queue: Queue, *, run: bool) -> Answer:
+    """Show when each duty last ran and what it did. Workers run them on their own."""
+    if run:
+        from shiftwork.duties.runner import run_once  # noqa: PLC0415  # needed for this alone
+
+        done = await run_once(queue.engine, force=True)
+        shell.answer(
+            done, lambda: show.table(["duty", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do")
+        )
+        return None
+    found = await queue.duties()
+    now = queue.now()
+    rows = [
+        (
+            d["name"],
+            show.ago(d["last_run_at"], now) or "never",
+            f"{(d['took_sec'] or 0) * 1000:.0f} ms",
+            _counts(d["counts"]),
+        )
+        for d in found
+    ]
+    shell.answer(found, lambda: show.table(["duty", "last ran", "took", "did"], rows, "no duty has run yet"))
+    return None
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -1,0 +1,31 @@
+"""The program `shiftwork` and all its commands, in the order in which help lists them."""
+
+from __future__ import annotations
+
+import click
+
+from shiftwork.cli.changing import cancel, rerun, update
+from shiftwork.cli.doctor import doctor
+from shiftwork.cli.fleet import agents
+from shiftwork.cli.letters import dlq
+from shiftwork.cli.looking import explain, history, list_, show_task
+from shiftwork.cli.operating import duties, events, pause, purge, resume, status
+from shiftwork.cli.setup import migrate, settings, version
+from shiftwork.cli.shell import Root
+from shiftwork.cli.submitting import submit
+from shiftwork.cli.work import demo, work
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """A durable task queue for fleets of AI agents, on SQLite or PostgreSQL."""
+
+
+COMMANDS: list[click.Command] = [
+    *[submit, list_, show_task, explain, history],
+    *[cancel, rerun, update, dlq],
+    *[status, agents, events, pause, resume, purge, duties],
+    *[settings, migrate, doctor, work, demo, version],
+]
+for command in COMMANDS:
+    main.add_command(command)

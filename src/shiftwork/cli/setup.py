@@ -1,0 +1,132 @@
+"""Commands that set the queue up: `settings`, `migrate`, `version`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import platform
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Command, Group, Shell, current, with_queue
+from shiftwork.core.errors import StoreOlder, UnknownSetting
+from shiftwork.core.resolve import KEYS, nearest
+
+if TYPE_CHECKING:
+    from shiftwork.core.resolve import InForce
+    from shiftwork.queue.queue import Queue
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def settings(context: click.Context) -> Answer:
+    """Show and change settings. Alone: all that is in force."""
+    return context.invoke(show_settings, keys=()) if context.invoked_subcommand is None else None
+
+
+@settings.command("show")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option("--type", "kind", help="As they are for tasks of this type.")
+@with_queue()
+async def show_settings(shell: Shell, queue: Queue, *, keys: tuple[str, ...], kind: str | None = None) -> Answer:
+    """Show every setting in force and where it comes from, or those under the keys named."""
+    _table(shell, [row for key in keys or [""] for row in _under(await queue.settings(kind), key)])
+    return None
+
+
+def _under(found: list[InForce], key: str) -> list[InForce]:
+    """A key itself, or all keys of a group."""
+    rows = [row for row in found if not key or row.key == key or row.key.startswith(f"{key}.")]
+    if not rows:
+        off = [row for row in found if key.startswith(f"{row.key}.") and row.value is None]
+        if key in KEYS and off:
+            return off
+        near = nearest(key)
+        hint = f" (nearest: {', '.join(near)})" if near else ""
+        raise UnknownSetting(f"There is no setting `{key}`{hint}", where=key, nearest=near)
+    return rows
+
+
+def _table(shell: Shell, rows: list[InForce]) -> None:
+    def text() -> None:
+        columns = ["key", "value", "from", "meaning"]
+        show.table(columns, [(r.key, json.dumps(r.value), r.source, _meaning(r)) for r in rows])
+
+    shell.answer(rows, text)
+
+
+def _meaning(row: InForce) -> str:
+    return row.meaning if row.enforced else f"{row.meaning} (not in force yet)"
+
+
+@settings.command("set", context_settings={"ignore_unknown_options": True})  # a value may be -1
+@click.argument("key")
+@click.argument("value", type=values.setting_value)
+@click.option("--type", "kind", help="For tasks of this type alone.")
+@with_queue(create=True)
+async def set_(shell: Shell, queue: Queue, *, key: str, value: Any, kind: str | None) -> Answer:
+    """Set one KEY to VALUE: JSON, or a plain word. In force at once, without a restart."""
+    _table(shell, _under(await queue.set_setting(key, value, kind), key))
+    return None
+
+
+@settings.command()
+@click.argument("key")
+@click.option("--type", "kind", help="For tasks of this type alone.")
+@with_queue()
+async def unset(shell: Shell, queue: Queue, *, key: str, kind: str | None) -> Answer:
+    """Let the level above decide about a KEY again."""
+    _under(await queue.settings(kind), key)  # a key nobody knows is refused before anything is done
+    _table(shell, _under(await queue.unset_setting(key, kind), key))
+    return None
+
+
+@settings.command()
+@click.argument("name")
+@with_queue(create=True)
+async def profile(shell: Shell, queue: Queue, *, name: str) -> Answer:
+    """Set the workspace up as one of the documents describes it."""
+    await queue.use_profile(name)
+    shell.answer({"workspace": queue.workspace, "profile": name}, lambda: click.echo(f"profile {name}"))
+    return None
+
+
+# -- the program and its database --------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to do.")
+def migrate(*, check: bool) -> Answer:
+    """Make the queue, or bring its schema up to date."""
+    shell = current()
+    try:
+        schema = asyncio.run(_schema(shell, create=not check))
+    except StoreOlder as error:
+        told = {"up_to_date": False, "what": error.what, "mend": error.how_to_mend}
+        shell.answer(told, functools.partial(click.echo, f"{error.what}. {error.how_to_mend}"))
+        return ExitCode.FAILED
+    answer = {"up_to_date": True, "schema": schema}
+    shell.answer(answer, lambda: click.echo(f"The schema is up to date: {schema}"))
+    return None
+
+
+async def _schema(shell: Shell, *, create: bool) -> str:
+    from shiftwork.store.migrate import migrations  # noqa: PLC0415  # no store for `--help`
+
+    async with await shell.open(create=create) as queue:
+        newest = migrations("sqlite" if queue.url.startswith("sqlite") else "postgres")[-1]
+        return f"{newest.number:04d}_{newest.name}"
+
+
+@click.command(cls=Command)
+def version() -> Answer:
+    """Show the version of this program."""
+    from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
+
+    known: dict[str, Any] = {"shiftwork": __version__, "python": platform.python_version()}
+    current().answer(known, lambda: click.echo(f"shiftwork {__version__} (Python {known['python']})"))
+    return None

@@ -1,0 +1,216 @@
+"""What all commands share: where the queue is, who speaks, how answers and errors are given."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import getpass
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+import msgspec
+
+from shiftwork.cli import show
+from shiftwork.cli.codes import ExitCode, code_of
+from shiftwork.core.errors import ShiftworkError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from shiftwork.queue.queue import Queue
+
+Answer = int | None
+DEFAULT_STORE = "sqlite:///shiftwork.db"
+
+
+class Shell:
+    """One call of the command line."""
+
+    def __init__(self) -> None:
+        self.store = DEFAULT_STORE
+        self.workspace = "default"
+        self.actor = ""
+        self.json = False
+
+    async def open(self, *, create: bool = False) -> Queue:
+        """The queue. Only a command that brings something in makes one where there is none."""
+        from shiftwork.queue.queue import Queue  # noqa: PLC0415  # no store for `--help`
+
+        if not create:
+            refuse_absent(self.store)
+        return await Queue.open(self.store, workspace=self.workspace, actor=self.actor or _person(), migrate=create)
+
+    def answer(self, value: Any, text: Callable[[], None]) -> None:
+        """The answer of a command: one JSON document, or what `text` prints."""
+        if self.json:
+            show.document(value)
+        else:
+            text()
+
+
+def _person() -> str:
+    """Whoever types this."""
+    try:
+        return f"human:{os.environ.get('USER') or getpass.getuser()}"
+    except (KeyError, OSError):  # a container without a name for its user
+        return "human:unknown"
+
+
+def refuse_absent(url: str) -> None:
+    """A mistyped path must not leave an empty queue behind."""
+    scheme, _, rest = url.partition("://")
+    name = rest.removeprefix("/")
+    if scheme == "sqlite" and name and rest != ":memory:" and not (path := Path.cwd() / name).exists():
+        raise StoreUnavailable(
+            f"there is no queue at {path}",
+            where="--store",
+            mend="Name another with --store or SHIFTWORK_STORE, or make this one with `shiftwork migrate`.",
+        )
+
+
+def with_queue(
+    *, create: bool = False, check: Callable[..., None] | None = None
+) -> Callable[[Callable[..., Coroutine[Any, Any, Answer]]], Callable[..., Answer]]:
+    """A command written as a coroutine over the shell, the open queue and what click read from the command line.
+
+    `check` refuses what makes no sense before the queue is opened, and perhaps made.
+    """
+
+    def wrap(action: Callable[..., Coroutine[Any, Any, Answer]]) -> Callable[..., Answer]:
+        @functools.wraps(action)
+        def run(**named: Any) -> Answer:
+            shell = current()
+            if check is not None:
+                check(**named)
+
+            async def through() -> Answer:
+                async with await shell.open(create=create) as queue:
+                    return await action(shell, queue, **named)
+
+            return asyncio.run(through())
+
+        return run
+
+    return wrap
+
+
+def refuse(what: str) -> NoReturn:
+    """The options make no sense together."""
+    raise click.UsageError(what, click.get_current_context())
+
+
+def current() -> Shell:
+    return click.get_current_context().ensure_object(Shell)
+
+
+# -- options that every command takes ----------------------------------------------------------------------------
+
+
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Given before the command or after it: the last one counts."""
+    shell = context.ensure_object(Shell)
+    if value:
+        setattr(shell, str(option.name), value)
+
+
+def common_options(*, environment: bool) -> list[click.Option]:
+    """The environment is read once, at the root, so that it never overrules what was typed there."""
+
+    def option(name: str, text: str, variable: str | None = None, **attributes: Any) -> click.Option:
+        known: dict[str, Any] = {"envvar": variable, "show_envvar": True} if environment and variable else {}
+        return click.Option([name], help=text, expose_value=False, callback=_remember, **known, **attributes)
+
+    return [
+        option("--store", f"Where the queue is [default: {DEFAULT_STORE}].", "SHIFTWORK_STORE", metavar="URL"),
+        option("--workspace", "Which workspace of it [default: default].", "SHIFTWORK_WORKSPACE", metavar="NAME"),
+        option("--actor", "Who acts, for the record [default: human:$USER].", "SHIFTWORK_ACTOR", metavar="NAME"),
+        option("--json", "Answer in JSON.", is_flag=True),
+    ]
+
+
+class Command(click.Command):
+    """A command that takes the common options, too."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.params += common_options(environment=False)
+
+
+class Group(click.Group):
+    """Commands under one name, listed in the order of their making."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.params += common_options(environment=isinstance(self, Root))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return list(self.commands)
+
+
+class Root(Group):
+    """The program: runs a command, and ends the process with the code its outcome has."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002  # click's signature
+        windows_expand_args: bool = True,  # noqa: FBT001, FBT002  # click's signature
+        **extra: Any,
+    ) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        run = functools.partial(
+            super().main,
+            given,
+            prog_name or "shiftwork",
+            complete_var,
+            standalone_mode=False,
+            windows_expand_args=windows_expand_args,
+            **extra,
+        )
+        if not standalone_mode:
+            return run()
+        in_json = "--json" in given[: given.index("--") if "--" in given else None]
+        _write_anything()
+        try:
+            code: Any = run()
+        except ShiftworkError as error:
+            _end(error.as_dict(), code_of(error), in_json=in_json)
+        except click.UsageError as error:
+            _end(_usage(error), ExitCode.USAGE, in_json=in_json)
+        except click.Abort:
+            _end({"code": "interrupted", "what": "interrupted"}, ExitCode.INTERRUPTED, in_json=in_json)
+        sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _write_anything() -> None:
+    """A character that the terminal's encoding lacks is written as `?`, not as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _usage(error: click.UsageError) -> dict[str, Any]:
+    path = error.ctx.command_path if error.ctx else "shiftwork"
+    return {
+        "code": "usage",
+        "what": error.format_message().rstrip("."),
+        "where": path,
+        "mend": f"See `{path} --help`.",
+    }
+
+
+def message(error: dict[str, Any]) -> str:
+    place = f" (at {error['where']})" if error.get("where") else ""
+    return f"error: {error['what']}{place}. {error.get('mend') or ''}".rstrip()
+
+
+def _end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
+    text = msgspec.json.encode(show.plain(error)).decode() if in_json else show.clean(message(error))
+    click.echo(text, err=True)
+    sys.exit(code)

@@ -1,0 +1,88 @@
+"""`submit`: one task from the command line, or tasks and DAGs from a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.core.task import Submitted
+    from shiftwork.queue.queue import Queue
+
+
+def _check(*, kind: str | None, given: Any, **fields: Any) -> None:
+    if given is None and kind is None:
+        refuse("TYPE or --file is needed")
+    if given is not None and (kind is not None or any(value not in (None, ()) for value in fields.values())):
+        refuse("with --file, the tasks are described in the file alone")
+
+
+@click.command(cls=Command)
+@click.argument("kind", metavar="[TYPE]", required=False)
+@click.option(
+    "--payload",
+    type=values.json_object,
+    metavar="JSON",
+    help="What the handler gets: a JSON object, or - for standard input.",
+)
+@click.option("--title", help="What it is, for people.")
+@click.option("--priority", type=float, help="0 (first) to 100 (last); 50 unless given.")
+@click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="Wait for this task. Repeatable.")
+@click.option("--tag", "tags", multiple=True, help="A tag. Repeatable.")
+@click.option("--key", "idempotency_key", help="Idempotency key: the same key twice is one task.")
+@click.option("--id", "id", help="An id of your own.")
+@click.option("--issue", "issue_id", help="The issue it belongs to.")
+@click.option("--agent", "target_agent_id", help="Only this agent may take it.")
+@click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
+@click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
+@click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
+@click.option("--max-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
+@click.option(
+    "--file",
+    "-f",
+    "given",
+    type=values.json_file,
+    metavar="FILE",
+    help='JSON of a task, a list of tasks, or a DAG {"title", "tasks": [...]}; - for standard input.',
+)
+@with_queue(create=True, check=_check)
+async def submit(shell: Shell, queue: Queue, *, kind: str | None, given: Any, **fields: Any) -> Answer:
+    """Submit a task of TYPE, or what stands in a file.
+
+    A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
+    """
+    if given is None:
+        await _one(shell, queue, {"type": kind, **values.given(fields, queue.now())})
+    elif isinstance(given, list):
+        made = await queue.submit_many(given)
+        shell.answer(made, lambda: _list(made))
+    elif "tasks" in given:
+        made = await queue.submit_dag(given)
+        dag_id = made[0].dag_id if made else None
+        shell.answer({"dag_id": dag_id, "tasks": made}, lambda: _list(made, dag_id))
+    else:
+        await _one(shell, queue, given)
+    return None
+
+
+async def _one(shell: Shell, queue: Queue, fields: dict[str, Any]) -> None:
+    made = await queue.submit(fields)
+    shell.answer(made, lambda: click.echo(_line(made)))
+
+
+def _line(made: Submitted) -> str:
+    return f"{made.id} {made.status}" + (" (was there already)" if made.duplicate else "")
+
+
+def _list(made: list[Submitted], dag_id: str | None = None) -> None:
+    if dag_id:
+        click.echo(dag_id)
+    show.table(
+        ["task", "status", "key", ""],
+        [(m.id, m.status, m.key, "was there already" if m.duplicate else "") for m in made],
+        "no tasks were given",
+    )

@@ -1,0 +1,68 @@
+"""The demo's agents: a worker as a user would write it, except that it sleeps where a model would think."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from shiftwork.worker import Context, Fail, Worker
+
+RIVALS = ("Acme", "Globex", "Initech")
+STEPS = 5
+
+worker = Worker(concurrency=1, stop_grace_sec=5)
+
+
+async def think(context: Context, seconds: float, cost_usd: float) -> None:
+    """Pretend to work: time passes, progress is made, money is spent."""
+    for step in range(1, STEPS + 1):
+        await asyncio.sleep(seconds / STEPS)
+        context.spent(cost_usd / STEPS, tokens_in=900, tokens_out=150)
+        await context.progress({"pct": 100 * step // STEPS})
+
+
+@worker.handler("research")
+async def research(context: Context) -> dict[str, Any]:
+    """Asks for a look at each rival, gives its slot back meanwhile, and goes on with what was found."""
+    children = await context.children()
+    if not children:
+        await think(context, 0.6, 0.03)
+        await context.spawn_and_wait(
+            [{"type": "lookup", "title": f"Look at {rival}", "payload": {"rival": rival}} for rival in RIVALS]
+        )
+    await think(context, 0.4, 0.02)
+    return {"findings": [child.data for child in children]}
+
+
+@worker.handler("lookup")
+async def lookup(context: Context) -> str:
+    await think(context, 0.5, 0.01)
+    return f"{context.payload['rival']} has a headline, a price list and no demo"
+
+
+@worker.handler("design")
+async def design(context: Context) -> dict[str, str]:
+    """Its first attempt fails, as calls of a model do now and then."""
+    if context.task.attempts == 0:
+        await think(context, 0.5, 0.02)
+        raise Fail("crash", "the model broke off in mid-sentence")
+    await think(context, 0.7, 0.04)
+    return {"wireframe": "hero, three columns, one button"}
+
+
+@worker.handler("code")
+async def code(context: Context) -> dict[str, int]:
+    await think(context, 2.5, 0.20)
+    return {"files": 4}
+
+
+@worker.handler("synthesis")
+async def synthesis(context: Context) -> str:
+    await think(context, 0.8, 0.05)
+    return "One promise, one price, one button"
+
+
+@worker.handler("deploy")
+async def deploy(context: Context) -> dict[str, str]:
+    await think(context, 0.8, 0.03)
+    return {"url": "https://example.com"}
