@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from shiftwork.cli import main as cli
+from shiftwork.cli.codes import MEANING as EXIT_CODES
+from shiftwork.cli.shell import common_options
 from shiftwork.core import reasons
 from shiftwork.core import settings as declared
 from shiftwork.core.errors import all_errors
@@ -144,11 +149,75 @@ def events_page() -> str:
     )
 
 
+CLI_INTRODUCTION = """# Command line
+
+`shiftwork COMMAND --help` says the same. Every command takes these options, before its name or after it:
+
+| option | environment | meaning |
+|---|---|---|
+{options}
+
+A task is named by its id in any form (`task_01J…`, the UUID, or an id of your own). Times are ISO-8601, UTC where they
+name no zone, or from now: `90s`, `15m`, `2h`, `3d`, `1w`. With `--json` an answer is one JSON document, and `events`
+are JSON lines; times are ISO-8601 in UTC. Tables fit the terminal, and stand whole in a pipe; `NO_COLOR` is respected.
+
+An error is one line on stderr, `error: <what> (at <where>). <how to mend it>`, or with `--json` an object with its
+[code](errors.md). Where there is no queue, `submit`, `work`, `migrate`, `settings set` and `settings profile` make one;
+all others refuse.
+
+| exit code | meaning |
+|---|---|
+{codes}
+"""
+
+
+def cli_page() -> str:
+    """Every command, from the tree that click runs."""
+    common = common_options(environment=True)
+    options = "\n".join(f"| `{_flags(o)}` | {f'`{o.envvar}`' if o.envvar else '-'} | {o.help} |" for o in common)
+    codes = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODES.items())
+    pages = [CLI_INTRODUCTION.format(options=options, codes=codes)]
+    root = click.Context(cli, info_name="shiftwork")
+    pages += [_command(command, click.Context(command, root, name)) for name, command in cli.commands.items()]
+    return "\n".join(pages)
+
+
+def _command(command: click.Command, context: click.Context) -> str:
+    """One command with its options, and those below it."""
+    parts = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+    usage = " ".join([context.command_path, *(a.make_metavar(context) for a in _arguments(command))])
+    lines = [f"## {context.command_path}", "", f"    {usage}", "", "\n\n".join(parts), ""]
+    shared = {option.name for option in common_options(environment=False)}
+    own = [p for p in command.params if isinstance(p, click.Option) and p.name not in shared]
+    if own:
+        rows = [f"| `{_flags(option, context)}` | {_option_help(option)} |" for option in own]
+        lines += ["| option | meaning |", "|---|---|", *rows, ""]
+    below = command.commands if isinstance(command, click.Group) else {}
+    return "\n".join([*lines, *(_command(c, click.Context(c, context, name)) for name, c in below.items())])
+
+
+def _arguments(command: click.Command) -> list[click.Argument]:
+    return [param for param in command.params if isinstance(param, click.Argument)]
+
+
+def _flags(option: click.Option, context: click.Context | None = None) -> str:
+    flags = ", ".join(option.opts)
+    if option.is_flag:
+        return flags
+    return f"{flags} {option.make_metavar(context) if context else option.metavar}".replace("|", "\\|")
+
+
+def _option_help(option: click.Option) -> str:
+    default = f" [default: {option.default}]" if option.show_default and not option.is_flag else ""
+    return f"{option.help}{default}" + (" Required." if option.required else "")
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/states.md": states_page,
     "reference/errors.md": errors_page,
     "reference/events.md": events_page,
+    "reference/cli.md": cli_page,
 }
 
 

@@ -210,14 +210,6 @@ async def test_only_settled_work_can_be_reviewed(queue: Queue) -> None:
         await queue.review(task_id, "retry")
 
 
-async def test_a_dead_letter_that_waits_for_something_new_is_pending_after_its_retry(queue: Queue) -> None:
-    task_id = (await queue.submit(type="code")).id
-    token = (await take(queue)).token
-    (child,) = await queue.spawn(token, [{"type": "other"}], wait=True)
-    await queue.cancel(child.id)
-    assert (await queue.get(task_id)).status == "cancelled"
-
-
 @pytest.mark.requirement("C-100")
 async def test_failures_that_look_alike_are_one_group_and_can_be_redriven_together(queue: Queue) -> None:
     alike = [await bury(queue, error=f"port {port} is taken") for port in (8080, 9090)]

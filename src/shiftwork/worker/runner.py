@@ -253,7 +253,7 @@ class Runner:
             self.summary.lost += 1
             return None
         if isinstance(error, GiveBack) or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set()):
-            self._give_back(work, str(error) or "given back by its worker")
+            self._give_back(work, context, str(error) or "given back by its worker")
             return None
         if isinstance(error, Fail):
             return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
@@ -261,9 +261,14 @@ class Runner:
         log.info("%s (%s) failed: %s", work.assignment.id, work.assignment.type, text, exc_info=error)
         return Kept(token, done=False, reason=reasons.CRASH, error=text, usage=usage)
 
-    def _give_back(self, work: _Work, why: str) -> None:
+    def _give_back(self, work: _Work, context: Context, why: str) -> None:
         self.summary.released += 1
-        self._spawn_report(self._release(work.assignment.token, why))
+        self._spawn_report(self._book_and_release(work.assignment.token, context, why))
+
+    async def _book_and_release(self, token: str, context: Context, why: str) -> None:
+        with suppress(ShiftworkError):
+            await context.book_usage()
+        await self._release(token, why)
 
     async def _release(self, token: str, why: str) -> None:
         with suppress(ShiftworkError):

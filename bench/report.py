@@ -1,0 +1,151 @@
+"""Figures and limits: what a measurement records, how it is shown, and what is written for `make requirements`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from bench.stores import Place
+
+Measurement = Callable[["Bench"], Awaitable[None]]
+MEASUREMENTS: dict[str, Measurement] = {}
+ROWS_OF: dict[Measurement, tuple[str, ...]] = {}
+
+
+def measurement(function: Measurement) -> Measurement:
+    """Make it known under its own name; measurements run in the order of their definition."""
+    MEASUREMENTS[function.__name__] = function
+    return function
+
+
+def requirement(*ids: str) -> Callable[[Measurement], Measurement]:
+    """The rows of the documents whose limits this measurement checks. It must check each of them."""
+
+    def mark(function: Measurement) -> Measurement:
+        ROWS_OF[function] = ids
+        return function
+
+    return mark
+
+
+class Figure(NamedTuple):
+    """One line of the table: a value per repetition."""
+
+    store: str
+    measurement: str
+    what: str
+    values: list[float]
+    unit: str
+    note: str = ""
+
+
+class Check(NamedTuple):
+    """A limit of a document, and what was measured against it."""
+
+    store: str
+    row: str
+    what: str
+    limit: float
+    value: float
+    unit: str
+    at_least: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.value >= self.limit if self.at_least else self.value < self.limit
+
+
+class Bench:
+    """What a measurement is given: a store to measure on, how long it may take, and where its figures go."""
+
+    def __init__(self, place: Place, *, quick: bool) -> None:
+        self.place = place
+        self.quick = quick
+        self.name = ""
+        self.figures: list[Figure] = []
+        self.checks: list[Check] = []
+
+    @property
+    def repetitions(self) -> int:
+        return 2 if self.quick else 3
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def figure(self, what: str, values: Sequence[float], unit: str, note: str = "") -> None:
+        self.figures.append(Figure(self.place.name, self.name, what, list(values), unit, note))
+        _print_figure(self.figures[-1])
+
+    def check(self, row: str, what: str, value: float, limit: float, unit: str, *, at_least: bool = False) -> None:
+        self.checks.append(Check(self.place.name, row, what, limit, value, unit, at_least))
+
+    async def run(self, name: str) -> None:
+        """One measurement; a row it is marked with and does not check is a mistake in the benchmark."""
+        self.name = name
+        function = MEASUREMENTS[name]
+        seen = len(self.checks)
+        await function(self)
+        forgotten = set(ROWS_OF.get(function, ())) - {check.row for check in self.checks[seen:]}
+        if forgotten:
+            raise AssertionError(f"{name} is marked with {sorted(forgotten)} and measures nothing for them")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which this share of the values lies."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+def head() -> None:
+    print(f"{'store':<9} {'measurement':<12} {'what':<52} {'median':>10} {'min - max':>21}  unit", flush=True)
+
+
+def _print_figure(figure: Figure) -> None:
+    median = statistics.median(figure.values)
+    spread = f"{_number(min(figure.values))} - {_number(max(figure.values))}" if len(figure.values) > 1 else ""
+    note = f"  ({figure.note})" if figure.note else ""
+    print(
+        f"{figure.store:<9} {figure.measurement:<12} {figure.what:<52} {_number(median):>10} {spread:>21}  "
+        f"{figure.unit}{note}",
+        flush=True,
+    )
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    if not checks:
+        return
+    print("\nLimits of the documents:")
+    for check in sorted(checks, key=lambda c: (c.row, c.store)):
+        sign = ">=" if check.at_least else "<"
+        mark = "ok" if check.ok else "MISSED"
+        print(
+            f"  {check.row:<6} {check.store:<9} {check.what:<58} "
+            f"{_number(check.value):>8} {sign} {_number(check.limit)} {check.unit}  {mark}"
+        )
+
+
+def write(path: Path, environment: dict[str, Any], figures: Sequence[Figure], checks: Sequence[Check]) -> None:
+    """A report that other programs read: a row holds on every store that was measured, or not at all."""
+    rows: dict[str, dict[str, Any]] = {}
+    for check in checks:
+        row = rows.setdefault(check.row, {"limit": check.limit, "unit": check.unit, "ok": True, "stores": {}})
+        row["stores"][check.store] = {"value": check.value, "what": check.what, "ok": check.ok}
+        row["ok"] = row["ok"] and check.ok
+        values = [store["value"] for store in row["stores"].values()]
+        row["value"] = min(values) if check.at_least else max(values)
+    document = {
+        "environment": environment,
+        "rows": rows,
+        "figures": [{**figure._asdict(), "median": statistics.median(figure.values)} for figure in figures],
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

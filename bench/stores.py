@@ -1,0 +1,176 @@
+"""Where a benchmark runs: a SQLite file or a PostgreSQL server of its own, as durable as an installed one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+import asyncpg
+
+from shiftwork import Queue
+from tests.services import Postgres
+
+TICKS = os.sysconf("SC_CLK_TCK")
+SERVER = {"synchronous_commit": "on", "shared_buffers": "512MB", "max_wal_size": "4GB"}
+
+
+class Place(Protocol):
+    """A store to measure on."""
+
+    name: str
+
+    @asynccontextmanager
+    def url(self) -> AsyncIterator[str]:
+        """A fresh, empty queue; deleted afterwards."""
+
+    async def sql(self, url: str, *statements: str) -> list[tuple[Any, ...]]:
+        """Past the queue: load, settle and count; the rows of the last statement."""
+
+    async def settle(self, url: str) -> None:
+        """Bring the files into the state they have after a while at rest."""
+
+    def server_cpu(self) -> float:
+        """Seconds of processor time that the server has used."""
+
+    def about(self) -> dict[str, str]:
+        """Versions and durability."""
+
+    def close(self) -> None: ...
+
+
+class SqlitePlace:
+    """A file in the folder for temporary files (`TMPDIR`), synchronous=FULL as the store sets it."""
+
+    name = "sqlite"
+
+    @asynccontextmanager
+    async def url(self) -> AsyncIterator[str]:
+        folder = Path(tempfile.mkdtemp(prefix="shiftwork-bench-"))
+        try:
+            yield f"sqlite:///{folder / 'queue.db'}"
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def sql(self, url: str, *statements: str) -> list[tuple[Any, ...]]:
+        return await asyncio.to_thread(_sqlite, url, statements)
+
+    async def settle(self, url: str) -> None:
+        await self.sql(url, "analyze", "pragma wal_checkpoint(truncate)")
+
+    def server_cpu(self) -> float:
+        return 0.0
+
+    def about(self) -> dict[str, str]:
+        return {"SQLite": f"{apsw.sqlite_lib_version()}, apsw {apsw.apsw_version()}, WAL, synchronous=FULL"}
+
+    def close(self) -> None: ...
+
+
+def _sqlite(url: str, statements: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    connection.set_busy_timeout(10_000)
+    rows: list[tuple[Any, ...]] = []
+    for statement in statements:
+        rows = list(connection.execute(statement))
+    connection.close()
+    return rows
+
+
+class PostgresPlace:
+    """A server of our own with fsync and synchronous_commit on; a database for each queue."""
+
+    name = "postgres"
+
+    def __init__(self) -> None:
+        self._server = Postgres.start(durable=True, settings=SERVER)
+        self._template: str | None = None
+
+    @asynccontextmanager
+    async def url(self) -> AsyncIterator[str]:
+        if self._template is None:
+            self._template = await asyncio.to_thread(self._server.create_database)
+            await (await Queue.open(self._server.dsn(self._template))).close()
+        name = await asyncio.to_thread(self._server.create_database, self._template)
+        try:
+            yield self._server.dsn(name)
+        finally:
+            await asyncio.to_thread(self._server.drop_database, name)
+
+    async def sql(self, url: str, *statements: str) -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(url, command_timeout=900)
+        try:
+            rows: list[Any] = []
+            for statement in statements:
+                rows = await connection.fetch(statement)
+            return [tuple(row) for row in rows]
+        finally:
+            await connection.close()
+
+    async def settle(self, url: str) -> None:
+        await self.sql(url, "vacuum analyze", "checkpoint")
+
+    def server_cpu(self) -> float:
+        """All processes whose ancestor is our postmaster; what ended is counted by its parent."""
+        total = 0.0
+        root = str(self._server.pid)
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue
+            if stat.parent.name == root:
+                total += sum(int(fields[n]) for n in (11, 12, 13, 14))
+            elif fields[1] == root:
+                total += int(fields[11]) + int(fields[12])
+        return total / TICKS
+
+    def about(self) -> dict[str, str]:
+        version = asyncio.run(self.sql(self._server.dsn(), "show server_version"))[0][0]
+        settings = ", ".join(f"{key}={value}" for key, value in {"fsync": "on", **SERVER}.items())
+        return {"PostgreSQL": f"{version}, {settings}"}
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on besides the code."""
+    names = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "memory": f"{int(memory) / 1048576:.1f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
+        "syncs": f"{_syncs_per_second():,.0f} fdatasync/s of 4 KiB in {tempfile.gettempdir()}",
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _syncs_per_second(count: int = 200) -> float:
+    """What the disk allows: every answer of the queue waits for one of these."""
+    import time  # noqa: PLC0415
+
+    with tempfile.NamedTemporaryFile() as file:
+        began = time.perf_counter()
+        for _ in range(count):
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fdatasync(file.fileno())
+        return count / (time.perf_counter() - began)

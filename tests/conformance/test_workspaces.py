@@ -1,0 +1,61 @@
+"""Workspaces are apart: what belongs to another does not exist, whatever its id or token."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from shiftwork import Queue, Report
+from shiftwork.core.errors import NotFound
+
+Attempt = Callable[[Queue, str, str], Awaitable[object]]
+
+ATTEMPTS: dict[str, Attempt] = {
+    "get": lambda q, task, _: q.get(task),
+    "explain": lambda q, task, _: q.explain(task),
+    "cancel": lambda q, task, _: q.cancel(task),
+    "rerun": lambda q, task, _: q.rerun(task),
+    "update": lambda q, task, _: q.update(task, {"priority": 1}),
+    "review": lambda q, task, _: q.review(task, "retry"),
+    "cancel_dag": lambda q, task, _: q.cancel_dag(task.replace("task_", "dag_")),
+    "add_to_dag": lambda q, task, _: q.add_to_dag(task.replace("task_", "dag_"), [{"type": "code"}]),
+    "dag": lambda q, task, _: q.dag(task.replace("task_", "dag_")),
+    "complete": lambda q, _, token: q.complete(token, 1),
+    "fail": lambda q, _, token: q.fail(token, "crash"),
+    "release": lambda q, _, token: q.release(token),
+    "progress": lambda q, _, token: q.message(token, "text", "hello"),
+    "session": lambda q, _, token: q.pin_session(token, "s"),
+    "spawn": lambda q, _, token: q.spawn(token, [{"type": "code"}]),
+}
+
+
+@pytest.mark.parametrize("verb", ATTEMPTS)
+async def test_a_task_of_another_workspace_is_not_found_by(verb: str, queue: Queue) -> None:
+    mine = await queue.submit(type="code")
+    (claim,) = await queue.claim("coder", start=True)
+    with pytest.raises(NotFound):
+        await ATTEMPTS[verb](queue.in_workspace("other"), mine.id, claim.token)
+    task = await queue.get(mine.id)
+    assert (task.status, task.version, task.priority) == ("running", 2, 50)
+
+
+async def test_each_workspace_claims_only_its_own(queue: Queue) -> None:
+    await queue.submit(type="code")
+    assert await queue.in_workspace("other").claim("coder") == []
+
+
+async def test_a_batch_of_results_is_refused_item_by_item(queue: Queue) -> None:
+    await queue.submit(type="code")
+    (claim,) = await queue.claim("coder", start=True)
+    other = queue.in_workspace("other")
+    await other.submit(type="code")
+    (own,) = await other.claim("coder", start=True)
+    outcomes = await other.complete_many([Report(claim.token, 1), Report(own.token, 1)])
+    assert [type(outcome.error).__name__ for outcome in outcomes] == ["NotFound", "NoneType"]
+
+
+async def test_a_dependency_on_another_workspace_waits_for_a_task_of_its_own(queue: Queue) -> None:
+    mine = await queue.submit(type="code")
+    child = await queue.in_workspace("other").submit(type="code", dependencies=[mine.id])
+    (claim,) = await queue.claim("coder", start=True)
+    await queue.complete(claim.token, 1)
+    assert (await queue.in_workspace("other").get(child.id)).status == "pending"
