@@ -115,7 +115,7 @@ async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
         row = await tx.one("lock_agent", workspace=request.workspace, id=request.agent_id)
         assert row is not None
     if row["status"] in {"draining", "offline"}:
-        raise AgentUnavailable(f"agent {request.agent_id!r} is {row['status']}", agent_id=request.agent_id)
+        raise AgentUnavailable(f"agent {request.agent_id!r} is {row['status']}", agent_id=request.agent_id, status=row["status"])
     if row["status"] == "failed":
         await tx.run("set_agent_status", workspace=request.workspace, id=request.agent_id, status="active")
     return row

@@ -210,6 +210,8 @@ class RuntimeAnswer(NamedTuple):
 
     cancel: dict[str, str | None]
     lost: list[str]
+    unnamed: list[str]
+    """Claims it holds and did not name: new ones, or those whose answer got lost on the way."""
 
 
 async def beat_runtime(
@@ -233,4 +235,7 @@ async def beat_runtime(
             cancel[token.text] = row["cancel_reason"]
         else:
             lost.append(token.text)
-    return RuntimeAnswer(cancel, lost)
+    held = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
+    named = {token.id for token in holding}
+    unnamed = [Token(row["id"], row["fence"]).text for row in held if row["id"] not in named]
+    return RuntimeAnswer(cancel, lost, unnamed)

@@ -85,8 +85,8 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     given = {name: uuid for name in names if (uuid := ids.parse(name)) is not None}
     # An id that is another workspace's task will never be one of ours: nobody there may free what waits here.
     taken = await tx.all("names_in_use", items=sorted({(uuid,) for uuid in given.values()})) if given else []
-    foreign = {row["id"] for row in taken}
-    wanted = {name: given[name] if given.get(name, "") not in {"", *foreign} else fresh[name] for name in names}
+    elsewhere = {row["id"] for row in taken}
+    wanted = {name: given[name] if given.get(name, "") not in {"", *elsewhere} else fresh[name] for name in names}
     stored = {name: ids.parse(name) or name for name in names}
     await tx.insert("add_names", sorted((workspace, stored[name], wanted[name], False) for name in names))
     rows = await tx.all("lock_names", items=sorted((stored[name],) for name in names), workspace=workspace)

@@ -115,15 +115,13 @@ class Working(Handle):
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            claiming.add_done_callback(self._give_back)
+            self._shared.keep(asyncio.ensure_future(self._give_back(claiming)))
             raise
 
-    def _give_back(self, claiming: asyncio.Future[ClaimAnswer]) -> None:
-        if claiming.cancelled() or claiming.exception() is not None:
-            return
-        tokens = [assignment.token for assignment in claiming.result().assignments]
+    async def _give_back(self, claiming: asyncio.Future[ClaimAnswer]) -> None:
+        tokens = [assignment.token for assignment in (await claiming).assignments]
         if tokens:
-            self._shared.keep(asyncio.ensure_future(self.release_many(tokens, "whoever claimed it has gone")))
+            await self.release_many(tokens, "whoever claimed it has gone")
 
     async def _wait_and_claim(self, request: ClaimRequest, wait: float) -> ClaimAnswer:
         """Park until a lane this agent may take gets work; a poll mends wake-ups that were lost."""
@@ -142,9 +140,11 @@ class Working(Handle):
                 if answer.assignments or left <= 0:
                     return answer
                 self._shared.parking.pass_on(waiter)
+                # Nobody announces that a full agent has room again: it looks more often.
+                pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
                 with suppress(TimeoutError):
                     # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
-                    async with asyncio.timeout(min(left, settings.fallback_poll_sec)):
+                    async with asyncio.timeout(min(left, pause)):
                         await waiter.woken.wait()
 
     async def _poll_and_claim(self, request: ClaimRequest, deadline: float, interval: float) -> ClaimAnswer:

@@ -46,7 +46,7 @@ from runtimes r where r.workspace = :workspace order by r.id
 select * from runtimes where workspace = :workspace and id = :id
 
 -- name: held_by_runtime
-select id from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null order by id
+select id, fence from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null order by id
 
 -- name: held_by_agent_ids
 select id from tasks where agent_id = :agent and workspace = :workspace order by id limit :count
