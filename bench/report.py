@@ -76,6 +76,9 @@ class Bench:
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
+    def sizes(self, full: Sequence[int], quick: Sequence[int]) -> Sequence[int]:
+        return quick if self.quick else full
+
     def figure(self, what: str, values: Sequence[float], unit: str, note: str = "") -> None:
         self.figures.append(Figure(self.place.name, self.name, what, list(values), unit, note))
         _print_figure(self.figures[-1])

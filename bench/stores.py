@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -120,7 +121,7 @@ class PostgresPlace:
     def server_cpu(self) -> float:
         """All processes whose ancestor is our postmaster; what ended is counted by its parent."""
         total = 0.0
-        root = str(self._server.pid)
+        root = (self._server.sandbox.data / "postmaster.pid").read_text(encoding="ascii").split()[0]
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
@@ -165,8 +166,6 @@ def _lines(path: str) -> list[str]:
 
 def _syncs_per_second(count: int = 200) -> float:
     """What the disk allows: every answer of the queue waits for one of these."""
-    import time  # noqa: PLC0415
-
     with tempfile.NamedTemporaryFile() as file:
         began = time.perf_counter()
         for _ in range(count):

@@ -268,18 +268,18 @@ async def test_running_for_two_and_a_half_hours_is_a_timeout(aegis: Queue, clock
 
 
 @pytest.mark.requirement("A-039", "A-071", "A-084", "A-017")
-@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize("state", ["dispatched", "running"])
 async def test_a_runtime_silent_for_75_seconds_is_offline(
     aegis: Queue,
     clock: MovedClock,
-    start: bool,  # noqa: FBT001
+    state: str,
 ) -> None:
     task_id = await queued(aegis)
-    await dispatch(aegis, start=start)
+    await dispatch(aegis, start=state == "running")
     await pass_time(aegis, clock, 40)
     await aegis.beat_runtime(RUNTIME)
     await pass_time(aegis, clock, 74)
-    assert await status(aegis, task_id) != "failed"
+    assert await status(aegis, task_id) == state
     await pass_time(aegis, clock, 1)
     failed = await row(aegis, task_id)
     assert (failed["status"], failed["failure_reason"]) == ("failed", "runtime_offline")

@@ -64,10 +64,10 @@ async def test_a_runtime_known_to_be_gone_costs_nothing(queue: Queue, profile: s
     assert (await queue.get(task_id)).attempts == 0
 
 
-@pytest.mark.parametrize("start", [False, True])
-async def test_a_released_task_is_ready_again_and_has_lost_nothing(queue: Queue, start: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("state", ["claimed", "running"])
+async def test_a_released_task_is_ready_again_and_has_lost_nothing(queue: Queue, state: str) -> None:
     task_id = (await queue.submit(type="code")).id
-    (assignment,) = await queue.claim("worker", start=start)
+    (assignment,) = await queue.claim("worker", start=state == "running")
     assert (await queue.release(assignment.token, "deploy")).status == "ready"
     task = await queue.get(task_id)
     assert (task.attempts, task.failure_history, task.claim.agent_id) == (0, [], None)

@@ -97,7 +97,6 @@ class Machine(RuleBasedStateMachine):
         self.queue = self.wait(opener(self.clock))
         self.model = Model(PLAIN)
         self.tokens: list[Token] = []
-        self.archived_names: dict[str, str] = {}
         self.seen: tables.Tables | None = None
 
     def wait(self, call: Awaitable[T]) -> T:
@@ -177,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     def resolve_name(self, name: str) -> tuple[str, str]:
         if name == OWN_UUID:
             return name, ids.show_task(name)
-        return name, self.model.names.get(name) or self.archived_names.get(name) or f"?{name}"
+        return name, self.model.names.get(name) or f"?{name}"
 
     @rule(batch=st.lists(specs, min_size=1, max_size=3), how=st.sampled_from(["many", "dag", "join"]), at=index)
     def submit(self, batch: list[Spec], how: str, at: int) -> None:
@@ -538,7 +537,6 @@ class Machine(RuleBasedStateMachine):
             if (status := archive.get(uuid_of(label))) is not None:
                 assert status == task.status
                 assert status in FINAL
-                self.archived_names.update((n, label) for n, known in self.model.names.items() if known == label)
                 self.model.archived[label] = status
                 self.model.forget(label)
 

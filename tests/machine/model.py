@@ -320,9 +320,10 @@ class Model:
                 self.gone.add(task.label)
 
     def forget(self, label: str) -> None:
+        """The row is gone; what was archived keeps its name and its key."""
         del self.all[label]
-        self.names = {name: known for name, known in self.names.items() if known != label}
         if label not in self.archived:
+            self.names = {name: known for name, known in self.names.items() if known != label}
             self.keys = {key: holder for key, holder in self.keys.items() if holder != label}
 
     # -- going on --------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
     free = await _free_slots(tx, request, agent)
     if free <= 0:
         return ClaimAnswer([], at_capacity=True)
-    wants = _wants(request, agent)
+    wants = await _wants(tx, request, agent)
     lanes, closed = await _eligible(tx, engine, request, wants)
     picker = Picker(tx, engine, request, agent, wants)
     chosen = await picker.pick(lanes, min(free, request.most))
@@ -115,7 +115,9 @@ async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
         row = await tx.one("lock_agent", workspace=request.workspace, id=request.agent_id)
         assert row is not None
     if row["status"] in {"draining", "offline"}:
-        raise AgentUnavailable(f"agent {request.agent_id!r} is {row['status']}", agent_id=request.agent_id, status=row["status"])
+        raise AgentUnavailable(
+            f"agent {request.agent_id!r} is {row['status']}", agent_id=request.agent_id, status=row["status"]
+        )
     if row["status"] == "failed":
         await tx.run("set_agent_status", workspace=request.workspace, id=request.agent_id, status="active")
     return row
@@ -152,16 +154,29 @@ async def _free_slots(tx: Tx, request: ClaimRequest, agent: Row) -> int:
     return int(agent["max_concurrent_tasks"]) - int(held["held"])
 
 
-def _wants(request: ClaimRequest, agent: Row) -> Wants:
-    """What it registered, narrowed by what this claim asks for."""
+async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> Wants:
+    """What an agent announced, narrowed by what this claim asks for; one that announced nothing is as it says now."""
+    if not agent["announced"]:
+        await _restate(tx, request, agent)
+        types = None if request.types is None else frozenset(request.types)
+        return Wants(request.agent_id, types, frozenset(request.capabilities), frozenset(request.models))
 
     def of(column: str, asked: Sequence[str]) -> frozenset[str]:
         return frozenset(asked) | frozenset(msgspec.json.decode(agent[column] or "[]"))
 
     types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
     if request.types is not None:
-        types = frozenset(request.types)
+        types = frozenset(request.types) if types is None else types & frozenset(request.types)
     return Wants(request.agent_id, types, of("capabilities", request.capabilities), of("models", request.models))
+
+
+async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
+    """Keep what others read about the agent true."""
+    types = None if request.types is None else _names(request.types)
+    said = types, _names(request.capabilities), _names(request.models)
+    if said != (agent["types"], agent["capabilities"], agent["models"]):
+        names = dict(zip(("types", "capabilities", "models"), said, strict=True))
+        await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
 
 
 async def _eligible(tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants) -> tuple[list[Lane], tuple[str, ...]]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shiftwork.core.task import NewTask, Submitted, Task
+from shiftwork.core.errors import InputError, OperationTimeout, StoreError
+from shiftwork.core.task import NewTask, Submitted, Task, Usage
+from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment
 from shiftwork.queue.queue import Queue
+
+log = logging.getLogger("shiftwork.worker")
 
 
 class Fail(Exception):
@@ -45,7 +51,8 @@ class Context:
         self._queue = queue
         self._assignment = assignment
         self._task: Task | None = None
-        self._usage = {"cost_usd": 0.0, "tokens_in": 0, "tokens_out": 0}
+        self._usage = Usage()
+        self._cancelled = False
 
     @property
     def id(self) -> str:
@@ -71,36 +78,59 @@ class Context:
             self._task = self._assignment.task()
         return self._task
 
+    @property
+    def cancelled(self) -> bool:
+        """True once nobody wants the result. An async handler is interrupted; a plain one must look here."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """The runner's word to a plain function."""
+        self._cancelled = True
+
     async def read(self) -> Task:
         """The whole task as it is now, with its history."""
         return await self._queue.get(self.id)
 
     async def progress(self, value: Any) -> None:
-        """Say how far the work is."""
-        await self._queue.progress(self.token, value)
+        """Say how far the work is. While the store is away this is not told, and the work goes on."""
+        try:
+            await self._queue.progress(self.token, value)
+        except (StoreError, OperationTimeout) as error:
+            log.info("the progress of %s was not told: %s", self.id, error)
 
     async def message(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
-        """Tell what is being done: kind is tool_call, text or error."""
-        await self._queue.message(self.token, kind, text, data)
+        """Tell what is being done: kind is tool_call, text or error. As with progress, only while the store is there."""
+        try:
+            await self._queue.message(self.token, kind, text, data)
+        except (StoreError, OperationTimeout) as error:
+            log.info("a message of %s was not told: %s", self.id, error)
 
     async def pin_session(self, session_id: str | None = None, work_dir: str | None = None) -> None:
         """Keep the agent's own conversation with the task, so that a retry can resume it."""
         await self._queue.pin_session(self.token, session_id, work_dir)
 
     def spent(self, cost_usd: float = 0.0, tokens_in: int = 0, tokens_out: int = 0) -> None:
-        """Note what the work has used; it is booked with the result."""
-        self._usage["cost_usd"] += cost_usd
-        self._usage["tokens_in"] += tokens_in
-        self._usage["tokens_out"] += tokens_out
+        """Note what the work has used; it is booked with the result, and also if there is none."""
+        if not math.isfinite(cost_usd):
+            raise InputError(f"{cost_usd!r} is no amount of money", where="cost_usd")
+        used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out}
+        more, before = check.read(used, Usage, "usage"), self._usage
+        self._usage = Usage(
+            cost_usd=before.cost_usd + more.cost_usd,
+            tokens_in=before.tokens_in + more.tokens_in,
+            tokens_out=before.tokens_out + more.tokens_out,
+        )
 
     def usage(self) -> dict[str, Any] | None:
-        return dict(self._usage) if any(self._usage.values()) else None
+        """What is noted and not yet booked."""
+        used = {name: getattr(self._usage, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
+        return used if any(used.values()) else None
 
     async def book_usage(self) -> None:
-        """Book what was used so far, where no result will do it."""
-        if usage := self.usage():
-            await self._queue.heartbeat(self.token, usage=usage)
-            self._usage = dict.fromkeys(self._usage, 0)
+        """Book what is noted now; done by itself wherever an attempt ends."""
+        if used := self.usage():
+            self._usage = Usage()
+            await self._queue.heartbeat(self.token, usage=used)
 
     async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> list[Submitted]:
         """Add subtasks to this task's DAG and go on."""
@@ -121,7 +151,8 @@ class Context:
             for task in page.tasks:
                 data = task.result.data if task.result else None
                 error = task.result.error if task.result else None
-                found.append(Child(task.id, task.type, task.status, data, error))
+                if task.superseded_by is None:
+                    found.append(Child(task.id, task.type, task.status, data, error))
             if page.next is None:
                 return found
             after = page.next

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -26,16 +29,28 @@ class Kept(msgspec.Struct):
     usage: dict[str, Any] | None = None
 
 
-def default_folder(store: str | None, agent_id: str) -> Path | None:
-    """Beside the database file, or in the user's state folder for a database elsewhere."""
-    if store is None:
+def default_folder(store: str) -> Path | None:
+    """One for all workers of a store on this machine, so that whoever starts next hands in what is left.
+
+    It is beside the database file, or in the user's state folder for a database elsewhere.
+    """
+    if ":memory:" in store:
         return None
-    name = re.sub(r"[^\w.-]", "_", agent_id)
     if store.startswith("sqlite:///"):
         path = Path(store.removeprefix("sqlite:///"))
-        return path.with_name(path.name + ".outbox") / name
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(state) / "shiftwork" / "outbox" / name
+        return path.with_name(path.name + ".outbox")
+    parts = urlsplit(store)
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"  # the password may change, the database is the same
+    return _state_folder() / "shiftwork" / "outbox" / hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+def _state_folder() -> Path:
+    if named := os.environ.get("XDG_STATE_HOME"):
+        return Path(named)
+    try:
+        return Path.home() / ".local" / "state"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir())
 
 
 class Outbox:
@@ -43,30 +58,50 @@ class Outbox:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        self._written: set[str] = set()
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: Kept) -> bool:
+        """Write it down; False where that cannot be done, and memory is all there is."""
         if self._folder is None:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        target = self._file(kept.token)
-        temporary = target.with_suffix(".tmp")
+            return False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._write(self._file(kept.token), msgspec.json.encode(kept))
+        except (OSError, TypeError, ValueError, RecursionError) as error:
+            log.warning("%s cannot be kept in the outbox: %s", kept.token, error)
+            return False
+        self._written.add(kept.token)
+        return True
+
+    def _write(self, target: Path, text: bytes) -> None:
+        temporary = target.with_suffix(f".{os.getpid()}.tmp")
         with temporary.open("wb") as file:
-            file.write(msgspec.json.encode(kept))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(target)
 
+    def has(self, token: str) -> bool:
+        return token in self._written
+
     def drop(self, token: str) -> None:
-        if self._folder is not None:
+        """It was handed in, or is not wanted any more."""
+        if token in self._written:
+            self._written.discard(token)
             self._file(token).unlink(missing_ok=True)
 
     def left(self) -> Iterator[Kept]:
-        """What an earlier run could not hand in."""
+        """What an earlier run, or another worker, could not hand in."""
         for file in sorted(self._folder.glob("*.json")) if self._folder and self._folder.is_dir() else []:
             try:
-                yield msgspec.json.decode(file.read_bytes(), type=Kept)
-            except msgspec.DecodeError as error:
+                kept = msgspec.json.decode(file.read_bytes(), type=Kept)
+            except FileNotFoundError:
+                continue  # its own worker was faster
+            except (OSError, msgspec.DecodeError) as error:
                 log.warning("%s in the outbox cannot be read (%s); it is left for you to look at", file, error)
+                continue
+            self._written.add(kept.token)
+            yield kept
 
     def _file(self, token: str) -> Path:
         assert self._folder is not None

@@ -275,6 +275,7 @@ create table agents (
   poll_interval_sec <float> not null,
   claim_ttl_sec <float>,
   isolation_group text,
+  announced <boolean> not null,
   last_type text,
   registered_at <float> not null,
   last_heartbeat <float> not null,

@@ -1,20 +1,23 @@
 -- name: upsert_agent
 insert into agents (workspace, id, type, types, capabilities, models, max_concurrent_tasks, status, budget, poll_interval_sec,
-  claim_ttl_sec, isolation_group, registered_at, last_heartbeat)
+  claim_ttl_sec, isolation_group, announced, registered_at, last_heartbeat)
 values (:workspace, :id, :type, :types, :capabilities, :models, :max_concurrent_tasks, 'active', :budget, :poll_interval_sec,
-  :claim_ttl_sec, :isolation_group, :now, :now)
+  :claim_ttl_sec, :isolation_group, true, :now, :now)
 on conflict (workspace, id) do update set type = excluded.type, types = excluded.types, capabilities = excluded.capabilities,
   models = excluded.models, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget,
   poll_interval_sec = excluded.poll_interval_sec, claim_ttl_sec = excluded.claim_ttl_sec,
-  isolation_group = excluded.isolation_group, last_heartbeat = excluded.last_heartbeat
+  isolation_group = excluded.isolation_group, announced = true, last_heartbeat = excluded.last_heartbeat
 
 -- name: add_agent
 -- An agent that claims without having said who it is; where it says so at this moment, that stands.
 insert into agents (workspace, id, type, types, capabilities, models, max_concurrent_tasks, status, budget, poll_interval_sec,
-  claim_ttl_sec, isolation_group, registered_at, last_heartbeat)
+  claim_ttl_sec, isolation_group, announced, registered_at, last_heartbeat)
 values (:workspace, :id, :type, :types, :capabilities, :models, :max_concurrent_tasks, 'active', :budget, :poll_interval_sec,
-  :claim_ttl_sec, :isolation_group, :now, :now)
+  :claim_ttl_sec, :isolation_group, false, :now, :now)
 on conflict do nothing
+
+-- name: restate_agent
+update agents set types = :types, capabilities = :capabilities, models = :models where workspace = :workspace and id = :id
 
 -- name: set_agent_status
 update agents set status = :status where workspace = :workspace and id = :id returning id

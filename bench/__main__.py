@@ -1,0 +1,74 @@
+"""`python -m bench`: measure the queue on this machine and print a table."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import faults, growth, latency, report, throughput
+from bench.stores import Place, PostgresPlace, SqlitePlace, machine
+
+PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
+MODULES = (throughput, latency, faults, growth)
+"""Importing them makes their measurements known."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both")
+    parser.add_argument("--only", action="append", metavar="NAME", help=", ".join(report.MEASUREMENTS))
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and the limits checked")
+    options = parser.parse_args()
+    unknown = set(options.only or ()) - set(report.MEASUREMENTS)
+    if unknown:
+        parser.error(f"there is no measurement {min(unknown)!r}; there are {', '.join(report.MEASUREMENTS)}")
+    logging.getLogger("shiftwork").setLevel(logging.ERROR)
+    sys.setswitchinterval(0.0005)  # as the worker's processes do
+    names = [name for name in report.MEASUREMENTS if not options.only or name in options.only]
+    stores = [name for name in PLACES if options.store in {name, "both"}]
+    _measure(stores, names, options)
+    return 0
+
+
+def _measure(stores: list[str], names: list[str], options: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    environment = machine()
+    figures: list[report.Figure] = []
+    checks: list[report.Check] = []
+    for store in stores:
+        place = PLACES[store]()
+        try:
+            environment |= place.about()
+            if store == stores[0]:
+                _print_environment(environment)
+            else:
+                _print_environment(place.about())
+            bench = report.Bench(place, quick=options.quick)
+            for name in names:
+                asyncio.run(bench.run(name))
+            figures += bench.figures
+            checks += bench.checks
+        finally:
+            place.close()
+    report.print_checks(checks)
+    print(f"\n{time.perf_counter() - began:.0f} s.")
+    if options.quick:
+        print("Quick: the sizes are too small for figures to quote.")
+    if options.json is not None:
+        report.write(options.json, environment | {"quick": options.quick}, figures, checks)
+
+
+def _print_environment(facts: dict[str, str]) -> None:
+    for name, value in facts.items():
+        print(f"{name:<12} {value}")
+    report.head()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Worker processes for a measurement, and what they use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from bench.stores import TICKS
+from shiftwork import Queue
+
+PATIENCE_SEC = 300.0
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Member:
+    """One worker process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, runtime_id: str) -> None:
+        self.process = process
+        self.runtime_id = runtime_id
+
+    def cpu(self) -> float:
+        """Seconds of processor time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def memory_mib(self) -> float:
+        return resident_mib(self.process.pid)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+
+
+def resident_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+@asynccontextmanager
+async def fleet(queue: Queue, count: int, concurrency: int) -> AsyncIterator[Sequence[Member]]:
+    """Workers that are up and wait for work; ended afterwards."""
+    members: list[Member] = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    try:
+        for number in range(count):
+            runtime_id = f"bench-{number}"
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "shiftwork.worker.command", "bench.handlers:worker", queue.url,
+                runtime_id, runtime_id, str(concurrency), "0",
+                cwd=ROOT, env=environment, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            members.append(Member(process, runtime_id))
+        await _wait_until_up(queue, members)
+        yield members
+    finally:
+        await asyncio.gather(*(_end(member.process) for member in members))
+
+
+async def _wait_until_up(queue: Queue, members: Sequence[Member]) -> None:
+    wanted = {member.runtime_id for member in members}
+    async with asyncio.timeout(60):
+        while not wanted <= {runtime["id"] for runtime in await queue.runtimes()}:
+            if any(member.process.returncode is not None for member in members):
+                raise RuntimeError("a worker process ended before it began")
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.3)  # the first claim follows the first beat
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(10):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+async def finished(queue: Queue, count: int, *, poll_sec: float = 0.1) -> None:
+    """Wait until so many tasks are completed, cancelled or dead letters."""
+    async with asyncio.timeout(PATIENCE_SEC):
+        while True:
+            counts = (await queue.status()).counts
+            if sum(counts.get(status, 0) for status in ("completed", "cancelled", "dead_lettered", "failed")) >= count:
+                return
+            await asyncio.sleep(poll_sec)

@@ -1,0 +1,136 @@
+"""What depth, time and numbers do: claims on a deep backlog, more workers, memory over many tasks."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+from bench.fleet import finished, fleet, resident_mib
+from bench.latency import Times
+from bench.report import Bench, measurement, requirement
+from bench.throughput import NOOP, drain_in_process, load
+from shiftwork import Queue
+
+CLAIMS = 20
+
+
+@measurement
+@requirement("C-258")
+async def depth(bench: Bench) -> None:
+    """Claims of 1 and of 100 with few and with many ready tasks of mixed priority: cold, and after the load settled."""
+    settled: dict[tuple[int, int], float] = {}
+    for ready in bench.sizes((1_000, 10_000, 100_000, 1_000_000), (1_000, 10_000, 50_000)):
+        async with bench.place.url() as url, await Queue.open(url) as queue:
+            await queue.register_agent(id="bench", max_concurrent_tasks=None)
+            await _fill(bench, queue, url, ready)
+            for state in ("cold", "settled"):
+                if state == "settled":
+                    await bench.place.settle(url)
+                    await _claims(queue, 1), await _claims(queue, 100)
+                for most in (1, 100):
+                    times = await _claims(queue, most)
+                    settled[ready, most] = times.at(0.5)
+                    bench.figure(f"claim {most} of {ready:,} ready, {state}, p50", [times.at(0.5)], "ms")
+                    if (ready, most, state) == (10_000, 1, "settled"):
+                        bench.check("C-258", "claim with 10,000 queued, p99", times.at(0.99), 100, "ms")
+    deepest, least = max(ready for ready, _ in settled), min(ready for ready, _ in settled)
+    for most in (1, 100):
+        ratio = settled[deepest, most] / settled[least, most]
+        bench.figure(f"claim {most}: {deepest:,} against {least:,} ready, settled", [ratio], "times")
+
+
+async def _claims(queue: Queue, most: int) -> Times:
+    """Claims are released between, so that the backlog stays as deep as it is."""
+    times = Times()
+    for _ in range(CLAIMS):
+        held = await times.of(queue.claim("bench", most, start=True))
+        await queue.release_many([assignment.token for assignment in held])
+    return times
+
+
+async def _fill(bench: Bench, queue: Queue, url: str, ready: int) -> None:
+    """Copy one submitted task many times by SQL, with 100 different priorities."""
+    first = await queue.submit(NOOP)
+    columns = [row[0] for row in await bench.place.sql(url, _COLUMNS[bench.place.name])]
+    values = ", ".join(_COPIED[bench.place.name].get(column, f"t.{column}") for column in columns)
+    id_ = _COPIED[bench.place.name]["id"]
+    series = _SERIES[bench.place.name].format(count=ready - 1)
+    await bench.place.sql(
+        url,
+        f"insert into tasks ({', '.join(columns)}) select {values} from tasks t, {series} where t.dag_id = t.id",
+        f"insert into bodies (task_id, body) select {id_}, b.body from (select body from bodies limit 1) b, {series}",
+    )
+    assert first.status == "ready"
+
+
+_COLUMNS = {
+    "postgres": "select attname from pg_attribute where attrelid = 'tasks'::regclass and attnum > 0",
+    "sqlite": "select name from pragma_table_info('tasks')",
+}
+_SERIES = {
+    "postgres": "generate_series(1, {count}) as s(n)",
+    "sqlite": "(with recursive c(n) as (select 1 union all select n + 1 from c where n < {count}) select n from c) s",
+}
+_PG_ID = "('01900000-0000-7000-8000-' || lpad(to_hex(s.n), 12, '0'))::uuid"
+_LITE_ID = "printf('01900000-0000-7000-8000-%012x', s.n)"
+_COPIED: dict[str, dict[str, str]] = {
+    "postgres": {**dict.fromkeys(("id", "dag_id", "root_id"), _PG_ID), "rank": "t.rank + s.n * 7919 % 100"},
+    "sqlite": {**dict.fromkeys(("id", "dag_id", "root_id"), _LITE_ID), "rank": "t.rank + s.n * 7919 % 100"},
+}
+
+
+@measurement
+@requirement("C-109", "C-256")
+async def scaling(bench: Bench) -> None:
+    """Tasks that sleep 50 ms, worked off by one process with 10, 20 and 40 at once."""
+    rates: dict[int, float] = {}
+    for concurrency in (10, 20, 40):
+        values = []
+        for _ in range(bench.repetitions):
+            count = concurrency * bench.size(40, 10)
+            async with bench.place.url() as url, await Queue.open(url) as queue:
+                await load(queue, count, {"type": "sleep", "payload": {"seconds": 0.05}})
+                await queue.pause()
+                async with fleet(queue, 1, concurrency):
+                    await queue.resume()
+                    await finished(queue, count)
+                rows = await bench.place.sql(url, "select max(ended_at) - min(claimed_at) from attempts")
+                values.append(count / rows[0][0])
+        rates[concurrency] = statistics.median(values)
+        bench.figure(
+            f"tasks that sleep 50 ms, {concurrency} at once", values, "tasks/s", f"ideal {concurrency / 0.05:g}"
+        )
+    twice, four = rates[20] / rates[10], rates[40] / rates[10]
+    bench.figure("growth from 10 to 20 and from 10 to 40", [twice, four], "times")
+    bench.check("C-109", "throughput of 20 workers against 10", twice, 1.5, "times", at_least=True)
+    bench.check("C-256", "throughput of 40 workers against 10", four, 3.0, "times", at_least=True)
+
+
+@measurement
+@requirement("C-257")
+async def memory(bench: Bench) -> None:
+    """Resident memory of a worker and of a queue while many tasks pass, and with a backlog that lies there."""
+    rounds, each = bench.size(10, 3), bench.size(20_000, 5_000)
+    sizes: list[float] = []
+    async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 500) as members:
+        for number in range(1, rounds + 1):
+            await load(queue, each)
+            await finished(queue, number * each)
+            sizes.append(members[0].memory_mib())
+    bench.figure(f"worker, after {each:,} and after {rounds * each:,} tasks", [sizes[0], sizes[-1]], "MiB")
+    async with bench.place.url() as url, await Queue.open(url) as queue:
+        await queue.register_agent(id="bench", max_concurrent_tasks=None)
+        await load(queue, 10_000)
+        before = resident_mib(os.getpid())
+        await load(queue, 10_000)
+        per_10k = resident_mib(os.getpid()) - before
+        bench.figure("queue, growth for 10,000 more queued", [max(0.0, per_10k)], "MiB")
+        began = time.perf_counter()
+        await drain_in_process(queue)
+        bench.figure("queue, after all were worked off", [resident_mib(os.getpid())], "MiB", _took(began))
+    bench.check("C-257", "growth of the queue's process for 10,000 queued tasks", per_10k, 20, "MiB")
+
+
+def _took(began: float) -> str:
+    return f"{time.perf_counter() - began:.1f} s"

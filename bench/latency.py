@@ -1,0 +1,240 @@
+"""How long one call takes, and how long a task waits for an idle worker. The documents' limits are checked here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from bench.fleet import finished, fleet
+from bench.report import Bench, measurement, percentile, requirement
+from bench.throughput import NOOP, load
+from shiftwork import Queue
+from shiftwork.core.errors import LeaseLost
+
+T = TypeVar("T")
+
+
+class Times:
+    """Milliseconds that calls took."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    async def of(self, call: Awaitable[T]) -> T:
+        began = time.perf_counter()
+        try:
+            return await call
+        finally:
+            self.values.append(1000 * (time.perf_counter() - began))
+
+    def at(self, share: float) -> float:
+        return percentile(self.values, share)
+
+    def show(self, bench: Bench, what: str) -> None:
+        for share in (0.50, 0.95, 0.99):
+            bench.figure(f"{what}, p{share * 100:.0f}", [self.at(share)], "ms")
+
+
+@measurement
+@requirement("F-161", "F-273")
+async def pickup(bench: Bench) -> None:
+    """From the call of submit to the first line of the handler, in an idle worker of another process."""
+    waits = Times()
+    async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 10):
+        sent: dict[str, float] = {}
+        for _ in range(bench.size(200, 40)):
+            began = time.time()
+            sent[(await queue.submit(type="stamp")).id] = began
+            await asyncio.sleep(0.05)
+        await finished(queue, len(sent))
+        for id_, began in sent.items():
+            waits.values.append(1000 * ((await queue.result(id_)).data - began))
+    waits.show(bench, "submit to start in an idle worker process")
+    bench.check("F-161", "submit to start in an idle worker, p99", waits.at(0.99), 1000, "ms")
+    bench.check("F-273", "submit to start in an idle worker, p99", waits.at(0.99), 1000, "ms")
+
+
+@measurement
+@requirement("C-104", "C-105", "C-106", "C-214", "C-215", "C-216")
+async def calls(bench: Bench) -> None:
+    """Single calls, one after the other, answered after their commit."""
+    names = (
+        "submit",
+        "claim",
+        "start",
+        "heartbeat",
+        "progress",
+        "complete",
+        "fail",
+        "release",
+        "cancel",
+        "get",
+        "status",
+    )
+    times = {name: Times() for name in names}
+    async with bench.place.url() as url, await Queue.open(url) as queue:
+        await queue.register_agent(id="bench", max_concurrent_tasks=None)
+        await load(queue, 1000)
+        await bench.place.settle(url)
+        await _life(queue, {name: Times() for name in names})  # warm: caches, prepared statements
+        for _ in range(bench.size(300, 40)):
+            await _life(queue, times)
+    for name in names:
+        bench.figure(f"{name}, p50", [times[name].at(0.5)], "ms")
+        bench.figure(f"{name}, p99", [times[name].at(0.99)], "ms")
+    _check_calls(bench, times)
+
+
+def _check_calls(bench: Bench, times: dict[str, Times]) -> None:
+    assignment = times["claim"].at(0.99)
+    bench.check("C-104", "claim with a task there, p99", assignment, 100, "ms")
+    bench.check("C-214", "claim with a task there, p99", assignment, 100, "ms")
+    moves = ("submit", "claim", "start", "complete", "fail", "release", "cancel")
+    worst = max(times[name].at(0.99) for name in moves)
+    bench.check("C-105", f"slowest of {', '.join(moves)}, p99", worst, 50, "ms")
+    bench.check("C-215", "complete in the queue's process, commit included, p99", times["complete"].at(0.99), 5, "ms")
+    bench.check("C-106", "get in the queue's process, p99", times["get"].at(0.99), 10, "ms")
+    bench.check("C-216", "get in the queue's process, p99", times["get"].at(0.99), 50, "ms")
+
+
+async def _life(queue: Queue, times: dict[str, Times]) -> None:
+    """One task through most calls, and another that is cancelled."""
+    await times["submit"].of(queue.submit(NOOP))
+    (held,) = await times["claim"].of(queue.claim("bench"))
+    await times["release"].of(queue.release(held.token))
+    (held,) = await times["claim"].of(queue.claim("bench"))
+    await times["start"].of(queue.start(held.token))
+    await times["heartbeat"].of(queue.heartbeat(held.token))
+    await times["progress"].of(queue.progress(held.token, {"pct": 50}))
+    await times["complete"].of(queue.complete(held.token, {"ok": True}))
+    (held,) = await times["claim"].of(queue.claim("bench", start=True))
+    await times["fail"].of(queue.fail(held.token, "crash", "no"))
+    await times["get"].of(queue.get(held.id))
+    await times["cancel"].of(queue.cancel(held.id))
+    await times["status"].of(queue.status())
+
+
+@measurement
+@requirement("C-213", "C-255", "C-107", "F-272")
+async def load_of_many(bench: Bench) -> None:
+    """Many agents at once, each claiming and completing one task at a time, while others submit 200 a second."""
+    claims, submits = Times(), Times()
+    agents, seconds = 120, bench.size(10, 3)
+    async with bench.place.url() as url, await Queue.open(url) as queue, asyncio.TaskGroup() as group:
+        stop = asyncio.Event()
+        done = [group.create_task(_agent(queue, f"agent-{n}", claims, stop)) for n in range(agents)]
+        await _submit_steadily(queue, submits, 200, seconds)
+        stop.set()
+        completed = sum([await task for task in done])
+    claims_ms = claims.at(0.99)
+    bench.figure(f"{agents} agents: tasks completed at 200 submitted/s", [completed / seconds], "tasks/s")
+    submits.show(bench, "submit under this load")
+    claims.show(bench, "claim that got a task, under this load")
+    bench.check("C-107", "agents that work at once", agents, 100, "agents", at_least=True)
+    bench.check("C-213", "submit at 200/s with 120 agents at work, p99", submits.at(0.99), 10, "ms")
+    bench.check("C-255", "claim at 200/s with 120 agents at work, p99", claims_ms, 1000, "ms")
+    bench.check("F-272", "claim at 200/s with 120 agents at work, p50", claims.at(0.5), 10, "ms")
+
+
+async def _agent(queue: Queue, name: str, claims: Times, stop: asyncio.Event) -> int:
+    done = 0
+    while not stop.is_set():
+        began = time.perf_counter()
+        held = await queue.claim(name, start=True)
+        if not held:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):  # an agent that found nothing comes back a little later
+                    await stop.wait()
+            continue
+        claims.values.append(1000 * (time.perf_counter() - began))
+        await queue.complete(held[0].token)
+        done += 1
+    return done
+
+
+async def _submit_steadily(queue: Queue, times: Times, per_second: int, seconds: int) -> None:
+    """Each on its own time, whether or not the one before has been answered."""
+    loop = asyncio.get_running_loop()
+    began, under_way = loop.time(), []
+    for number in range(per_second * seconds):
+        await asyncio.sleep(max(0.0, began + number / per_second - loop.time()))
+        under_way.append(asyncio.create_task(times.of(queue.submit(NOOP))))
+    await asyncio.gather(*under_way)
+
+
+@measurement
+async def stampede(bench: Bench) -> None:
+    """50 claims wait for work; how many transactions one submitted task sets off."""
+    tasks = bench.size(50, 10)
+    async with bench.place.url() as url, await Queue.open(url) as queue:
+        waiting = [asyncio.create_task(queue.claim(f"agent-{n}", wait=25)) for n in range(50)]
+        await asyncio.sleep(0.5)
+        counted = _count_transactions(queue)
+        for _ in range(tasks):
+            await queue.submit(NOOP)
+            await asyncio.sleep(0.05)
+        got = sum(task.done() for task in waiting)
+        transactions = counted[0] / tasks
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    bench.figure("50 parked claims: transactions per submitted task", [transactions], "tx", f"{got} of {tasks} taken")
+
+
+def _count_transactions(queue: Queue) -> list[int]:
+    store: Any = queue.engine.store
+    run, counted = store.run, [0]
+
+    async def counting(verb: Any, /) -> Any:
+        counted[0] += 1
+        return await run(verb)
+
+    store.run = counting
+    return counted
+
+
+@measurement
+@requirement("C-259")
+async def conflicts(bench: Bench) -> None:
+    """A claim that loses a race, and a write under a claim that no longer holds."""
+    losing, stale = Times(), Times()
+    async with bench.place.url() as url, await Queue.open(url) as one, await Queue.open(url) as two:
+        for number in range(bench.size(200, 30)):
+            await one.submit(NOOP)
+            answers = await asyncio.gather(_timed(one.claim("a", start=True)), _timed(two.claim("b", start=True)))
+            losing.values += [took for took, held in answers if not held]
+            (held,) = next(held for _, held in answers if held)
+            await one.release(held.token)
+            (again,) = await one.claim(f"c-{number}", start=True)
+            with suppress(LeaseLost):
+                await stale.of(two.complete(held.token, {"late": True}))
+            await one.complete(again.token)
+    losing.show(bench, "claim that loses a race for the last task")
+    stale.show(bench, "result under a lost claim, refused")
+    worst = max(losing.at(0.99), stale.at(0.99))
+    bench.check("C-259", "losing claim or refused stale write, p99", worst, 10, "ms")
+
+
+async def _timed(call: Awaitable[T]) -> tuple[float, T]:
+    began = time.perf_counter()
+    answer = await call
+    return 1000 * (time.perf_counter() - began), answer
+
+
+@measurement
+@requirement("F-109")
+async def cycle(bench: Bench) -> None:
+    """A dependency added to a task of a DAG of 100, with the check that it closes no circle."""
+    times = Times()
+    async with bench.place.url() as url, await Queue.open(url) as queue:
+        for _ in range(bench.size(20, 4)):
+            chain = [{"key": f"t{n}", "type": "noop", "dependencies": [f"t{n - 1}"] if n else []} for n in range(100)]
+            tasks = await queue.submit_dag({"tasks": chain})
+            for place in (10, 30, 50, 70, 99):
+                new = {"dependencies": [tasks[place - 1].id, tasks[place // 2].id]}
+                await times.of(queue.update(tasks[place].id, new))
+    times.show(bench, "dependency added in a DAG of 100 tasks")
+    bench.check("F-109", "dependency added in a DAG of 100 tasks, p99", times.at(0.99), 10, "ms")

@@ -1,0 +1,57 @@
+"""Calls a handler: a coroutine on the loop, a plain function in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from shiftwork.worker.context import Context
+
+Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
+
+
+async def call(handler: Handler, context: Context) -> Any:
+    """What the handler returns; whatever it raises is raised here."""
+    if inspect.iscoroutinefunction(handler):
+        return await handler(context)
+    result = await _in_thread(handler, context)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _in_thread(function: Callable[[Context], Any], context: Context) -> Any:
+    """A thread for each call, not of a pool: one that never ends takes no place, and lets the process end."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    variables = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = variables.run(function, context), None
+        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop has gone: nobody waits any more
+            loop.call_soon_threadsafe(tell, outcome)
+
+    def tell(outcome: tuple[Any, BaseException | None]) -> None:
+        if not ended.done():
+            ended.set_result(outcome)
+
+    threading.Thread(target=run, name=f"shiftwork-{context.type}", daemon=True).start()
+    result, error = await ended
+    if error is not None:
+        raise error
+    return result
+
+
+def describe(error: BaseException) -> str:
+    """The error in a line; also one that cannot even describe itself."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # the user's own __str__
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,120 @@
+"""Hands results in: once accepted, however often sent; kept on disk while the queue cannot be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import msgspec
+
+from shiftwork.core import reasons
+from shiftwork.core.errors import ConflictError, InputError, NotFound, OperationTimeout, ShiftworkError, StoreError
+from shiftwork.queue.queue import Queue
+from shiftwork.worker.outbox import Kept, Outbox
+
+log = logging.getLogger("shiftwork.worker")
+RETRY_SEC = (0.2, 5.0)
+"""Between attempts to hand in a result while the queue cannot be reached: first and longest."""
+
+KEEP_AFTER_SEC = 1.0
+"""A result that is not answered for so long is written down, whatever the store says later."""
+
+LONGEST_ERROR = 60_000
+
+
+class Summary(msgspec.Struct):
+    """What a worker has done."""
+
+    completed: int = 0
+    failed: int = 0
+    released: int = 0
+    parked: int = 0
+    cancelled: int = 0
+    lost: int = 0
+    went_offline: bool = False
+
+
+class Delivery:
+    """The way of a finished attempt from the handler to the queue."""
+
+    def __init__(self, queue: Queue, outbox: Outbox, summary: Summary, stopping: asyncio.Event) -> None:
+        self._queue = queue
+        self._outbox = outbox
+        self._summary = summary
+        self._stopping = stopping
+
+    async def left(self) -> list[Kept]:
+        """Hand in what earlier runs could not; what cannot be handed in now either is returned."""
+        away = []
+        for kept in list(self._outbox.left()):
+            try:
+                await self._hand_in(kept)
+            except (StoreError, OperationTimeout):
+                away.append(kept)
+            except ShiftworkError as error:
+                log.warning("%s from the outbox is refused: %s", kept.token, error)
+                self._outbox.drop(kept.token)
+            else:
+                log.info("%s was handed in from the outbox", kept.token)
+                self._outbox.drop(kept.token)
+        return away
+
+    async def deliver(self, kept: Kept) -> None:
+        """Hand a result in; while the queue is away it is kept on disk and tried again."""
+        timer = asyncio.get_running_loop().call_later(KEEP_AFTER_SEC, self._keep, kept, "there is no answer yet")
+        try:
+            if await self._try_until_answered(kept):
+                self._outbox.drop(kept.token)
+        finally:
+            timer.cancel()
+
+    async def _try_until_answered(self, kept: Kept) -> bool:
+        wait = RETRY_SEC[0]
+        while True:
+            try:
+                await self._hand_in(kept)
+            except InputError as error:
+                kept = _refused(kept, error)
+            except (StoreError, OperationTimeout) as error:
+                self._keep(kept, error)
+                if self._stopping.is_set():
+                    return False  # the next start delivers it
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._stopping.wait()
+                wait = min(wait * 2, RETRY_SEC[1])
+            else:
+                return True
+
+    def _keep(self, kept: Kept, why: object) -> None:
+        if not self._outbox.has(kept.token) and self._outbox.keep(kept):
+            log.warning("%s is kept in the outbox: %s", kept.token, why)
+
+    async def _hand_in(self, kept: Kept) -> None:
+        try:
+            if kept.done:
+                outcome = await self._queue.complete(kept.token, kept.data, usage=kept.usage)
+                self._summary.completed += outcome.status == "completed"
+                self._summary.failed += outcome.status != "completed"
+            else:
+                reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
+                await self._queue.fail(kept.token, reason, error, usage=kept.usage, retry=kept.retry)
+                self._summary.failed += 1
+        except (ConflictError, NotFound) as error:
+            self._summary.lost += 1
+            log.info("a result was not wanted any more: %s", error)
+
+
+def _refused(kept: Kept, error: InputError) -> Kept:
+    """What the handler returned cannot be stored: that is a failed attempt, and trying again may mend it."""
+    if kept.done:
+        return Kept(kept.token, done=False, reason=reasons.INVALID_OUTPUT, error=str(error), usage=kept.usage)
+    log.error("a report of %s was refused: %s", kept.token, error)
+    return Kept(kept.token, done=False, reason=reasons.CRASH, error="its worker's report was refused")
+
+
+def clean(text: object, limit: int) -> str:
+    """Text that every store can hold."""
+    plain = text if isinstance(text, str) else "" if text is None else str(text)
+    return plain.replace("\0", "").encode("utf-8", "replace").decode()[:limit]
