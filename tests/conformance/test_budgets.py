@@ -36,7 +36,6 @@ async def test_the_tasks_own_ceiling_must_be_affordable_too(queue: Queue) -> Non
     assert await queue.claim("worker") == []
 
 
-@pytest.mark.requirement("F-269")
 async def test_an_agent_without_a_limit_and_a_task_without_a_price_pass(queue: Queue) -> None:
     await queue.submit(type="code", estimated_cost_usd=1000)
     await hire(queue, None)

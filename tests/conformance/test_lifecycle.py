@@ -17,7 +17,7 @@ PLAIN = {"jitter": False}
 
 
 @pytest.mark.requirement("F-025", "F-026", "F-027", "F-053", "F-054", "F-061", "F-128", "F-129", "F-130")
-@pytest.mark.requirement("F-049", "F-072", "F-073", "F-095", "F-224")
+@pytest.mark.requirement("F-049", "F-072", "F-073", "F-095")
 async def test_a_task_is_claimed_started_and_completed(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     assert (await queue.get(task_id)).status == "ready"

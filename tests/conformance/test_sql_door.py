@@ -97,7 +97,7 @@ async def test_the_event_log_has_the_names_of_the_stream_protocol(queue: Queue, 
     ]
 
 
-@pytest.mark.requirement("F-243", "F-244", "F-245", "F-246")
+@pytest.mark.requirement("F-245", "F-246")
 async def test_the_documents_indexes_are_there_under_their_names(queue: Queue) -> None:
     table = "sqlite_master" if on_sqlite(queue) else "pg_indexes"
     name, definition = ("name", "sql") if on_sqlite(queue) else ("indexname", "indexdef")

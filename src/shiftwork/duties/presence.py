@@ -16,9 +16,6 @@ from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Tx
 
-MOST_GONE_AT_ONCE = 0.5
-"""If more than this share of many runtimes vanishes together, something else is wrong: wait for the leases."""
-
 
 class Process(msgspec.Struct):
     """A process as others on its machine can check it."""
@@ -44,10 +41,17 @@ def _machine() -> str | None:
 
 
 def _started(pid: int) -> str | None:
+    """When the process began, in the kernel's ticks; None for one that is gone, or dead and not yet buried."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        return None if fields[0] in {"Z", "X"} else fields[19]
     except (OSError, IndexError):
         return None
+
+
+def _sees_others() -> bool:
+    """Where the processes of other users are hidden, a process that is not seen may be alive."""
+    return _started(1) is not None
 
 
 async def announce(queue: Queue, runtime_id: str) -> None:
@@ -71,7 +75,7 @@ async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
     here = [(row, msgspec.json.decode(row["presence"], type=Process)) for row in held]
     mine = [(row, process) for row, process in here if process.machine == machine]
     gone = [row for row, process in mine if _started(process.pid) != process.started]
-    if not gone or (len(mine) > 4 and len(gone) > MOST_GONE_AT_ONCE * len(mine)):
+    if not gone or not _sees_others():
         return {}
     returned = 0
     for row in gone:

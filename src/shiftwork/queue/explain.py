@@ -11,6 +11,7 @@ from shiftwork.core.task import dollars
 from shiftwork.policy import rank
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.lanes import Lane, Wants
+from shiftwork.queue.read import PARTS
 from shiftwork.queue.rows import TaskRow, load
 from shiftwork.queue.work import own_settings
 from shiftwork.store.store import Row, Tx
@@ -60,10 +61,7 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
         summary=_summary(row, holds, position),
         holds=holds,
         effective_priority=parts.effective,
-        priority_parts={
-            name: getattr(parts, name)
-            for name in ("base", "age", "deadline", "dependency", "escalation", "percentage", "type")
-        },
+        priority_parts={name: getattr(parts, name) for name in PARTS},
         position=position,
         able_agents=[agent["id"] for agent in able],
     )

@@ -144,11 +144,11 @@ class Operating(Handle):
         resolver = await self._engine.book.get(self._engine.store, self.workspace)
         return resolver.in_force(type)
 
-    async def set_setting(self, key: str, value: Any, type: str | None = None) -> list[InForce]:  # noqa: A002
+    async def set_setting(self, key: str, value: Any, type: str | None = None) -> list[InForce]:  # noqa: A002  # the task's word
         """Change one setting for the workspace or a type; in force at once, recorded as an event."""
         return await self._change_setting(key, value, type, unset=False)
 
-    async def unset_setting(self, key: str, type: str | None = None) -> list[InForce]:  # noqa: A002
+    async def unset_setting(self, key: str, type: str | None = None) -> list[InForce]:  # noqa: A002  # the task's word
         """Let the level above decide again."""
         return await self._change_setting(key, None, type, unset=True)
 

@@ -108,87 +108,101 @@ def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
     return groups
 
 
+_SAME = (
+    *(
+        "type",
+        "status",
+        "priority",
+        "created_at",
+        "updated_at",
+        "version",
+        "fence",
+        "round",
+        "attempts",
+        "max_attempts",
+    ),
+    *("deadline", "blocked_reason", "hold", "external_id", "idempotency_key", "target_agent_id", "issue_id"),
+    *("trigger_type", "session_id", "work_dir", "timeout_sec", "available_at", "started_at", "cancel_reason"),
+    "failure_reason",
+)
+"""Columns that a reader sees as they are."""
+
+_WRITTEN = ("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "settings")
+"""Fields of the body that a reader sees as they were written."""
+
+
 def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, around: Around) -> Task:
     """One task with everything that is computed from it as of now."""
-    parts = rank.parts(row.rank_facts(), settings, now)
-    failures = _failures(around)
-    spec = _spec(body, row.attempts)
     result = _result(row, around)
-    last = around.letters[-1] if around.letters else None
+    same: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
+    written: dict[str, Any] = {name: body.get(name) for name in _WRITTEN}
     return Task(
-        id=ids.show_task(row.id),
+        **same,
+        **written,
+        **_family(row),
+        **_priority(row, settings, now),
+        **_failure(row, around),
         workspace_id=row.workspace,
-        type=row.type,
-        status=row.status,
-        priority=row.priority,
-        dag_id=ids.show_dag(row.dag_id),
-        root_task_id=ids.show_task(row.root_id),
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        version=row.version,
-        fence=row.fence,
-        round=row.round,
-        attempts=row.attempts,
-        max_attempts=row.max_attempts,
         claim=_claim(row, settings, around),
         retry=msgspec.to_builtins(settings.retry),
-        title=body.get("title"),
-        tool_name=body.get("tool_name"),
         payload=body.get("payload", {}),
-        spec=spec,
+        spec=_spec(body, row.attempts),
         output=_output(body, result),
-        priority_boost_per_minute=row.boost,
-        deadline=row.deadline,
-        effective_priority=parts.effective,
-        priority_parts={
-            name: getattr(parts, name)
-            for name in ("base", "age", "deadline", "dependency", "escalation", "percentage", "type")
-        },
-        priority_tier=parts.tier,
-        age_minutes=parts.age_minutes,
         dependencies=[ids.show_task(edge["parent"]) for edge in around.dependencies],
         blocked_by=[ids.show_task(edge["parent"]) for edge in around.dependencies if not edge["satisfied"]],
         blocked=row.blocked_reason is not None,
-        blocked_reason=row.blocked_reason,
-        hold=row.hold,
-        external_id=row.external_id,
-        idempotency_key=row.idempotency_key,
-        parent_id=_shown(row.parent_id),
-        retry_of=_shown(row.retry_of),
-        rerun_of=_shown(row.rerun_of),
-        superseded_by=_shown(row.newest_id) if row.newest_id != row.id else None,
-        target_agent_id=row.target_agent_id,
-        issue_id=row.issue_id,
-        trigger_type=row.trigger_type,
-        trigger_comment_id=body.get("trigger_comment_id"),
-        trigger_summary=body.get("trigger_summary"),
-        session_id=row.session_id,
-        work_dir=row.work_dir,
         force_fresh_session=bool(row.force_fresh_session),
         tags=list(around.tags) if around.tags is not None else body.get("tags", []),
-        created_by=body.get("created_by"),
-        timeout_sec=row.timeout_sec,
         delivery=settings.delivery,
         estimated_cost_usd=None if row.cost_limit is None else dollars(row.cost_limit),
         progress=msgspec.json.decode(around.progress["value"]) if around.progress else None,
-        available_at=row.available_at,
-        started_at=row.started_at,
         completed_at=row.finished_at if row.status == State.COMPLETED else None,
         cancelled_at=row.finished_at if row.status == State.CANCELLED else None,
-        finished_at=row.finished_at
-        or (last["dead_lettered_at"] if last and row.status == State.DEAD_LETTERED else None),
-        failed_at=failures[-1].at if failures else None,
-        dead_lettered_at=last["dead_lettered_at"] if last and row.status == State.DEAD_LETTERED else None,
-        cancel_reason=row.cancel_reason,
-        failure_reason=row.failure_reason,
-        last_error=failures[-1].error if failures else None,
-        failure_history=failures,
-        poison_pill=bool(last["poison_pill"]) if last else False,
         result=result,
         cost_usd=dollars(row.cost + (row.attempt_cost if row.held else 0)),
         tokens_used={"input": row.tokens_in, "output": row.tokens_out},
-        settings=body.get("settings"),
     )
+
+
+def _family(row: TaskRow) -> dict[str, Any]:
+    """Who the task is, and which others it comes from."""
+    return {
+        "id": ids.show_task(row.id),
+        "dag_id": ids.show_dag(row.dag_id),
+        "root_task_id": ids.show_task(row.root_id),
+        "parent_id": _shown(row.parent_id),
+        "retry_of": _shown(row.retry_of),
+        "rerun_of": _shown(row.rerun_of),
+        "superseded_by": _shown(row.newest_id) if row.newest_id != row.id else None,
+    }
+
+
+def _priority(row: TaskRow, settings: Settings, now: float) -> dict[str, Any]:
+    parts = rank.parts(row.rank_facts(), settings, now)
+    return {
+        "priority_boost_per_minute": row.boost,
+        "effective_priority": parts.effective,
+        "priority_parts": {name: getattr(parts, name) for name in PARTS},
+        "priority_tier": parts.tier,
+        "age_minutes": parts.age_minutes,
+    }
+
+
+PARTS = ("base", "age", "deadline", "dependency", "escalation", "percentage", "type")
+
+
+def _failure(row: TaskRow, around: Around) -> dict[str, Any]:
+    failures = _failures(around)
+    last = around.letters[-1] if around.letters else None
+    buried_at = last["dead_lettered_at"] if last and row.status == State.DEAD_LETTERED else None
+    return {
+        "failure_history": failures,
+        "failed_at": failures[-1].at if failures else None,
+        "last_error": failures[-1].error if failures else None,
+        "poison_pill": bool(last["poison_pill"]) if last else False,
+        "dead_lettered_at": buried_at,
+        "finished_at": row.finished_at or buried_at,
+    }
 
 
 def _shown(uuid: str | None) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import InputError, ShiftworkError
 from shiftwork.core.settings import Limits
 from shiftwork.core.task import NewTask, Submitted, Usage
 from shiftwork.queue import agents, check, finish, hold, spawn
@@ -119,9 +119,10 @@ class Working(Handle):
             raise
 
     async def _give_back(self, claiming: asyncio.Future[ClaimAnswer]) -> None:
-        tokens = [assignment.token for assignment in (await claiming).assignments]
-        if tokens:
-            await self.release_many(tokens, "whoever claimed it has gone")
+        with suppress(ShiftworkError):
+            tokens = [assignment.token for assignment in (await claiming).assignments]
+            if tokens:
+                await self.release_many(tokens, "whoever claimed it has gone")
 
     async def _wait_and_claim(self, request: ClaimRequest, wait: float) -> ClaimAnswer:
         """Park until a lane this agent may take gets work; a poll mends wake-ups that were lost."""

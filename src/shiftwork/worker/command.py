@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import sys
 from pathlib import Path
 
 from shiftwork.core.errors import InputError, ShiftworkError
-from shiftwork.worker.processes import Fleet
-from shiftwork.worker.runner import Summary
+from shiftwork.worker.processes import OFFLINE, Fleet
 from shiftwork.worker.worker import Worker
 
 log = logging.getLogger("shiftwork.worker")
@@ -57,13 +57,27 @@ def run(
         worker.agent_id = agent_id
     if processes > 1:
         return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
-    summary = asyncio.run(_run_one(worker, url, until_idle=until_idle, runtime_id=runtime_id))
+    return asyncio.run(_run_one(worker, url, until_idle=until_idle, runtime_id=runtime_id))
+
+
+async def _run_one(worker: Worker, url: str, *, until_idle: bool, runtime_id: str | None) -> int:
+    summary = await worker.run(url, until_idle=until_idle, runtime_id=runtime_id)
     log.info("done: %s", summary)
-    return 0
+    code = OFFLINE if summary.went_offline and runtime_id is not None else 0
+    await _end_deaf_handlers(code)
+    return code
 
 
-async def _run_one(worker: Worker, url: str, *, until_idle: bool, runtime_id: str | None) -> Summary:
-    return await worker.run(url, until_idle=until_idle, runtime_id=runtime_id)
+async def _end_deaf_handlers(code: int) -> None:
+    """A handler that ignores its cancellation must not keep the process from ending."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left and (await asyncio.wait(left, timeout=1.0))[1]:
+        log.warning("a handler does not end; the process ends without it")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def main(arguments: list[str]) -> int:

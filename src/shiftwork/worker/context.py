@@ -126,10 +126,15 @@ class Context:
         used = {name: getattr(self._usage, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
         return used if any(used.values()) else None
 
+    def take_usage(self) -> dict[str, Any] | None:
+        """The same, for whoever books it now."""
+        used = self.usage()
+        self._usage = Usage()
+        return used
+
     async def book_usage(self) -> None:
         """Book what is noted now; done by itself wherever an attempt ends."""
-        if used := self.usage():
-            self._usage = Usage()
+        if used := self.take_usage():
             await self._queue.heartbeat(self.token, usage=used)
 
     async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> list[Submitted]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.queue.queue import Queue
+from shiftwork.worker.delivery import Delivery, Summary
+from shiftwork.worker.outbox import Outbox, default_folder
 from shiftwork.worker.worker import default_agent_id
 
 if TYPE_CHECKING:
@@ -20,9 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shiftwork.worker")
 CRASH_SEC = 5.0
-"""A process that lives shorter than this and fails is in a crash loop."""
+"""A process that ends before it has lived so long has crashed at its start; twice in a row is a loop."""
 
 LONGEST_BACKOFF_SEC = 30.0
+HAND_BACK_SEC = 1.0
+"""How long a replacement waits for the tasks of the one before it to be handed back."""
+
+OFFLINE = 3
+"""Exit code of a process whose agent was set offline: it is not wanted back."""
 
 
 class Fleet:
@@ -39,7 +46,7 @@ class Fleet:
         self._until_idle = until_idle
         self._stopping = asyncio.Event()
         self._children: set[asyncio.subprocess.Process] = set()
-        self.restarts = 0
+        self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Until stopped, or until every process has found nothing left to do."""
@@ -48,10 +55,15 @@ class Fleet:
             with suppress(ValueError, NotImplementedError):
                 loop.add_signal_handler(number, self._stop)
         base = self._worker.agent_id or default_agent_id()
-        async with await Queue.open(self._url, workspace=self._worker.workspace, actor=f"fleet:{base}") as queue:
-            codes = await asyncio.gather(
-                *(self._keep_alive(queue, f"{base}-{n}") for n in range(1, self._processes + 1))
-            )
+        workspace = self._worker.workspace or "default"
+        async with await Queue.open(self._url, workspace=workspace, actor=f"fleet:{base}") as queue:
+            try:
+                codes = await asyncio.gather(
+                    *(self._keep_alive(queue, f"{base}-{n}") for n in range(1, self._processes + 1))
+                )
+            finally:
+                self._stop()
+                await asyncio.gather(*self._under_way, return_exceptions=True)
         return max(codes)
 
     def _stop(self) -> None:
@@ -61,25 +73,26 @@ class Fleet:
                 child.terminate()
 
     async def _keep_alive(self, queue: Queue, agent_id: str) -> int:
-        backoff = 0.0
+        crashes = 0
         while True:
             began = time.monotonic()
             code = await self._run_child(queue, agent_id)
-            if self._stopping.is_set() or code == 0:
-                return max(code, 0) if self._stopping.is_set() else code
-            self.restarts += 1
+            if self._stopping.is_set() or code == OFFLINE or (code == 0 and self._until_idle):
+                return 0
             lived = time.monotonic() - began
-            backoff = min(LONGEST_BACKOFF_SEC, max(1.0, backoff * 2)) if lived < CRASH_SEC else 0.0
-            log.warning(
-                "worker %s ended with %s after %.1f s; a new one starts in %.0f s",
-                agent_id,
-                _name(code),
-                lived,
-                backoff,
+            crashes = crashes + 1 if lived < CRASH_SEC else 0
+            backoff = _backoff(crashes)
+            loop = f"; {crashes} crashes in a row" if crashes > 1 else ""
+            log.log(
+                logging.ERROR if crashes > 1 else logging.WARNING,
+                "worker %s ended with %s after %.1f s%s; a new one starts in %g s",
+                *(agent_id, _name(code), lived, loop, backoff),
             )
             with suppress(TimeoutError):
-                async with asyncio.timeout(backoff or 0.01):
+                async with asyncio.timeout(backoff):
                     await self._stopping.wait()
+            if self._stopping.is_set():
+                return 0
 
     async def _run_child(self, queue: Queue, agent_id: str) -> int:
         runtime_id = f"{agent_id}-{secrets.token_hex(4)}"
@@ -89,21 +102,49 @@ class Fleet:
         )  # fmt: skip
         self._children.add(child)
         try:
-            code = await child.wait()
+            code = await self._end_of(child)
         finally:
             self._children.discard(child)
         if code != 0:
-            await self._hand_back(queue, runtime_id)
+            handing = asyncio.create_task(self._hand_back(queue, runtime_id))
+            self._under_way.add(handing)
+            handing.add_done_callback(self._under_way.discard)
+            await asyncio.wait({handing}, timeout=HAND_BACK_SEC)
         return code
 
+    async def _end_of(self, child: asyncio.subprocess.Process) -> int:
+        """Its exit code. Once told to stop it has the time that its worker gives, and is then killed."""
+        ending = asyncio.create_task(child.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({ending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not ending.done():
+            with suppress(ProcessLookupError):
+                child.terminate()  # again: it may have been born while the others were told
+            patience = self._worker.stop_grace_sec + self._worker.cancel_grace_sec + 30
+            await asyncio.wait({ending}, timeout=patience)
+            if not ending.done():
+                log.error("process %d does not end; it is killed", child.pid)
+                with suppress(ProcessLookupError):
+                    child.kill()
+        return await ending
+
     async def _hand_back(self, queue: Queue, runtime_id: str) -> None:
+        """Its finished results first: once its claims are taken back, nobody wants them any more."""
+        outbox = Outbox(self._worker.outbox or default_folder(self._url))
         try:
+            await Delivery(queue, outbox, Summary(), self._stopping).left()
             returned = await queue.runtime_gone(runtime_id)
         except ShiftworkError as error:
             log.warning("what %s held waits for its lease: %s", runtime_id, error)
             return
         if returned:
             log.warning("%s is gone; %d of its tasks were handed back", runtime_id, len(returned))
+
+
+def _backoff(crashes: int) -> float:
+    """The first crash may be an accident, so its replacement comes at once."""
+    return 0.0 if crashes < 2 else float(min(LONGEST_BACKOFF_SEC, 2 ** (crashes - 2)))
 
 
 def _name(code: int) -> str:

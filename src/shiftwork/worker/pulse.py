@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal, Protocol
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.duties import presence
@@ -18,18 +19,23 @@ from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.worker")
 BLOCKED_AFTER_SEC = 5.0
+LOOK_EVERY_SEC = 1.0
+
+Ending = Literal["cancelled", "lost", "cut_off"]
+"""Why a claim must be stopped: somebody cancelled it, somebody else has it, or nobody can say any more."""
 
 
 class Held(Protocol):
     """The runner, as the pulse sees it."""
 
+    agent_id: str
     runtime_id: str
 
     def tokens(self) -> list[str]:
         """Claims held now."""
 
-    def stop_work(self, token: str, why: str) -> None:
-        """This claim is cancelled or lost: stop its handler."""
+    def stop_work(self, token: str, ending: Ending, why: str) -> None:
+        """Stop the handler of this claim."""
 
 
 class Pulse:
@@ -41,6 +47,7 @@ class Pulse:
         self._interval = min(interval, lease_sec / 3) if lease_sec else interval
         self._lease_sec = lease_sec
         self._extended_at = time.monotonic()
+        self._unknown_since: dict[str, float] = {}
 
     async def beat_for_ever(self) -> None:
         while True:
@@ -53,17 +60,30 @@ class Pulse:
         tokens = self._held.tokens()
         try:
             answer = await self._queue.beat_runtime(self._held.runtime_id, tokens)
+            await self._queue.agent_heartbeat(self._held.agent_id)
+            await self._let_go(answer.unnamed)
         except ShiftworkError as error:
             log.warning("a heartbeat did not get through: %s", error)
             if self._lease_sec is not None and time.monotonic() - self._extended_at > self._lease_sec:
                 for token in tokens:
-                    self._held.stop_work(token, "the lease has run out while the queue could not be reached")
+                    self._held.stop_work(token, "cut_off", "the queue could not be reached before the lease ran out")
             return
         self._extended_at = sent
         for token, reason in answer.cancel.items():
-            self._held.stop_work(token, f"cancelled: {reason}")
+            self._held.stop_work(token, "cancelled", f"cancelled: {reason}")
         for token in answer.lost:
-            self._held.stop_work(token, "the lease was lost")
+            self._held.stop_work(token, "lost", "the lease was lost")
+
+    async def _let_go(self, unnamed: Sequence[str]) -> None:
+        """A claim whose answer never reached us has our heartbeats but nobody's work: it ends as a lease would."""
+        now = time.monotonic()
+        known = set(self._held.tokens())
+        self._unknown_since = {t: self._unknown_since.get(t, now) for t in unnamed if t not in known}
+        patience = self._lease_sec or 3 * self._interval
+        late = [token for token, since in self._unknown_since.items() if now - since >= patience]
+        if late:
+            log.warning("%d claims whose answer got lost are given back", len(late))
+            await self._queue.release_many(late, "the answer to its claim got lost")
 
 
 class PulseThread:
@@ -78,7 +98,7 @@ class PulseThread:
         self._main_thread = threading.get_ident()
         self._ready = threading.Event()
         self._ending = threading.Event()
-        self._broken: ShiftworkError | None = None
+        self._broken: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="shiftwork-pulse", daemon=True)
@@ -91,8 +111,9 @@ class PulseThread:
 
     async def __aexit__(self, *_: object) -> None:
         self._ending.set()
-        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        if self._loop is not None and self._stop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join, 10)
 
     def _run(self) -> None:
@@ -100,7 +121,7 @@ class PulseThread:
         while not self._ending.is_set():
             try:
                 asyncio.run(self._work())
-            except ShiftworkError as error:
+            except Exception as error:  # noqa: BLE001  # whatever it is, heartbeats must go on
                 if not self._ready.is_set():
                     self._broken = error
                     break
@@ -115,22 +136,30 @@ class PulseThread:
             pulse = self._make(queue)
             await pulse.beat()
             self._ready.set()
-            tasks = [
-                asyncio.create_task(pulse.beat_for_ever()),
-                asyncio.create_task(run_for_ever(queue.engine)),
-                asyncio.create_task(self._watch_main_loop()),
-            ]
-            await self._stop.wait()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._ending.is_set():
+                return
+            await self._until_stopped(self._stop, queue, pulse)
+
+    async def _until_stopped(self, stop: asyncio.Event, queue: Queue, pulse: Pulse) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        tasks = {
+            asyncio.create_task(pulse.beat_for_ever()),
+            asyncio.create_task(run_for_ever(queue.engine)),
+            asyncio.create_task(self._watch_main_loop()),
+        }
+        done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopping, *tasks):
+            task.cancel()
+        await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        for task in done & tasks:
+            task.result()  # none of them ends by itself
 
     async def _watch_main_loop(self) -> None:
         """Say which code blocks the handlers' loop, once each time it does."""
         while True:
             answered = asyncio.Event()
             loop = asyncio.get_running_loop()
-            self._main.call_soon_threadsafe(loop.call_soon_threadsafe, answered.set)
+            self._main.call_soon_threadsafe(_answer, loop, answered)
             try:
                 async with asyncio.timeout(BLOCKED_AFTER_SEC):
                     await answered.wait()
@@ -141,4 +170,9 @@ class PulseThread:
                     "a handler blocks the event loop; use a plain function for blocking work. It is at:\n%s", where
                 )
                 await answered.wait()
-            await asyncio.sleep(1)
+            await asyncio.sleep(LOOK_EVERY_SEC)
+
+
+def _answer(loop: asyncio.AbstractEventLoop, answered: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # whoever asked has gone
+        loop.call_soon_threadsafe(answered.set)

@@ -3,60 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import secrets
 import signal
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from shiftwork.core import reasons
-from shiftwork.core.errors import (
-    InputError,
-    LeaseLost,
-    NotFound,
-    OperationTimeout,
-    ShiftworkError,
-    StoreClosed,
-    StoreError,
-)
+from shiftwork.core.errors import AgentUnavailable, LeaseLost, ShiftworkError, StoreClosed
 from shiftwork.core.settings import Settings
+from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.claim import Assignment
 from shiftwork.queue.queue import Queue
+from shiftwork.worker.calling import call, describe
 from shiftwork.worker.context import Context, Fail, GiveBack, Parked
+from shiftwork.worker.delivery import Delivery, Summary
 from shiftwork.worker.outbox import Kept, Outbox, default_folder
-from shiftwork.worker.pulse import Pulse, PulseThread
+from shiftwork.worker.pulse import Ending, Pulse, PulseThread
 
 if TYPE_CHECKING:
-    from shiftwork.worker.worker import Handler, Worker
+    from shiftwork.worker.worker import Worker
 
 log = logging.getLogger("shiftwork.worker")
 LARGEST_CLAIM = 500
 CLAIM_WAIT_SEC = 20.0
-RETRY_SEC = (0.2, 5.0)
-"""Between attempts to hand in a result while the queue cannot be reached: first and longest."""
-
-
-class Summary(msgspec.Struct):
-    """What a worker has done."""
-
-    completed: int = 0
-    failed: int = 0
-    released: int = 0
-    parked: int = 0
-    cancelled: int = 0
-    lost: int = 0
+IDLE_LOOK_SEC = 0.05
 
 
 class _Work:
     """One handler at work."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, context: Context) -> None:
         self.assignment = assignment
-        self.task: asyncio.Task[None] | None = None
-        self.stopped: str | None = None
+        self.context = context
+        self.task: asyncio.Task[None]
+        self.ending: Ending | None = None
+        """Why the queue wants it stopped."""
+        self.given_up = False
+        """It did not end in time when its worker was stopped."""
+
+    @property
+    def executing(self) -> bool:
+        return not self.task.done()
+
+    def __str__(self) -> str:
+        return f"{self.assignment.id} ({self.assignment.type})"
 
 
 class Runner:
@@ -66,12 +58,13 @@ class Runner:
         self.agent_id = agent_id
         self.runtime_id = runtime_id or f"{agent_id}-{secrets.token_hex(4)}"
         self.summary = Summary()
+        self._restarted = runtime_id is not None
         self._worker = worker
         self._queue: Queue
-        self._outbox: Outbox
+        self._delivery: Delivery
         self._loop: asyncio.AbstractEventLoop
         self._work: dict[str, _Work] = {}
-        self._executing = 0
+        """By token, until its result is answered: so long its lease is kept up."""
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
@@ -81,39 +74,69 @@ class Runner:
     async def run(self, queue: Queue, url: str | None, *, until_idle: bool) -> Summary:
         """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
-        folder = self._worker.outbox or default_folder(url, self.agent_id)
-        self._outbox = Outbox(folder)
-        settings = await self._register()
+        outbox = Outbox(self._worker.outbox or default_folder(url or queue.url))
+        self._delivery = Delivery(self._queue, outbox, self.summary, self._stopping)
+        await self._register()
+        await self._take_up_what_was_left()
         async with AsyncExitStack() as stack:
             self._listen_to_signals(stack)
-            await self._start_pulse(stack, settings, url)
-            await self._deliver_left()
-            await self._claim_and_work(until_idle=until_idle)
-            await self._finish()
+            await self._start_pulse(stack, url, until_idle=until_idle)
+            try:
+                await self._claim_and_work(until_idle=until_idle)
+            except BaseException:
+                self.stop()
+                await asyncio.shield(self._finish(grace=0))
+                raise
+            await self._finish(grace=self._worker.stop_grace_sec)
         return self.summary
 
-    async def _register(self) -> Settings:
+    async def _register(self) -> None:
         worker = self._worker
         await self._queue.register_agent(
             id=self.agent_id,
             types=sorted(worker.handlers),
             capabilities=worker.capabilities,
             models_available=worker.models,
-            max_concurrent_tasks=2 * worker.concurrency + LARGEST_CLAIM,
-            budget_remaining_usd=worker.budget_usd,
+            max_concurrent_tasks=worker.concurrency,
+            budget_remaining_usd=await self._budget_left(),
         )
-        resolver = await self._queue.engine.book.get(self._queue.engine.store, self._queue.workspace)
-        return resolver.settings()
 
-    async def _start_pulse(self, stack: AsyncExitStack, settings: Settings, url: str | None) -> None:
+    async def _budget_left(self) -> float | None:
+        """A restart is no pay rise: what the agent has spent before counts, and so does an operator's limit."""
+        before = next((agent for agent in await self._queue.agents() if agent.id == self.agent_id), None)
+        if before is None or self._worker.budget_usd is None:
+            return self._worker.budget_usd if before is None else before.budget_remaining_usd
+        return max(0.0, self._worker.budget_usd - before.spent_usd - before.reserved_usd)
+
+    async def _take_up_what_was_left(self) -> None:
+        """Results first: once the claims of an earlier run are taken back, nobody wants them any more."""
+        for kept in await self._delivery.left():
+            self._spawn_report(self._delivery.deliver(kept))
+        if self._restarted:
+            await self._queue.orphans(self.runtime_id)
+
+    async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
+        settings = await self._settings()
+        interval = min(each.heartbeat_interval_sec for each in settings)
+        limits = [limit for each in settings for limit in (each.heartbeat_timeout_sec, each.runtime_offline_sec)]
+        lease = min((limit for limit in limits if limit is not None), default=None)
+
         def make(queue: Queue) -> Pulse:
-            return Pulse(self, queue, settings.heartbeat_interval_sec, settings.heartbeat_timeout_sec)
+            return Pulse(self, queue, interval, lease)
 
         if url is not None and ":memory:" not in url:
             await stack.enter_async_context(PulseThread(make, url, self._queue.workspace, self.runtime_id))
             return
-        beating = asyncio.create_task(make(self._queue).beat_for_ever())
-        stack.callback(beating.cancel)
+        own = [make(self._queue).beat_for_ever()]
+        if not until_idle:
+            own.append(run_for_ever(self._queue.engine))
+        for coroutine in own:
+            stack.callback(asyncio.create_task(coroutine).cancel)
+
+    async def _settings(self) -> list[Settings]:
+        """Of the workspace and of every type we take."""
+        book = await self._queue.engine.book.get(self._queue.engine.store, self._queue.workspace)
+        return [book.settings(), *(book.settings(type_) for type_ in self._worker.handlers)]
 
     def _listen_to_signals(self, stack: AsyncExitStack) -> None:
         """Only the main thread may; elsewhere `stop` is called by whoever runs us."""
@@ -132,77 +155,86 @@ class Runner:
     def tokens(self) -> list[str]:
         return list(self._work)
 
-    def stop_work(self, token: str, why: str) -> None:
-        self._loop.call_soon_threadsafe(self._stop_work, token, why)
+    def stop_work(self, token: str, ending: Ending, why: str) -> None:
+        self._loop.call_soon_threadsafe(self._stop_work, token, ending, why)
 
-    def _stop_work(self, token: str, why: str) -> None:
+    def _stop_work(self, token: str, ending: Ending, why: str) -> None:
         work = self._work.get(token)
-        if work is None or work.task is None or work.stopped is not None:
-            return
-        log.info("stopping %s (%s): %s", work.assignment.id, work.assignment.type, why)
-        work.stopped = why
-        work.task.cancel()
-        self._loop.call_later(self._worker.cancel_grace_sec, self._abandon, token)
+        if work is None or not work.executing or work.ending is not None:
+            return  # what is only being reported meets the queue's own answer
+        log.info("stopping %s: %s", work, why)
+        work.ending = ending
+        self.summary.cancelled += ending == "cancelled"
+        self.summary.lost += ending != "cancelled"
+        self._interrupt(work)
+        self._loop.call_later(self._worker.cancel_grace_sec, self._abandon, work)
 
-    def _abandon(self, token: str) -> None:
+    def _interrupt(self, work: _Work) -> None:
+        work.context.cancel()
+        work.task.cancel()
+
+    def _abandon(self, work: _Work) -> None:
         """A handler that ignores its cancellation keeps running, but no longer counts."""
-        work = self._work.pop(token, None)
-        if work is not None:
-            log.warning(
-                "the handler of %s (%s) ignores its cancellation and is left to itself",
-                work.assignment.id,
-                work.assignment.type,
-            )
-            self._executing -= 1
-            self._room.set()
+        if work.executing:
+            log.warning("the handler of %s ignores its cancellation and is left to itself", work)
+            self._settle(work)
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
         while not self._stopping.is_set():
-            free = self._worker.concurrency - self._executing
+            free = self._worker.concurrency - len(self._work)
             if free <= 0:
                 self._room.clear()
                 await self._room.wait()
                 continue
             was_idle = not self._work and not self._reports  # before the look: a report may free more work
             assignments = await self._claim(free, wait=0 if until_idle else CLAIM_WAIT_SEC)
-            for assignment in assignments:
+            for assignment in assignments or ():
                 self._begin(assignment)
             if until_idle and not assignments:
-                if was_idle:
+                if was_idle and assignments is not None:
                     return
                 self._room.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(0.05):
+                    async with asyncio.timeout(IDLE_LOOK_SEC):
                         await self._room.wait()
 
-    async def _claim(self, free: int, wait: float) -> list[Assignment]:
-        """Claim, unless we are stopped meanwhile; a store that is away is waited for."""
-        wanted = {
-            "types": sorted(self._worker.handlers),
-            "capabilities": self._worker.capabilities,
-            "models": self._worker.models,
-        }
+    async def _claim(self, free: int, wait: float) -> list[Assignment] | None:
+        """Claim, unless we are stopped meanwhile; None where the queue would not or could not say."""
+        types = sorted(self._worker.handlers)
         most = min(free, LARGEST_CLAIM)
-        claim = self._queue.claim(self.agent_id, most, start=True, runtime_id=self.runtime_id, wait=wait, **wanted)
-        claiming = asyncio.create_task(claim)
+        claiming = asyncio.create_task(
+            self._queue.claim(self.agent_id, most, start=True, runtime_id=self.runtime_id, wait=wait, types=types)
+        )
         stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not claiming.done():
-            claiming.cancel()  # what it may still get is given back by the queue
+        try:
+            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not claiming.done():
+                claiming.cancel()  # what it may still get is given back by the queue
         try:
             return await claiming
         except asyncio.CancelledError:
-            return []
+            return None
         except StoreClosed:
             self.stop()
-            return []
+        except AgentUnavailable as error:
+            await self._wait_while_unwanted(error, patient=wait > 0)
         except ShiftworkError as error:
             log.warning("cannot claim: %s", error)
             await self._pause(1.0)
-            return []
+        return None
+
+    async def _wait_while_unwanted(self, error: AgentUnavailable, *, patient: bool) -> None:
+        """A draining agent may be set active again; one that is offline has nothing more to do."""
+        if error.facts["status"] == "offline" or not patient:
+            log.warning("this worker ends: %s", error)
+            self.summary.went_offline = True
+            self.stop()
+        else:
+            await self._pause(1.0)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -212,159 +244,112 @@ class Runner:
     # -- working ---------------------------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
-        work = _Work(assignment)
-        self._work[assignment.token] = work
-        self._executing += 1
+        work = self._work[assignment.token] = _Work(assignment, Context(self._queue, assignment))
         work.task = asyncio.create_task(self._execute(work))
 
     async def _execute(self, work: _Work) -> None:
         """Run the handler and turn whatever it does into a report."""
-        context = Context(self._queue, work.assignment)
         kept: Kept | None
         try:
-            data = await self._call(self._worker.handlers[work.assignment.type], context)
-            kept = Kept(work.assignment.token, done=True, data=data, usage=context.usage())
+            data = await call(self._worker.handlers[work.assignment.type], work.context)
+            kept = Kept(work.assignment.token, done=True, data=data, usage=work.context.usage())
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
-            kept = self._judge(work, error, context)
-        if self._work.get(work.assignment.token) is work:
-            self._executing -= 1
-            self._room.set()
-        if work.stopped is not None:
-            self._forget(work)
-            self.summary.cancelled += 1
+            kept = self._judge(work, error)
+        if work.ending is not None and not (work.ending == "cut_off" and kept is not None and kept.done):
+            self._settle(work)
         elif kept is None:
             self._forget(work)
         else:
-            self._report(work, kept)
+            self._spawn_report(self._deliver_and_forget(work, kept))
 
-    async def _call(self, handler: Handler, context: Context) -> Any:
-        if inspect.iscoroutinefunction(handler):
-            return await handler(context)
-        result = await asyncio.to_thread(handler, context)
-        return await result if inspect.isawaitable(result) else result
-
-    def _judge(self, work: _Work, error: BaseException, context: Context) -> Kept | None:
+    def _judge(self, work: _Work, error: BaseException) -> Kept | None:
         """What an exception of a handler means for its task."""
-        token, usage = work.assignment.token, context.usage()
+        token, usage = work.assignment.token, work.context.usage()
         if isinstance(error, Parked):
             self.summary.parked += 1
+            return None
+        if work.ending is not None:
             return None
         if isinstance(error, LeaseLost):
             self.summary.lost += 1
             return None
-        if isinstance(error, GiveBack) or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set()):
-            self._give_back(work, context, str(error) or "given back by its worker")
+        stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set())
+        if isinstance(error, GiveBack) or stopped:
+            self.summary.released += 1
+            why = "its worker was stopped" if stopped else str(error) or "given back by its handler"
+            self._spawn_report(self._release(work, why))
             return None
         if isinstance(error, Fail):
             return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        log.info("%s (%s) failed: %s", work.assignment.id, work.assignment.type, text, exc_info=error)
+        text = describe(error)
+        log.info("%s failed: %s", work, text, exc_info=error)
         return Kept(token, done=False, reason=reasons.CRASH, error=text, usage=usage)
 
-    def _give_back(self, work: _Work, context: Context, why: str) -> None:
-        self.summary.released += 1
-        self._spawn_report(self._book_and_release(work.assignment.token, context, why))
+    def _settle(self, work: _Work) -> None:
+        """The queue wanted it stopped: what it spent is booked all the same."""
+        self._forget(work)
+        if work.ending == "cut_off":
+            self._spawn_report(self._release(work, "its lease ran out while the queue could not be reached"))
+        elif usage := work.context.take_usage():
+            self._spawn_report(self._book(work.assignment.token, usage))
 
-    async def _book_and_release(self, token: str, context: Context, why: str) -> None:
+    async def _book(self, token: str, usage: dict[str, Any]) -> None:
+        """The claim no longer holds, so this changes no state; the attempt gets its bill."""
         with suppress(ShiftworkError):
-            await context.book_usage()
-        await self._release(token, why)
+            await self._queue.fail(token, reasons.CANCELLED, usage=usage)
 
-    async def _release(self, token: str, why: str) -> None:
+    async def _release(self, work: _Work, why: str) -> None:
+        """Give back without cost. What does not get through is let go by the pulse, since nobody names it any more."""
         with suppress(ShiftworkError):
-            await self._queue.release(token, why)
+            await work.context.book_usage()
+            await self._queue.release(work.assignment.token, why[:1000])
 
     def _forget(self, work: _Work) -> None:
         self._work.pop(work.assignment.token, None)
+        self._room.set()
 
     # -- reporting -------------------------------------------------------------------------------------------------
 
-    def _report(self, work: _Work, kept: Kept) -> None:
-        self._spawn_report(self._report_and_forget(work, kept))
-
-    def _spawn_report(self, coroutine: Any) -> None:
+    def _spawn_report(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
+        task.add_done_callback(self._reported)
 
-    async def _report_and_forget(self, work: _Work, kept: Kept) -> None:
+    def _reported(self, task: asyncio.Task[None]) -> None:
+        self._reports.discard(task)
+        self._room.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a report failed: %s", error, exc_info=error)
+
+    async def _deliver_and_forget(self, work: _Work, kept: Kept) -> None:
         try:
-            await self._deliver(kept)
+            await self._delivery.deliver(kept)
         finally:
-            self._forget(work)  # until then its lease is kept up
-            self._room.set()
-
-    async def _deliver(self, kept: Kept) -> None:
-        """Hand a result in; while the queue is away it is kept on disk and tried again."""
-        wait = RETRY_SEC[0]
-        saved = False
-        while True:
-            try:
-                await self._hand_in(kept)
-            except (StoreError, OperationTimeout) as error:
-                if not saved:
-                    self._outbox.keep(kept)
-                    saved = True
-                    log.warning("%s is kept in the outbox: %s", kept.token, error)
-                if self._stopping.is_set():
-                    return  # the next start delivers it
-                await self._pause(wait)
-                wait = min(wait * 2, RETRY_SEC[1])
-            else:
-                if saved:
-                    self._outbox.drop(kept.token)
-                return
-
-    async def _hand_in(self, kept: Kept) -> None:
-        try:
-            if kept.done:
-                await self._complete(kept)
-            else:
-                await self._fail(kept)
-        except (LeaseLost, NotFound) as error:
-            self.summary.lost += 1
-            log.info("a result was not wanted any more: %s", error)
-
-    async def _complete(self, kept: Kept) -> None:
-        try:
-            outcome = await self._queue.complete(kept.token, kept.data, usage=kept.usage)
-        except InputError as error:
-            # What the handler returned cannot be stored: that is a failed attempt, and trying again may mend it.
-            await self._fail(
-                Kept(kept.token, done=False, reason=reasons.INVALID_OUTPUT, error=str(error), usage=kept.usage)
-            )
-            return
-        self.summary.completed += outcome.status == "completed"
-        self.summary.failed += outcome.status != "completed"
-
-    async def _fail(self, kept: Kept) -> None:
-        error = (kept.error or "").replace("\0", "").encode("utf-8", "replace").decode()[:60_000]
-        await self._queue.fail(kept.token, kept.reason, error, usage=kept.usage, retry=kept.retry)
-        self.summary.failed += 1
-
-    async def _deliver_left(self) -> None:
-        """What an earlier run finished but could not hand in."""
-        for kept in list(self._outbox.left()):
-            with suppress(StoreError, OperationTimeout):
-                await self._hand_in(kept)
-                self._outbox.drop(kept.token)
+            self._forget(work)
 
     # -- stopping --------------------------------------------------------------------------------------------------
 
-    async def _finish(self) -> None:
+    async def _finish(self, grace: float) -> None:
         """Let handlers end; what does not end in time is cancelled and given back, without cost."""
-        running = [work.task for work in self._work.values() if work.task is not None]
-        if running:
-            await asyncio.wait(running, timeout=self._worker.stop_grace_sec)
-        late = [work for work in self._work.values() if work.task is not None and not work.task.done()]
-        for work in late:
-            assert work.task is not None
-            work.task.cancel()
-        if late:
-            await asyncio.wait([work.task for work in late if work.task], timeout=self._worker.cancel_grace_sec)
+        await self._wait_for_handlers(grace)
+        for work in self._executing():
+            work.given_up = True
+            self._interrupt(work)
+        await self._wait_for_handlers(self._worker.cancel_grace_sec)
         while self._reports:
             await asyncio.wait(set(self._reports))
-        for work in list(self._work.values()):  # handlers that ignored it
-            await self._release(work.assignment.token, "its worker has stopped")
+        deaf = self._executing()
+        for work in deaf:
+            log.warning("the handler of %s does not end; its task is given back", work)
         with suppress(ShiftworkError):
+            if deaf:
+                await self._queue.release_many([work.assignment.token for work in deaf], "its worker has stopped")
             await self._queue.set_agent_status(self.agent_id, "offline")
+        self.summary.released += len(deaf)
+
+    def _executing(self) -> list[_Work]:
+        return [work for work in self._work.values() if work.executing]
+
+    async def _wait_for_handlers(self, seconds: float) -> None:
+        if tasks := [work.task for work in self._executing()]:
+            await asyncio.wait(tasks, timeout=seconds)

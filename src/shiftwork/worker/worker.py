@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from shiftwork.core.errors import InputError
 from shiftwork.queue.queue import Queue
-from shiftwork.worker.context import Context
-from shiftwork.worker.runner import Runner, Summary
+from shiftwork.worker.calling import Handler
+from shiftwork.worker.delivery import Summary
+from shiftwork.worker.runner import Runner
 
-Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
+H = TypeVar("H", bound=Handler)
 
 
 class Worker:
@@ -27,7 +28,7 @@ class Worker:
         capabilities: Sequence[str] = (),
         models: Sequence[str] = (),
         budget_usd: float | None = None,
-        workspace: str = "default",
+        workspace: str | None = None,
         stop_grace_sec: float = 30.0,
         cancel_grace_sec: float = 5.0,
         outbox: str | Path | None = None,
@@ -44,11 +45,12 @@ class Worker:
         self.cancel_grace_sec = cancel_grace_sec
         self.outbox = Path(outbox) if outbox is not None else None
         self.handlers: dict[str, Handler] = {}
+        self._runners: set[Runner] = set()
 
-    def handler(self, type: str) -> Callable[[Handler], Handler]:  # noqa: A002  # the task's word
+    def handler(self, type: str) -> Callable[[H], H]:  # noqa: A002  # the task's word
         """Register the function that does tasks of this type; plain functions are run in a thread."""
 
-        def register(function: Handler) -> Handler:
+        def register(function: H) -> H:
             if type in self.handlers:
                 raise InputError(f"type {type!r} has a handler already: {self.handlers[type]!r}", where="type")
             self.handlers[type] = function
@@ -57,14 +59,28 @@ class Worker:
         return register
 
     async def run(self, store: str | Queue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:
-        """Work until stopped, or until there is nothing left to do. SIGTERM and SIGINT stop it gracefully."""
+        """Work until stopped, or until there is nothing left to claim. SIGTERM and SIGINT stop it gracefully.
+
+        Given an address, heartbeats and duties have a connection and a thread of their own. Given an open queue, they
+        share its loop, and with `until_idle` there are no duties: that is for tests.
+        """
         if not self.handlers:
             raise InputError("this worker has no handlers", mend="Register one with @worker.handler('type').")
         runner = Runner(self, self.agent_id or default_agent_id(), runtime_id)
-        if isinstance(store, Queue):
-            return await runner.run(store.in_workspace(self.workspace), None, until_idle=until_idle)
-        async with await Queue.open(store, workspace=self.workspace) as queue:
-            return await runner.run(queue, store, until_idle=until_idle)
+        self._runners.add(runner)
+        try:
+            if isinstance(store, Queue):
+                queue = store if self.workspace is None else store.in_workspace(self.workspace)
+                return await runner.run(queue, None, until_idle=until_idle)
+            async with await Queue.open(store, workspace=self.workspace or "default") as queue:
+                return await runner.run(queue, store, until_idle=until_idle)
+        finally:
+            self._runners.discard(runner)
+
+    def stop(self) -> None:
+        """Stop what `run` does in this process, as SIGTERM would; called from the loop that runs it."""
+        for runner in self._runners:
+            runner.stop()
 
 
 def default_agent_id() -> str:

@@ -1,0 +1,1 @@
+"""The command line: every command in both forms, every error with its code."""

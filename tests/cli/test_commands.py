@@ -1,0 +1,314 @@
+"""Every command does its verb, and tells it to people and to programs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from shiftwork.cli import main
+from tests.cli.terminal import Terminal
+
+DAG = {
+    "title": "Page",
+    "tasks": [{"key": "a", "type": "design"}, {"key": "b", "type": "code", "dependencies": ["a"]}],
+}
+
+# a command line, in which {ready} stands for a task just made; a word of the text; a word of the JSON
+COMMANDS = [
+    ("submit code", "ready", '"status": "ready"'),
+    ('submit code --payload {"a":1} --priority 10 --tag x --key k --depends later --deadline 2h', "pending", '"id"'),
+    ("list --status ready --type code --tag web --limit 5", "Write it", '"next": null'),
+    ("list --dag {dag}", "pending", '"tasks"'),
+    ("list --agent nobody --issue none", "no tasks", '"tasks": []'),
+    ("show {done}", "all done", '"lines": 7'),
+    ("show {dead}", "boom", '"failure_history"'),
+    ("show {waiting}", "waits for", '"blocked_by"'),
+    ("explain {waiting}", "missing_dependency", '"holds"'),
+    ("history {done}", "task.completed", '"verb": "completed"'),
+    ("cancel {ready} {waiting} --reason unwanted", "cancelled", '"status": "cancelled"'),
+    ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
+    ("rerun {done}", "ready", '"status": "ready"'),
+    ("update {ready} --priority 5 --deadline 2030-01-01 --note hurry --version 1", "ready", '"version": 2'),
+    ("update {waiting} --clear dependencies", "ready", '"status": "ready"'),
+    ("dlq", "no dead letters", "[]"),
+    ("dlq list --all", "no dead letters", "[]"),
+    ("dlq groups", "no dead letters", "[]"),
+    ("dlq show {dead}", "boom", '"signature"'),
+    ("dlq retry {dead} {dead} --note again --chain", "ready", '"status": "ready"'),
+    ("dlq retry-later {dead} --at 15m", "retrying", '"status": "retrying"'),
+    ('dlq modify {dead} --change {"payload":{"b":2}}', "ready", '"status": "ready"'),
+    ("dlq cancel {dead}", "cancelled", '"status": "cancelled"'),
+    ("dlq abandon {dead}", "dead_lettered", '"status": "dead_lettered"'),
+    ("dlq delete {dead}", "dead_lettered", '"status": "dead_lettered"'),
+    ("dlq escalate {dead} --note help", "dead_lettered", '"status": "dead_lettered"'),
+    ("dlq redrive {signature} --note all", "ready", '"status": "ready"'),
+    ("agents", "mule", '"id": "mule"'),
+    ("agents list", "no limit", '"idle"'),
+    ("agents drain mule", "mule draining", '"status": "draining"'),
+    ("agents activate mule", "mule active", '"status": "active"'),
+    ("agents offline mule", "mule offline", '"status": "offline"'),
+    ("agents budget mule 12.5", "$12.50 left", '"remaining_usd": 12.5'),
+    ("agents budget mule --no-limit", "no limit", '"remaining_usd": null'),
+    ("status", "workers", '"counts"'),
+    ("pause code --reason upgrade", "type code paused", '"paused": "code"'),
+    ("pause", "the queue paused", '"paused": "*"'),
+    ("resume", "the queue was not paused", '"was_paused": false'),
+    ("purge --type nothing --yes", "0 purged", '"purged": 0'),
+    ("purge --status ready --tag web --level medium --older-than 1s --held --yes", "purged", '"purged"'),
+    ("events --after 0", "task.completed", '"verb"'),
+    ("events --tail 3 --limit 2", "by", '"seq"'),
+    ("settings", "retry.strategy", '"key": "retry.strategy"'),
+    ("settings show retry --type code", "exponential", '"source"'),
+    ("settings set max_attempts 7", "7", '"source": "workspace"'),
+    ("settings set retry.strategy fixed --type code", "type code", '"source": "type code"'),
+    ("settings set rate_limit.max_waits 3", "3", '"value": 3'),
+    ("settings unset max_attempts", "default", '"source": "default"'),
+    ("settings profile loki", "profile loki", '"profile": "loki"'),
+    ("duties", "no duty has run yet", "[]"),
+    ("duties --run", "nothing to do", "{}"),
+    ("migrate", "up to date", '"up_to_date": true'),
+    ("migrate --check", "up to date", '"up_to_date": true'),
+    ("doctor", "may be written", '"level": "ok"'),
+    ("version", "shiftwork 0", '"python"'),
+]
+STARTS = {"work", "demo"}  # these run programs, and have tests of their own
+
+
+@pytest.mark.parametrize(("line", "text", "_json"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
+def test_a_command_tells_people(terminal: Terminal, line: str, text: str, _json: str) -> None:
+    prepare(terminal, line)
+    assert text in terminal.text(*terminal.fill(line))
+
+
+@pytest.mark.parametrize(("line", "_text", "word"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
+def test_a_command_tells_programs(terminal: Terminal, line: str, _text: str, word: str) -> None:
+    prepare(terminal, line)
+    out = terminal.text(*terminal.fill(line), "--json")
+    documents = [json.loads(part) for part in out.splitlines()] if line.startswith("events") else [json.loads(out)]
+    again = "".join(json.dumps(document, indent=2, ensure_ascii=False) for document in documents)
+    assert word in again
+    assert [value for value in times(documents) if not (isinstance(value, str) and value.endswith("Z"))] == []
+
+
+def prepare(terminal: Terminal, line: str) -> None:
+    if not line.startswith(("dlq", "duties")):
+        terminal.done()
+    terminal.text("migrate")
+
+
+def times(value: Any) -> Iterator[Any]:
+    """Every time in an answer, outside of what callers wrote."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from times(inner)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if (name.endswith("_at") or name in {"at", "deadline", "until"}) and inner is not None:
+                yield inner
+            elif name not in {"payload", "data", "priority_parts", "settings"}:
+                yield from times(inner)
+
+
+def test_every_command_works_on_postgresql(each_terminal: Terminal) -> None:
+    each_terminal.done()
+    for line, _, _ in COMMANDS:
+        for form in ([], ["--json"]):
+            done = each_terminal.run(*each_terminal.fill(line), *form)
+            assert done.code == 0, (line, done.err)
+
+
+def test_every_command_is_tried_here() -> None:
+    def leaves(command: click.Command, path: str) -> Iterator[str]:
+        below = command.commands if isinstance(command, click.Group) else {}
+        for name, inner in below.items():
+            yield from leaves(inner, f"{path} {name}".strip())
+        if not below:
+            yield path
+
+    tried = {line for line, _, _ in COMMANDS}
+    missed = [path for path in leaves(main, "") if not any(f"{line} ".startswith(f"{path} ") for line in tried)]
+    assert set(missed) == STARTS
+
+
+# -- what single commands promise --------------------------------------------------------------------------------
+
+
+def test_a_task_is_submitted_as_described(terminal: Terminal) -> None:
+    line = "--title Fix --priority 7 --tag a --tag b --key k1 --id mine --issue i-1 --agent bob --timeout 60"
+    made = terminal.json("submit", "code", "--payload", '{"é": [1]}', *line.split(), "--max-attempts", "2")
+    task = terminal.json("show", "mine")
+    assert task["id"] == made["id"]
+    assert task["payload"] == {"é": [1]}
+    assert (task["title"], task["priority"], task["tags"], task["idempotency_key"]) == ("Fix", 7, ["a", "b"], "k1")
+    assert (task["issue_id"], task["target_agent_id"], task["max_attempts"]) == ("i-1", "bob", 2)
+    assert [event["actor"] for event in task["history"]] == ["human:ada"]
+
+
+def test_the_same_key_twice_is_one_task(terminal: Terminal) -> None:
+    first = terminal.json("submit", "code", "--key", "k")
+    assert terminal.json("submit", "code", "--key", "k") == {**first, "duplicate": True}
+    assert "was there already" in terminal.text("submit", "code", "--key", "k")
+
+
+@pytest.mark.parametrize(
+    ("document", "count"),
+    [({"type": "code"}, 1), ([{"type": "code"}, {"type": "code"}], 2), (DAG, 2), ([], 0)],
+    ids=["a task", "a list", "a DAG", "an empty list"],
+)
+def test_tasks_come_from_a_file(terminal: Terminal, tmp_path: Path, document: Any, count: int) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps(document))
+    terminal.text("submit", "--file", str(tmp_path / "tasks.json"))
+    assert len(terminal.json("list")["tasks"]) == count
+
+
+def test_tasks_come_from_a_pipe(terminal: Terminal) -> None:
+    made = terminal.json("submit", "--file", "-", stdin=json.dumps(DAG))
+    assert [task["status"] for task in made["tasks"]] == ["ready", "pending"]
+    assert made["dag_id"].startswith("dag_")
+    one = terminal.json("submit", "code", "--payload", "-", stdin='{"from": "a pipe"}')
+    assert terminal.json("show", one["id"])["payload"] == {"from": "a pipe"}
+
+
+def test_an_id_is_taken_in_every_form(terminal: Terminal) -> None:
+    made = terminal.json("submit", "code", "--id", "my-own")
+    history = terminal.json("history", made["id"])
+    for form in ("my-own", made["id"], made["id"].lower().removeprefix("task_")):
+        assert terminal.json("show", form)["id"] == made["id"]
+        assert terminal.json("history", form) == history
+
+
+def test_a_list_goes_on_where_it_ended(terminal: Terminal) -> None:
+    made = [terminal.ready() for _ in range(3)]
+    page = terminal.json("list", "--limit", "2")
+    rest = terminal.json("list", "--after", page["next"])
+    assert [task["id"] for task in page["tasks"] + rest["tasks"]] == made
+    assert f"--after {made[1]}" in terminal.run("list", "--limit", "2").err
+
+
+def test_common_options_stand_before_the_command_or_after_it(terminal: Terminal, tmp_path: Path) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    terminal.text("--store", other, "--workspace", "w", "--actor", "cron:nightly", "submit", "code")
+    for line in (["--json", "--store", other, "events", "--workspace", "w"], ["events", "--json", "--store", other]):
+        workspace = {"SHIFTWORK_WORKSPACE": "w"}
+        event = json.loads(terminal.run(*line, **workspace).out)
+        assert (event["actor"], event["workspace_id"]) == ("cron:nightly", "w")
+    assert terminal.json("list", "--store", other)["tasks"] == []
+
+
+def test_one_refused_cancel_leaves_the_others_done(terminal: Terminal) -> None:
+    ended, open_ = terminal.done(), terminal.ready()
+    done = terminal.run("cancel", ended, open_)
+    assert done.code == 4
+    assert f"{open_}  cancelled" in done.out
+    assert done.err.startswith(f"error: task {ended} is completed and cannot be cancelled")
+    told = json.loads(terminal.run("cancel", ended, "--json").out)
+    assert told[0]["error"]["code"] == "wrong_state"
+
+
+def test_a_resumed_type_was_paused(terminal: Terminal) -> None:
+    terminal.ready()
+    terminal.text("pause", "code", "--reason", "upgrade")
+    assert terminal.json("status")["paused"] == ["code"]
+    assert terminal.json("resume", "code") == {"resumed": "code", "was_paused": True}
+
+
+def test_dead_letters_that_failed_alike_are_redriven_together(terminal: Terminal) -> None:
+    for _ in range(3):
+        terminal.dead()
+    (group,) = terminal.json("dlq", "groups")
+    assert group["total"] == 3
+    assert terminal.text("dlq", "list").count("boom") == 3
+    assert len(terminal.json("dlq", "redrive", group["signature"], "--decision", "abandon")) == 3
+    assert terminal.json("dlq") == []
+    assert {letter["resolution"] for letter in terminal.json("dlq", "list", "--all")} == {"abandon"}
+
+
+def test_a_dead_letter_shows_who_decided_what(terminal: Terminal) -> None:
+    terminal.dead()
+    task = terminal.dead()
+    terminal.text("dlq", "escalate", task, "--note", "needs a person")
+    letter = terminal.json("dlq", "show", task)
+    assert (letter["task_id"], letter["error"]) == (task, "boom")
+    assert [(r["decision"], r["actor"], r["note"]) for r in letter["reviews"]] == [
+        ("escalate", "human:ada", "needs a person")
+    ]
+    assert "needs a person" in terminal.text("dlq", "show", task)
+    assert "needs a person" in terminal.text("show", task)
+
+
+def test_a_person_is_asked_before_a_purge(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.ready()
+    asked = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("shiftwork.cli.operating.sys", asked)
+    assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
+    assert terminal.json("status")["counts"] == {"ready": 1}
+    assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged\n")
+
+
+def test_events_end_where_they_are_told_to(terminal: Terminal) -> None:
+    for _ in range(30):
+        terminal.ready()
+    assert len(terminal.text("events").splitlines()) == 20
+    assert len(terminal.text("events", "--after", "0").splitlines()) == 30
+    assert len(terminal.text("events", "--after", "0", "--limit", "7").splitlines()) == 7
+    assert len(terminal.text("events", "--follow", "--tail", "5", "--limit", "5", "--json").splitlines()) == 5
+    assert terminal.text("events", "--tail", "0") == ""
+
+
+def test_text_from_a_task_cannot_steer_the_terminal(terminal: Terminal) -> None:
+    evil = "\x1b[31mred\x07\u202e\nnext line"
+    made = terminal.json("submit", "code", "--title", evil, "--payload", json.dumps({"x": evil}))
+    assert terminal.json("show", made["id"])["title"] == evil
+    for line in (["list"], ["show", made["id"]]):
+        out = terminal.text(*line)
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert r"\x1b[31mred\x07" in out
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_it_is(terminal: Terminal) -> None:
+    made = terminal.json("submit", "--file", "-", stdin='{"type": "code", "deadline": 1e18}')
+    assert terminal.json("show", made["id"])["deadline"] == 1e18
+    assert made["id"] in terminal.text("show", made["id"])
+
+
+def test_a_negative_setting_needs_no_tricks(terminal: Terminal) -> None:
+    (row,) = terminal.json("settings", "set", "retry.priority_delta", "-5")
+    assert row["value"] == -5
+
+
+# -- programs ----------------------------------------------------------------------------------------------------
+
+
+def test_work_hands_its_options_to_the_worker(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[Any, Any]] = []
+
+    def run(*args: Any, **named: Any) -> int:
+        called.append((args, named))
+        return 3
+
+    package = ModuleType("shiftwork.worker")
+    package.command = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
+    monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
+    assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle").code == 3
+    expected = {"url": terminal.url, "processes": 2, "concurrency": 5, "until_idle": True}
+    assert called == [(("app:worker",), expected)]
+
+
+def test_demo_hands_its_options_on(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[dict[str, Any]] = []
+
+    def run(**named: Any) -> int:
+        called.append(named)
+        return 0
+
+    package = ModuleType("shiftwork.demo")
+    package.run = run  # type: ignore[attr-defined]  # a module made up here
+    monkeypatch.setitem(sys.modules, "shiftwork.demo", package)
+    assert terminal.run("demo", "--keep", "--json").code == 0
+    assert called == [{"keep": True, "json": True}]

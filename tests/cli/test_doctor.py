@@ -1,0 +1,116 @@
+"""`doctor` finds what keeps a queue from working, and says how to mend it."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from tests.cli.terminal import Terminal
+
+
+def findings(terminal: Terminal, check: str) -> list[dict[str, Any]]:
+    return [finding for finding in terminal.json("doctor") if finding["check"] == check]
+
+
+def test_a_healthy_queue_has_no_complaint(each_terminal: Terminal) -> None:
+    each_terminal.done()
+    found = each_terminal.json("doctor")
+    assert {finding["level"] for finding in found} == {"ok"}
+    assert {"store", "schema", "clock", "agents", "dependencies", "duties"} <= {finding["check"] for finding in found}
+
+
+def test_a_queue_that_is_not_there_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
+    done = terminal.run("doctor")
+    assert done.code == 1
+    assert "there is no queue at" in done.out
+    assert list(tmp_path.iterdir()) == []
+    assert "/nowhere does not exist" in terminal.run("doctor", "--store", "sqlite:////nowhere/q.db").out
+
+
+def test_a_folder_that_may_not_be_written_is_an_error(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.ready()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    done = terminal.run("doctor")
+    assert done.code == 1
+    assert "chmod u+w" in done.out
+
+
+def test_work_that_nobody_can_take_is_found(terminal: Terminal) -> None:
+    async def prepare(queue: Queue) -> None:
+        needs = {"constraints": {"required_capabilities": ["gpu"], "model_preferences": ["opus"]}}
+        await queue.submit_many([{"type": "train", "spec": needs}, {"type": "train", "spec": needs}, {"type": "code"}])
+        await queue.submit(type="chat", target_agent_id="bob")
+        await queue.register_agent(id="coder", types=["code"])
+
+    terminal.on_queue(prepare)
+    whats = [finding["what"] for finding in findings(terminal, "agents")]
+    assert sorted(whats) == [
+        "1 ready task of type chat: no agent can take it (it needs to be agent bob)",
+        "2 ready tasks of type train: no agent can take them (it needs capability gpu, one of the models opus)",
+    ]
+
+
+def test_agents_that_are_all_away_are_found(terminal: Terminal) -> None:
+    async def prepare(queue: Queue) -> None:
+        await queue.submit(type="code")
+        await queue.register_agent(id="coder", types=["code"])
+        await queue.set_agent_status("coder", "draining")
+
+    terminal.on_queue(prepare)
+    (finding,) = findings(terminal, "agents")
+    assert (finding["level"], finding["mend"]) == ("warning", "shiftwork agents activate coder")
+
+
+def test_dependencies_that_nobody_submitted_are_found_and_mended(terminal: Terminal) -> None:
+    task = terminal.waiting()
+    (finding,) = findings(terminal, "dependencies")
+    assert finding["level"] == "warning"
+    assert f"{task} for not-yet" in finding["what"]
+    terminal.text(*finding["mend"].partition("shiftwork ")[2].split(" "))
+    assert findings(terminal, "dependencies")[0]["level"] == "ok"
+
+
+def test_duties_that_nobody_runs_are_found(terminal: Terminal) -> None:
+    async def prepare(queue: Queue) -> None:
+        await queue.submit(type="code")
+        await queue.claim("coder", start=True)
+
+    terminal.on_queue(prepare)
+    assert findings(terminal, "duties")[0]["level"] == "warning"
+    terminal.text("duties", "--run")
+    assert findings(terminal, "duties")[0]["level"] == "ok"
+
+
+def test_a_clock_that_differs_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.ready()
+    monkeypatch.setattr("shiftwork.cli.doctor.CLOCK_OFF_SEC", 0.0)
+    assert findings(terminal, "clock")[0]["level"] == "warning"
+
+
+def test_old_transactions_are_found(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shiftwork.cli.doctor.OLD_TRANSACTION_SEC", 0)
+    terminal = Terminal(postgres_dsn)
+    terminal.text("migrate")
+
+    async def look_while_one_is_open() -> list[dict[str, Any]]:
+        connection = await asyncpg.connect(postgres_dsn)
+        await connection.execute("begin; select 1")
+        try:
+            return await asyncio.to_thread(findings, terminal, "transactions")
+        finally:
+            await connection.close()
+
+    found = asyncio.run(look_while_one_is_open())
+    assert any("idle in transaction" in finding["what"] for finding in found)
+    assert all("pg_terminate_backend" in finding["mend"] for finding in found)
+
+
+def test_a_password_is_not_shown(postgres_dsn: str) -> None:
+    terminal = Terminal(postgres_dsn)
+    terminal.text("migrate")
+    with_password = postgres_dsn.replace("@", ":geheim@", 1) if "@" in postgres_dsn else postgres_dsn
+    assert "geheim" not in terminal.text("doctor", "--store", with_password)

@@ -1,0 +1,188 @@
+"""Whatever is typed, the answer is one clear line with a code that a script can tell apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shiftwork.cli.codes import MEANING, ExitCode, code_of
+from shiftwork.core.errors import all_errors
+from tests.cli.terminal import Terminal
+
+NOBODY = "task_00000000000000000000000001"
+
+# a command line; the exit code; the code of the JSON; a part of the message
+MISTAKES = [
+    ("submit", 2, "usage", "TYPE or --file is needed"),
+    ("submit code --payload {", 2, "usage", "not JSON: Expecting property name"),
+    ("submit code --payload [1]", 2, "usage", "expected a JSON object, got a JSON list"),
+    ("submit code --priority high", 2, "usage", "'high' is not a valid float"),
+    ("submit code --priority 101", 2, "invalid_input", "(at task.priority)"),
+    ("submit code --deadline tomorrow", 2, "usage", "neither a time like"),
+    ("submit code --file tasks.json", 2, "usage", "tasks.json cannot be read: No such file"),
+    ("submit --file /", 2, "usage", "cannot be read: Is a directory"),
+    ("submit code --depends {ready} --file -", 2, "usage", "in the file alone"),
+    ("submit code --id {ready}", 4, "id_in_use", ""),
+    (f"show {NOBODY}", 3, "not_found", f"there is no task '{NOBODY}'. Check the id and the workspace."),
+    ("show my-own-name", 3, "not_found", "there is no task 'my-own-name'"),
+    (f"explain {NOBODY}", 3, "not_found", "there is no task"),
+    (f"rerun {NOBODY}", 3, "not_found", "there is no task"),
+    ("cancel my-own-name", 3, "not_found", "there is no task"),
+    ("cancel", 2, "usage", "name either tasks or a --dag"),
+    ("cancel --dag nothing", 3, "not_found", "there is no DAG"),
+    ("rerun {ready}", 4, "wrong_state", "it has not ended yet"),
+    ("update {done} --priority 5", 4, "wrong_state", "only a task that nobody holds"),
+    ("update {ready} --priority 5 --version 99", 4, "version_conflict", "is at version 1, not 99"),
+    ("update {ready}", 2, "usage", "there is nothing to change"),
+    ("update {ready} --depends {ready} --clear nonsense", 2, "invalid_input", "'nonsense' cannot be emptied"),
+    ("list --status sleeping", 2, "invalid_input", "there is no status 'sleeping' (at status). One of pending"),
+    ("list --limit 0", 2, "invalid_input", "expected a whole number from 1 to 1000"),
+    ("list --dag nothing", 3, "not_found", "there is no DAG"),
+    ("list --statsu ready", 2, "usage", "No such option '--statsu'"),
+    ("lisst", 2, "usage", "No such command 'lisst'"),
+    ("dlq show {ready}", 3, "not_found", "is ready, not a dead letter"),
+    ("dlq modify {dead}", 2, "usage", "Missing option '--change'"),
+    ("dlq redrive {signature} --decision forget", 2, "invalid_input", "'forget' is not one of retry"),
+    ("agents drain nobody", 3, "not_found", "there is no agent 'nobody'"),
+    ("agents budget nobody", 2, "usage", "give either USD or --no-limit"),
+    ("purge --yes", 2, "usage", "a purge needs at least one condition"),
+    ("purge --type code", 2, "usage", "needs --yes"),
+    ("purge --status sleeping --yes", 2, "invalid_input", "there is no status 'sleeping'"),
+    ("purge --older-than soon --yes", 2, "usage", "'soon' is not a duration"),
+    ("events --after 1 --tail 1", 2, "usage", "either --after or --tail"),
+    ("settings set max_atempts 3", 2, "unknown_setting", "nearest: max_attempts"),
+    ("settings show max_atempts", 2, "unknown_setting", "nearest: max_attempts"),
+    ("settings unset max_atempts", 2, "unknown_setting", "nearest: max_attempts"),
+    ("settings set max_attempts many", 2, "invalid_input", "(at max_attempts)"),
+    ("settings set retry {", 2, "usage", "not JSON"),
+    ("settings profile lokki", 2, "invalid_input", "There is no profile 'lokki' (at profile). Choose one of standard"),
+    ("work", 2, "usage", "Missing argument 'MODULE:WORKER'"),
+    ("work app:worker --processes 0", 2, "usage", "0 is not in the range"),
+    ("work app:worker --workspace w", 2, "usage", "a worker names its workspace itself"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "name", "part"), MISTAKES, ids=[line for line, _, _, _ in MISTAKES])
+def test_a_mistake_is_told_in_one_line(terminal: Terminal, line: str, code: int, name: str, part: str) -> None:
+    terminal.text("migrate")
+    told = terminal.run(*terminal.fill(line))
+    assert told.code == code
+    assert told.out == ""
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    assert part in told.err
+    again = terminal.run(*terminal.fill(line), "--json")
+    assert again.code == code
+    assert json.loads(again.err)["code"] == name
+    assert again.out == ""
+
+
+def test_a_refused_review_is_told_among_the_others(terminal: Terminal) -> None:
+    done = terminal.run("dlq", "retry", terminal.dead(), terminal.ready(), NOBODY)
+    assert done.code == 4
+    assert "ready" in done.out
+    assert [line.split(" ")[0] for line in done.err.splitlines()] == ["error:", "error:"]
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b'{"type": "code"', "line 1 column 16"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b'"code"', "expected a task, a list of tasks or a DAG"),
+        (b"null", "got null"),
+        (b'{"tpye": "code"}', "contains unknown field `tpye`"),
+        (b'[{"type": "code"}, {"type": 7}]', "(at tasks[1].type)"),
+        (b'{"tasks": [{"key": "a", "type": "t", "dependencies": ["a"]}]}', "ircular"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"", "line 1 column 1"),
+    ],
+)
+def test_a_bad_file_is_refused_whole(terminal: Terminal, tmp_path: Path, content: bytes, part: str) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    for given in (
+        terminal.run("submit", "-f", str(tmp_path / "bad.json")),
+        terminal.run("submit", "-f", "-", stdin=content),
+    ):
+        assert given.code == 2
+        assert part in given.err
+    terminal.text("migrate")
+    assert terminal.json("list")["tasks"] == []
+
+
+# -- stores that are not there -----------------------------------------------------------------------------------
+
+
+def test_a_mistyped_path_leaves_no_queue_behind(terminal: Terminal, tmp_path: Path) -> None:
+    for line in (
+        "list",
+        "show x",
+        "cancel x",
+        "dlq",
+        "agents",
+        "status",
+        "events",
+        "pause",
+        "duties",
+        "migrate --check",
+    ):
+        told = terminal.run(*line.split(), "--json")
+        assert told.code == 5
+        assert json.loads(told.err)["code"] == "store_unavailable"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["submit", "submit code --payload x", "submit --file none.json"])
+def test_a_wrong_command_makes_no_queue(terminal: Terminal, tmp_path: Path, line: str) -> None:
+    assert terminal.run(*line.split()).code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "part"),
+    [
+        ("work.db", 2, "'work.db' is not a kind of store"),
+        ("mysql://host/db", 2, "'mysql' is not a kind of store"),
+        ("sqlite:///", 2, "names no file"),
+        ("sqlite:////nowhere/at/all.db", 5, "the folder /nowhere/at does not exist"),
+        ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL says"),
+    ],
+)
+def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: int, part: str) -> None:
+    told = terminal.run("submit", "code", "--store", url)
+    assert told.code == code
+    assert part in told.err
+
+
+def test_a_file_that_is_no_queue_is_refused(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "queue.db").write_text("Dear diary, today I was not a database.\n" * 50)
+    assert terminal.run("list").code == 5
+    assert json.loads(terminal.run("list", "--json").err)["code"] == "store_unsuitable"
+
+
+def test_an_unmigrated_database_asks_for_migrate(postgres_dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "queue.db").touch()
+    for url in (postgres_dsn, f"sqlite:///{tmp_path}/queue.db"):
+        terminal = Terminal(url)
+        told = terminal.run("list", "--json")
+        assert told.code == 5
+        assert json.loads(told.err)["code"] == "store_needs_migration"
+        assert "shiftwork migrate" in told.err
+        assert terminal.run("migrate", "--check").code == 1
+        assert json.loads(terminal.run("migrate", "--check", "--json").out)["up_to_date"] is False
+        assert terminal.text("migrate").startswith("The schema is up to date")
+        assert terminal.json("list")["tasks"] == []
+
+
+# -- codes -------------------------------------------------------------------------------------------------------
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    assert set(MEANING) == set(ExitCode)
+
+
+def test_every_error_has_an_exit_code() -> None:
+    codes = {kind.__name__: code_of(kind("x")) for kind in all_errors()}
+    assert codes["ShiftworkError"] == ExitCode.FAILED
+    assert [name for name, code in codes.items() if code == ExitCode.FAILED] == ["ShiftworkError"]
+    assert codes["OperationTimeout"] == codes["StoreLocked"] == ExitCode.UNAVAILABLE
