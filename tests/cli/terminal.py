@@ -25,6 +25,7 @@ class Terminal:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._mules = 0
 
     def run(self, *line: str, stdin: str | bytes | None = None, **environment: str) -> Run:
         known = {"SHIFTWORK_STORE": self.url, "USER": "ada", **environment}
@@ -50,6 +51,11 @@ class Terminal:
 
         return asyncio.run(run())
 
+    def _mule(self) -> str:
+        """An agent of its own for each task, so that no other task is in its way."""
+        self._mules += 1
+        return "mule" if self._mules == 1 else f"mule-{self._mules}"
+
     # -- tasks in a state ------------------------------------------------------------------------------------------
 
     def ready(self) -> str:
@@ -59,20 +65,24 @@ class Terminal:
         return self.on_queue(make)
 
     def dead(self) -> str:
+        mule = self._mule()
+
         async def make(queue: Queue) -> str:
-            await queue.register_agent(id="mule", max_concurrent_tasks=1000)
-            made = await queue.submit(type="doomed")
-            (claim,) = await queue.claim("mule", start=True, types=["doomed"])
+            await queue.register_agent(id=mule)
+            made = await queue.submit(type="doomed", target_agent_id=mule)
+            (claim,) = await queue.claim(mule, start=True, types=["doomed"])
             await queue.fail(claim.token, "crash", "boom", retry=False)
             return made.id
 
         return self.on_queue(make)
 
     def done(self) -> str:
+        mule = self._mule()
+
         async def make(queue: Queue) -> str:
-            await queue.register_agent(id="mule", max_concurrent_tasks=1000)
-            made = await queue.submit(type="easy", deadline=2_000_000_000)
-            (claim,) = await queue.claim("mule", start=True, types=["easy"])
+            await queue.register_agent(id=mule)
+            made = await queue.submit(type="easy", deadline=2_000_000_000, target_agent_id=mule)
+            (claim,) = await queue.claim(mule, start=True, types=["easy"])
             await queue.complete(claim.token, {"lines": 7}, text="all done", usage={"cost_usd": 0.25, "tokens_in": 9})
             return made.id
 

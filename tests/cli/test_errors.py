@@ -9,6 +9,7 @@ from shiftwork.cli.codes import MEANING, ExitCode, code_of
 from shiftwork.core.errors import all_errors
 from tests.cli.terminal import Terminal
 
+TASK = '{"type": "code"}'
 NOBODY = "task_00000000000000000000000001"
 
 # a command line; the exit code; the code of the JSON; a part of the message
@@ -65,13 +66,13 @@ MISTAKES = [
 @pytest.mark.parametrize(("line", "code", "name", "part"), MISTAKES, ids=[line for line, _, _, _ in MISTAKES])
 def test_a_mistake_is_told_in_one_line(terminal: Terminal, line: str, code: int, name: str, part: str) -> None:
     terminal.text("migrate")
-    told = terminal.run(*terminal.fill(line))
+    told = terminal.run(*terminal.fill(line), stdin=TASK)
     assert told.code == code
     assert told.out == ""
     assert told.err.startswith("error: ")
     assert told.err.count("\n") == 1
     assert part in told.err
-    again = terminal.run(*terminal.fill(line), "--json")
+    again = terminal.run(*terminal.fill(line), "--json", stdin=TASK)
     assert again.code == code
     assert json.loads(again.err)["code"] == name
     assert again.out == ""

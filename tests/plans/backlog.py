@@ -7,8 +7,10 @@ RUNNING = 5_000
 RETRYING = 5_000
 CHILDREN = 10_000
 DAG = 200
+DEEP_LANE = LANES + 1
+DEAD = 100_000
 NOW = 1_765_800_000.0
-KINDS = ("ready", "held", "running", "retrying", "child")
+KINDS = ("ready", "held", "running", "retrying", "child", "deep")
 WHOLE_DAG = "ffffffff-0000-7000-8000-000000000001"
 
 _COLUMNS = """id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight, dag_id, root_id,
@@ -32,9 +34,7 @@ def _tasks(kind: str, count: int, **columns: str) -> str:
         "lease_check_at": "null", "available_at": "null", "waiting": "0",
         "created_at": f"{NOW}", "updated_at": f"{NOW}",
     } | columns  # fmt: skip
-    return (
-        f"insert into tasks ({_COLUMNS}) select {', '.join(values.values())} from generate_series(1, {count}) n"
-    )
+    return f"insert into tasks ({_COLUMNS}) select {', '.join(values.values())} from generate_series(1, {count}) n"
 
 
 STATEMENTS = [
@@ -42,7 +42,7 @@ STATEMENTS = [
     *(f"alter table {table} set (autovacuum_enabled = false)" for table in ("tasks", "edges", "bodies")),
     *(f"alter table {table} set unlogged" for table in ("tasks", "bodies")),  # twice as fast to fill
     f"""insert into lanes select n, md5(n::text), 'default', 'type-' || (n - 1), '[]', '[]', 0.1, null, false
-        from generate_series(1, {LANES}) n""",
+        from generate_series(1, {DEEP_LANE}) n""",
     _tasks("ready", READY),
     # A DAG without money, in front of everybody.
     _tasks("held", HELD, status="'ready'", hold="'budget'", rank="0"),
@@ -54,6 +54,7 @@ STATEMENTS = [
         "running", RUNNING, agent_id="'agent-' || n % 100", runtime_id="'agent-' || n % 100", fence="1",
         claimed_at=f"{NOW}", started_at=f"{NOW}", lease_check_at=f"{NOW} + n",
     ).replace("generate_series(1,", f"generate_series({DAG + 1},"),
+    _tasks("deep", DEAD + 10_000, status="'ready'", lane=str(DEEP_LANE)),
     _tasks("retrying", RETRYING, available_at=f"{NOW} + n"),
     _tasks("child", CHILDREN, status="'pending'", waiting="1"),
     f"""insert into edges select ('00000004-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid,
@@ -62,7 +63,6 @@ STATEMENTS = [
     f"insert into bodies select id, '{{}}' from tasks where ordered_at <= {NOW} + 300000",
 ]  # fmt: skip
 
-SPENT = """
-with gone as (select id from tasks where status = 'ready' and hold is null and lane = 7 order by rank, ordered_at limit {})
-update tasks set status = 'completed', finished_at = 0 where id in (select id from gone)"""
-"""Tasks of one lane that were done: their entries in the claim index are dead, and nobody has vacuumed."""
+SPENT = f"""
+update tasks set status = 'completed', finished_at = 0 where lane = {DEEP_LANE} and ordered_at <= {NOW} + {DEAD}"""
+"""The first tasks of the deep lane were done: their entries in the claim index are dead, and nobody vacuumed."""

@@ -199,5 +199,7 @@ def _explanation(found: Explanation) -> None:
 
 
 def _parts(found: Explanation) -> str:
-    parts = [f"{name} {value:+.1f}" for name, value in found.priority_parts.items() if round(value, 1) and name != "base"]
+    parts = [
+        f"{name} {value:+.1f}" for name, value in found.priority_parts.items() if round(value, 1) and name != "base"
+    ]
     return ", ".join([f"base {found.priority_parts.get('base', 0):g}", *parts])

@@ -97,7 +97,10 @@ def ago(at: float | None, now: float) -> str:
 
 
 def usd(amount: float | None) -> str:
-    return "" if amount is None else f"${amount:.4f}".rstrip("0").ljust(5, "0")
+    """Dollars with cents, and more places only where they say something."""
+    if amount is None:
+        return ""
+    return f"${amount:.2f}" if round(amount, 2) == round(amount, 6) else f"${amount:.4f}"
 
 
 def clip(text: str | None, most: int = 60) -> str:

@@ -309,7 +309,6 @@ NOT_ENFORCED: dict[str, str] = {
     "serialize_by": "serial execution",
     "maintenance.snapshot_sec": "snapshots",
     "maintenance.metrics_sec": "metrics",
-    "maintenance.stale_sec": "stale clean-up",
 }
 """Settings, or whole groups, that are kept and shown before the feature named here acts on them."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from shiftwork.core import ids
@@ -9,7 +11,7 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.policy import lease
 from shiftwork.policy.decide import after_loss
-from shiftwork.queue import finish, read
+from shiftwork.queue import consequences, finish, read
 from shiftwork.queue.control import erase
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.review import Verdict, review
@@ -17,6 +19,7 @@ from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
+log = logging.getLogger("shiftwork.duties")
 BATCH = 500
 Counts = dict[str, int]
 
@@ -146,6 +149,28 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
 def _shown(name: str) -> str:
     uuid = ids.parse(name)
     return ids.show_task(uuid) if uuid else name
+
+
+async def stale(tx: Tx, engine: Engine) -> Counts:
+    """Look for tasks whose count of open dependencies is wrong. There must be none; one that is found is mended."""
+    found = await tx.all("stranded", count=BATCH)
+    if not found:
+        return {}
+    work = Work(tx, engine, Caller("duty:stale"))
+    mended = 0
+    for row in await work.lock(row["id"] for row in found):
+        counts = await tx.all("count_open_edges", items=[(row.root_id,)])
+        open_ = int(counts[0]["open"]) if counts else 0
+        if row.status != State.PENDING or row.waiting == open_:
+            continue
+        log.error("task %s counted %d open dependencies and has %d; mended", ids.show_task(row.id), row.waiting, open_)
+        mended += 1
+        row.waiting = open_
+        work.touch(row)
+        if not open_:
+            await consequences.unblock(work, row)
+    await work.save()
+    return {"mended": mended}
 
 
 async def displaced(tx: Tx, engine: Engine) -> Counts:

@@ -35,6 +35,7 @@ DUTIES: dict[str, Entry] = {
     "promote": Entry(duties.promote, lambda m: m.retry_promoter_sec),
     "rerank": Entry(duties.rerank, lambda m: m.rerank_sec),
     "dependencies": Entry(duties.missing_dependencies, lambda m: m.dependencies_sec),
+    "stale": Entry(duties.stale, lambda m: m.stale_sec),
     "displaced": Entry(duties.displaced, lambda m: m.dead_letter_sec),
     "retention": Entry(duties.retention, lambda m: m.retention_sec),
 }

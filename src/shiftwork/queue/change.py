@@ -17,12 +17,13 @@ from shiftwork.core.errors import (
     WrongState,
 )
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
-from shiftwork.core.task import Dollars, Fields, Name, Priority, micros
+from shiftwork.core.task import Dollars, Fields, Name, Priority
 from shiftwork.queue import consequences, parents
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.lineage import add_rerun_row, read_body
+from shiftwork.queue.lineage import add_rerun_row, as_new, read_body
 from shiftwork.queue.parents import Parent
+from shiftwork.queue.prepare import cost_limit
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import block_check_at, inherit_fate, refuse_outer_cycle
 from shiftwork.queue.work import Work, as_json
@@ -193,7 +194,6 @@ def _change_columns(row: TaskRow, changes: Changes) -> dict[str, Any]:
         setattr(row, name, value)
     if changes.estimated_cost_usd is not None:
         said["estimated_cost_usd"] = changes.estimated_cost_usd
-        row.cost_limit = micros(changes.estimated_cost_usd)
     return said
 
 
@@ -207,7 +207,9 @@ async def _change_body(work: Work, row: TaskRow, changes: Changes) -> None:
     if not given and not changes.clear:
         return
     body = {k: v for k, v in (await read_body(work.tx, row.id)).items() if k not in changes.clear}
-    await work.tx.run("save_bodies", items=[(row.id, as_json({**body, **given}))])
+    body.update(given)
+    row.cost_limit = cost_limit(as_new(body))
+    await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
 
 
 async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> tuple[str | None, list[Parent]]:

@@ -29,14 +29,17 @@ _TO_RUNNING = "ready>claimed>running"
 class Assignment:
     """A claimed task as its agent gets it. The whole task is built when it is asked for."""
 
-    __slots__ = ("_now", "_request", "_row", "_settings", "_terms", "fence", "id", "token")
+    __slots__ = ("_around", "_now", "_request", "_row", "_settings", "_terms", "fence", "id", "token")
 
-    def __init__(self, row: Row, request: ClaimRequest, terms: _Terms, settings: Settings, now: float) -> None:
+    def __init__(
+        self, row: Row, request: ClaimRequest, terms: _Terms, settings: Settings, now: float, around: read.Around
+    ) -> None:
         self._row = row
         self._request = request
         self._terms = terms
         self._settings = settings
         self._now = now
+        self._around = around
         self.id = ids.show_task(row["id"])
         self.fence: int = row["fence"] + 1
         self.token = ids.token(self.id, self.fence)
@@ -71,14 +74,14 @@ class Assignment:
         return self.task().spec
 
     def task(self) -> Task:
-        """Every field as of the claim; history and dependencies are read with `Queue.get`."""
+        """Every field as of the claim, with what failed before and what it depended on."""
         row = load(self._row)
         row.status, row.fence, row.version = self._terms.status, self.fence, row.version + 1
         row.agent_id, row.runtime_id = self._request.agent_id, self._request.runtime_id or self._request.agent_id
         row.claimed_at, row.started_at, row.updated_at = self._now, self._terms.started_at, self._now
         row.ack_by, row.run_until, row.lease_until, row.lease_check_at = self._terms.limits
         row.reserved, row.heartbeat_at, row.available_at = self._terms.reserved, None, None
-        return read.build(row, msgspec.json.decode(self._row["body"]), self._settings, self._now, read.Around())
+        return read.build(row, msgspec.json.decode(self._row["body"]), self._settings, self._now, self._around)
 
 
 class ClaimAnswer(NamedTuple):
@@ -213,6 +216,7 @@ async def _hold(
     resolver = await engine.book.of(tx, request.workspace)
     work = Work(tx, engine, caller)
     terms_of = _TermsBook(request, agent, tx.now)
+    around = await read.before_claim(tx, chosen)
     groups: dict[_Terms, list[tuple[str]]] = defaultdict(list)
     assignments = []
     for row in chosen:
@@ -220,7 +224,7 @@ async def _hold(
         settings = resolver.settings(row["type"], own)
         terms = terms_of(row, settings)
         groups[terms].append((row["id"],))
-        assignments.append(Assignment(row, request, terms, settings, tx.now))
+        assignments.append(Assignment(row, request, terms, settings, tx.now, around.get(row["id"], read.NOTHING)))
         work.add_event(_event(work, request, row, running=terms.started_at is not None))
     for terms, items in groups.items():
         await _write(tx, request, terms, items)

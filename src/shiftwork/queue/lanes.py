@@ -105,12 +105,14 @@ class LaneBook:
                 self._remember(row)
         return [self._by_id[id_] for id_ in ids if id_ in self._by_id]
 
-    def might_take(self, lane_id: int, wants: Wants) -> bool:
+    def might_take(self, lane_id: int, workspace: str, wants: Wants) -> bool:
         """Whether a claim should look at a lane with news; what the agent registered is not known here."""
         lane = self._by_id.get(lane_id)
         if lane is None:
             return True
         key = lane.key
+        if key.workspace != workspace:
+            return False
         return (wants.types is None or key.type in wants.types) and key.target_agent_id in {
             None,
             wants.agent_id,

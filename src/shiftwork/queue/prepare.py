@@ -56,12 +56,12 @@ def prepare(new: NewTask, workspace: str, resolver: Resolver, where: str = "task
         uuid=uuid,
         has_own_settings=bool(own),
         boost=boost,
-        cost_limit=_cost_limit(new),
+        cost_limit=cost_limit(new),
         timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
     )
 
 
-def _cost_limit(new: NewTask) -> int | None:
+def cost_limit(new: NewTask) -> int | None:
     """What the task may cost at most: both the estimate and the ceiling must be affordable."""
     ceiling = new.spec.constraints.max_cost_usd if new.spec else None
     amounts = [amount for amount in (new.estimated_cost_usd, ceiling) if amount is not None]

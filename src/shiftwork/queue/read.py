@@ -101,6 +101,20 @@ async def _around(tx: Tx, rows: Sequence[TaskRow]) -> dict[str, Around]:
     }
 
 
+NOTHING = Around()
+
+
+async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
+    """What an agent should know of tasks that were tried before or had dependencies; most need no look."""
+    items = [(row["id"],) for row in rows if row["fence"]]
+    roots = [(row["root_id"],) for row in rows if row["dag_id"] != row["id"]]
+    attempts = _grouped(await tx.all("read_attempts", items=items), "task_id") if items else {}
+    edges = _grouped(await tx.all("edges_of", items=sorted(set(roots))), "child") if roots else {}
+    if not attempts and not edges:
+        return {}
+    return {row["id"]: Around(edges.get(row["root_id"], ()), attempts.get(row["id"], ())) for row in rows}
+
+
 def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:

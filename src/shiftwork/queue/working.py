@@ -133,7 +133,9 @@ class Working(Handle):
             return await self._poll_and_claim(request, deadline, settings.poll_interval_sec)
         types = None if request.types is None else frozenset(request.types)
         wants = Wants(request.agent_id, types, frozenset(), frozenset())
-        async with self._shared.parking.park(lambda lane: self._engine.lanes.might_take(lane, wants)) as waiter:
+        async with self._shared.parking.park(
+            lambda lane: self._engine.lanes.might_take(lane, self.workspace, wants)
+        ) as waiter:
             while True:
                 waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
                 answer = await self._claim(request)

@@ -99,7 +99,7 @@ class Context:
             log.info("the progress of %s was not told: %s", self.id, error)
 
     async def message(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
-        """Tell what is being done: kind is tool_call, text or error. As with progress, only while the store is there."""
+        """Tell what is being done: kind is tool_call, text or error. Like progress, only while the store is there."""
         try:
             await self._queue.message(self.token, kind, text, data)
         except (StoreError, OperationTimeout) as error:

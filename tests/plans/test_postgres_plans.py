@@ -1,0 +1,173 @@
+"""On a million ready tasks the hot statements still read a handful of rows, each by its index."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.queue.pick import START
+from shiftwork.queue.lanes import TARGETED
+from shiftwork.store import postgres as store
+from shiftwork.store import statements
+from tests.plans import backlog
+from tests.plans.backlog import DEEP_LANE, LANES, NOW, WHOLE_DAG, uuid
+from tests.services import Databases
+
+
+class Hot(NamedTuple):
+    """A statement as the verbs send it, the index it must use, and how many rows of `tasks` or `edges` it may read."""
+
+    name: str
+    parameters: dict[str, Any]
+    path: str
+    rows: int
+
+
+CLAIM = {
+    "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
+    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "now": NOW,
+}  # fmt: skip
+PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
+
+HOT = [
+    Hot("open_lanes", {"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable", DEEP_LANE),
+    Hot("take_from_lane", {"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
+    Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
+    Hot("lane_heads", {"lanes": [(n, *START) for n in range(1, 51)], "count": 8}, "idx_tasks_claimable", 400),
+    Hot(
+        "take_chosen",
+        {"items": [(n, uuid("ready", n), 1 + n % LANES) for n in range(1, 401)], "count": 100},
+        "tasks_pkey",
+        400,
+    ),
+    Hot("claim_tasks", {"items": [(uuid("ready", n),) for n in range(1, 501)], **CLAIM}, "tasks_pkey", 500),
+    Hot("lock_claims", {"items": [(uuid("running", n),) for n in range(1, 501)]}, "tasks_pkey", 500),
+    Hot(
+        "complete_tasks",
+        {
+            "items": [(uuid("running", n), 1) for n in range(1, 501)],
+            "now": NOW,
+            "checked": False,
+            "workspace": None,
+        },
+        "tasks_pkey",
+        500,
+    ),
+    Hot("satisfy_edges", {"items": [(uuid("running", n),) for n in range(1, 201)]}, "idx_edges_open", 400),
+    Hot("lock_lineages", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
+    Hot("held_by_agent", {"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder", 50),
+    Hot("due_claims", {"now": NOW + 20, "count": 500}, "idx_tasks_heartbeat", 20),
+    Hot("due_retries", {"now": NOW + 20, "count": 500}, "idx_tasks_retry", 20),
+    Hot("due_reranks", {"now": NOW, "count": 500}, "idx_tasks_rerank", 0),
+    Hot("tasks_of_dag", {"dag": WHOLE_DAG}, "idx_tasks_dag", backlog.DAG),
+    Hot("dag_motion", {"items": [(WHOLE_DAG,)]}, "idx_tasks_dag", 2 * backlog.DAG),
+]
+MOST_PAGES = 12
+"""Pages per row wanted, at most: down the index, the row, and what a write does to the other indexes."""
+
+
+@pytest.fixture
+def large(postgres: Databases, migrated_template: str) -> Iterator[str]:
+    name = postgres.create_database(migrated_template)
+    yield postgres.dsn(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+async def connection(large: str) -> AsyncIterator[asyncpg.Connection]:
+    opened = await asyncpg.connect(large, command_timeout=280)
+    for statement in backlog.STATEMENTS:
+        await opened.execute(statement)
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.timeout(300)  # the fill alone takes ten seconds, and a minute on a busy machine
+async def test_the_hot_statements_reach_their_rows_by_index(connection: asyncpg.Connection, large: str) -> None:
+    """Right after the load, before anybody analysed; then analysed; then with dead entries in front of a lane."""
+    assert await complaints(connection, "never analysed") == []
+    await claims_go_round_the_held(large)
+    await connection.execute("analyze tasks, edges, bodies, lanes")
+    assert await complaints(connection, "analysed") == []
+    await connection.execute(backlog.SPENT)
+    await complaints(connection, "first to see them")  # marks the dead entries as such, as any first reader does
+    assert await complaints(connection, "with dead entries", spare_pages=3000) == []
+
+
+async def claims_go_round_the_held(url: str) -> None:
+    """Fifty thousand tasks of a DAG without money stand before all others, and cost a claim nothing."""
+    async with await Queue.open(url) as queue:
+        await queue.register_agent(id="worker", max_concurrent_tasks=None)
+        for types in (None, ["type-7"]):
+            taken = await queue.claim("worker", 100, types=types)
+            assert len(taken) == 100
+            await queue.release_many([assignment.token for assignment in taken])
+
+
+async def complaints(connection: asyncpg.Connection, state: str, spare_pages: int = 0) -> list[str]:
+    """What is wrong with the plans, planned anew for these values and once for all."""
+    found = []
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        for hot in HOT:
+            plan = await explain(connection, hot, mode)
+            found += [f"{state}, {mode}, {hot.name}: {wrong}" for wrong in judge(plan, hot, spare_pages)]
+    return found
+
+
+async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
+    """The plan as executed, inside a transaction as the store begins it, which is then rolled back."""
+    statement = statements.load("postgres")[hot.name]
+    _, values = store.PostgresTx(None, NOW)._bind(hot.name, dict(hot.parameters))
+    await connection.execute(store.BEGIN)
+    try:
+        await connection.execute(f"set local plan_cache_mode = {mode}")
+        await connection.execute(f"prepare hot as {statement.text}")
+        given = f"({', '.join(map(literal, values))})" if values else ""
+        answer = await connection.fetchval(f"explain (analyze, buffers, format json) execute hot{given}")
+    finally:
+        await connection.execute("rollback")
+        await connection.execute("deallocate all")
+    plan: dict[str, Any] = json.loads(answer)[0]["Plan"]
+    return plan
+
+
+def literal(value: Any) -> str:
+    """A value as SQL, for EXECUTE takes no parameters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return "'{" + ",".join(map(str, value)) + "}'"
+    return f"'{value}'"
+
+
+def judge(plan: dict[str, Any], hot: Hot, spare_pages: int) -> Iterator[str]:
+    nodes = list(walk(plan))
+    scans = [node for node in nodes if node.get("Relation Name") in {"tasks", "edges"} and "Scan" in node["Node Type"]]
+    indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+    if hot.path not in indexes:
+        yield f"uses {sorted(indexes)}, not {hot.path}"
+    if any(node["Node Type"] == "Seq Scan" for node in scans):
+        yield "reads a whole table"
+    read = sum(rows_of(node) for node in scans)
+    if read > hot.rows:
+        yield f"reads {read} rows, not {hot.rows}"
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    if pages > MOST_PAGES * max(hot.rows, 20) + spare_pages:
+        yield f"touches {pages} pages for {hot.rows} rows"
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for inner in node.get("Plans", ()):
+        yield from walk(inner)
+
+
+def rows_of(node: dict[str, Any]) -> int:
+    """Rows that a scan handed up or threw away."""
+    thrown = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Index Recheck", "Join Filter"))
+    return int((node["Actual Rows"] + thrown) * node["Actual Loops"])
