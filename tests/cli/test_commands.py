@@ -115,12 +115,13 @@ def times(value: Any) -> Iterator[Any]:
                 yield from times(inner)
 
 
-def test_every_command_works_on_both_stores(each_terminal: Terminal) -> None:
+@pytest.mark.parametrize("part", range(4))
+def test_every_command_works_on_both_stores(each_terminal: Terminal, part: int) -> None:
+    """One queue for many commands; every other one answers in JSON."""
     each_terminal.done()
-    for line, _, _ in COMMANDS:
-        for form in ([], ["--json"]):
-            done = each_terminal.run(*each_terminal.fill(line), *form)
-            assert done.code == 0, (line, done.err)
+    for line, _, _ in COMMANDS[part::4]:
+        done = each_terminal.run(*each_terminal.fill(line), *["--json"][: part % 2])
+        assert done.code == 0, (line, done.err)
 
 
 def test_every_command_is_tried_here() -> None:
@@ -224,7 +225,7 @@ def test_dead_letters_that_failed_alike_are_redriven_together(terminal: Terminal
         terminal.dead()
     (group,) = terminal.json("dlq", "groups")
     assert group["total"] == 3
-    assert terminal.text("dlq", "list").count("boom") == 3
+    assert terminal.text("dlq", "list").count(group["signature"]) == 3
     assert len(terminal.json("dlq", "redrive", group["signature"], "--decision", "abandon")) == 3
     assert terminal.json("dlq") == []
     assert {letter["resolution"] for letter in terminal.json("dlq", "list", "--all")} == {"abandon"}

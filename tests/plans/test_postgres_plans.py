@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue.pick import START
 from shiftwork.queue.lanes import TARGETED
+from shiftwork.queue.pick import START
 from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from tests.plans import backlog
@@ -129,7 +129,7 @@ async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[s
         answer = await connection.fetchval(f"explain (analyze, buffers, format json) execute hot{given}")
     finally:
         await connection.execute("rollback")
-        await connection.execute("deallocate all")
+        await connection.execute("deallocate hot")
     plan: dict[str, Any] = json.loads(answer)[0]["Plan"]
     return plan
 

@@ -41,9 +41,6 @@ async def _uuids(tx: Tx, workspace: str, references: Mapping[str, str]) -> dict[
     if named:
         for row in await tx.all("find_names", items=[(name,) for name in named], workspace=workspace):
             given[row["name"]] = row["task_id"]
-    for name in named:
-        if name not in given and (old := await tx.one("find_archived_name", workspace=workspace, name=name)):
-            given[name] = old["id"]
     found = {name: uuid or given.get(references[name]) for name, uuid in parsed.items()}
     return {name: uuid for name, uuid in found.items() if uuid is not None}
 

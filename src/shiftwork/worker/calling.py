@@ -17,10 +17,14 @@ Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
 
 async def call(handler: Handler, context: Context) -> Any:
     """What the handler returns; whatever it raises is raised here."""
-    if inspect.iscoroutinefunction(handler):
+    if _is_async(handler):
         return await handler(context)
     result = await _in_thread(handler, context)
     return await result if inspect.isawaitable(result) else result
+
+
+def _is_async(handler: Handler) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 async def _in_thread(function: Callable[[Context], Any], context: Context) -> Any:

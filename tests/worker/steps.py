@@ -1,0 +1,54 @@
+"""Steps that tests of workers take: wait for a fact, run a worker beside the test, tell its handlers to go on."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from shiftwork import Queue
+from shiftwork.worker import Worker
+from shiftwork.worker.delivery import Summary
+
+PATIENCE_SEC = 30.0
+"""Far more than anything here takes; a fact that has not come by then does not come."""
+
+
+async def until(fact: Callable[[], Awaitable[bool] | bool]) -> None:
+    """Look until it is so."""
+    deadline = time.monotonic() + PATIENCE_SEC
+    while True:
+        seen = fact()
+        if await seen if inspect.isawaitable(seen) else seen:
+            return
+        assert time.monotonic() < deadline, f"this did not come about: {inspect.getsource(fact).strip()}"
+        await asyncio.sleep(0.02)
+
+
+async def until_status(queue: Queue, task_id: str, status: str) -> None:
+    async def there() -> bool:
+        return (await queue.get(task_id)).status == status
+
+    await until(there)
+
+
+@asynccontextmanager
+async def at_work(worker: Worker, url: str) -> AsyncIterator[asyncio.Task[Summary]]:
+    """The worker runs beside the test and is stopped gracefully at its end."""
+    running = asyncio.create_task(worker.run(url))
+    try:
+        yield running
+    finally:
+        worker.stop()
+        await running
+
+
+async def verbs(queue: Queue, task_id: str) -> list[str]:
+    """What happened to a task, a word for each event."""
+    return [event.verb for event in await queue.history(task_id)]
+
+
+async def beat_fast(queue: Queue, lease_sec: float) -> None:
+    """Leases that a test can outlive."""
+    await queue.set_setting("heartbeat_interval_sec", lease_sec / 4)
+    await queue.set_setting("heartbeat_timeout_sec", lease_sec)

@@ -1,0 +1,251 @@
+"""Whatever a handler does, its task ends in the right state and the worker lives on."""
+
+import asyncio
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.worker import Context, Fail, GiveBack, Worker, pulse
+from tests.worker.steps import at_work, beat_fast, until, until_status, verbs
+
+
+class Indescribable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+ANYTHING: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "an exception": (lambda: RuntimeError("boom"), "RuntimeError: boom"),
+    "one without words": (TimeoutError, "TimeoutError"),
+    "one that cannot be told": (Indescribable, "Indescribable"),
+    "one with text no store holds": (lambda: RuntimeError("a\0b\ud800"), "RuntimeError: ab?"),
+    "exit": (lambda: SystemExit(3), "SystemExit: 3"),
+    "an interrupt": (KeyboardInterrupt, "KeyboardInterrupt"),
+    "a cancellation of its own": (asyncio.CancelledError, "CancelledError"),
+    "the end of an iterator": (StopIteration, "StopIteration"),
+}
+
+
+@pytest.mark.requirement("F-226", "F-274")
+async def test_ten_tasks_are_drained_by_async_and_plain_handlers(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+
+    @worker.handler("research")
+    async def research(ctx: Context) -> Any:
+        assert ctx.task.spec is not None
+        return {"prompt": ctx.task.spec["prompt"], "topic": ctx.payload["topic"]}
+
+    @worker.handler("count")
+    def count(ctx: Context) -> int:
+        return len(ctx.payload["words"])
+
+    made = await shop.submit_many(
+        [{"type": "research", "payload": {"topic": n}, "spec": {"prompt": "look"}} for n in range(5)]
+        + [{"type": "count", "payload": {"words": ["a", "b"]}}] * 5
+    )
+    summary = await worker.run(store_url, until_idle=True)
+    assert summary.completed == 10
+    results = [(await shop.result(task.id)).data for task in made]
+    assert results == [{"prompt": "look", "topic": n} for n in range(5)] + [2] * 5
+
+
+@pytest.mark.requirement("F-230")
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_anything_raised_fails_the_attempt_and_the_worker_lives(
+    shop: Queue, store_url: str, *, plain: bool
+) -> None:
+    worker = Worker(concurrency=1)
+
+    async def raising(ctx: Context) -> None:
+        raise ANYTHING[ctx.payload["what"]][0]()
+
+    def raising_plainly(ctx: Context) -> None:
+        raise ANYTHING[ctx.payload["what"]][0]()
+
+    worker.handler("raise")(raising_plainly if plain else raising)
+    made = {what: await shop.submit(type="raise", payload={"what": what}) for what in ANYTHING}
+    summary = await worker.run(store_url, until_idle=True)
+    assert summary.failed == len(ANYTHING)
+    for what, (_, text) in ANYTHING.items():
+        task = await shop.get(made[what].id)
+        assert (task.status, task.attempts, task.failure_reason) == ("retrying", 1, "crash"), what
+        if what == "the end of an iterator":  # Python itself renames it on its way out of a coroutine
+            text = "RuntimeError: coroutine raised StopIteration"
+        assert task.failure_history[0].error == text
+
+
+async def test_a_failure_has_the_reason_its_handler_gives(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+
+    @worker.handler("call")
+    async def call(ctx: Context) -> None:
+        raise Fail("network", "the provider hung up")
+
+    @worker.handler("judge")
+    def judge(ctx: Context) -> None:
+        raise Fail("invalid_input", "there is no such page", retry=False)
+
+    @worker.handler("ramble")
+    def ramble(ctx: Context) -> None:
+        raise Fail("x" * 300, "y" * 100_000)
+
+    again, never, long = [await shop.submit(type=t) for t in ("call", "judge", "ramble")]
+    await worker.run(store_url, until_idle=True)
+    assert (await shop.get(again.id)).status == "retrying"
+    assert (await shop.get(again.id)).failure_history[0].reason == "network"
+    assert (await shop.get(never.id)).status == "dead_lettered"
+    assert (await shop.get(never.id)).last_error == "there is no such page"
+    assert (await shop.get(long.id)).failure_reason == "x" * 255
+
+
+async def test_a_task_given_back_is_done_later_without_cost(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+    runs: list[str] = []
+
+    @worker.handler("shy")
+    async def shy(ctx: Context) -> str:
+        runs.append(ctx.token)
+        ctx.spent(cost_usd=0.25)
+        if len(runs) == 1:
+            raise GiveBack("not now")
+        return "done"
+
+    made = await shop.submit(type="shy")
+    summary = await worker.run(store_url, until_idle=True)
+    task = await shop.get(made.id)
+    assert (task.status, task.attempts, task.cost_usd) == ("completed", 0, 0.5)
+    assert await verbs(shop, made.id) == ["submitted", "claimed", "released", "claimed", "completed"]
+    assert (summary.released, summary.completed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [object(), math.nan, "a\0b", "\ud800", "x" * 9_000_000, functools.reduce(lambda inner, _: [inner], range(100), [])],
+    ids=["object", "nan", "nul", "surrogate", "large", "deep"],
+)
+async def test_what_cannot_be_stored_is_an_invalid_output(shop: Queue, store_url: str, output: Any) -> None:
+    worker = Worker()
+
+    @worker.handler("odd")
+    async def odd(ctx: Context) -> Any:
+        ctx.spent(cost_usd=0.5)
+        return output
+
+    made = await shop.submit(type="odd")
+    await worker.run(store_url, until_idle=True)
+    task = await shop.get(made.id)
+    assert (task.status, task.failure_reason, task.cost_usd) == ("retrying", "invalid_output", 0.5)
+
+
+@pytest.mark.requirement("F-229")
+async def test_an_output_that_breaks_its_schema_fails_with_what_is_wrong(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+
+    @worker.handler("form")
+    def form(ctx: Context) -> Any:
+        return {"title": 7}
+
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}}
+    made = await shop.submit(type="form", output={"validation": "json-schema", "validation_schema": schema})
+    summary = await worker.run(store_url, until_idle=True)
+    task = await shop.get(made.id)
+    assert (task.status, task.failure_reason, summary.failed) == ("retrying", "invalid_output", 1)
+    assert "7 is not of type" in (task.last_error or "")
+
+
+async def test_spending_nonsense_fails_the_attempt(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+
+    @worker.handler("odd")
+    async def odd(ctx: Context) -> None:
+        ctx.spent(cost_usd=float(ctx.payload["cost"]))
+
+    for cost in (-1, "NaN"):
+        await shop.submit(type="odd", payload={"cost": cost})
+    assert (await worker.run(store_url, until_idle=True)).failed == 2
+
+
+async def test_a_type_without_a_handler_is_never_claimed_and_says_why(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+    worker.handler("code")(lambda _: None)
+    known, unknown = await shop.submit(type="code"), await shop.submit(type="cooking")
+    assert (await worker.run(store_url, until_idle=True)).completed == 1
+    assert await verbs(shop, unknown.id) == ["submitted"]
+    explanation = await shop.explain(unknown.id)
+    assert explanation.summary == "no registered agent can take it: it needs type cooking"
+    assert (await shop.get(known.id)).status == "completed"
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_is_named(
+    shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pulse, "BLOCKED_AFTER_SEC", 0.2)
+    monkeypatch.setattr(pulse, "LOOK_EVERY_SEC", 0.05)
+    await beat_fast(shop, 1.5)
+    worker = Worker()
+
+    @worker.handler("blocking")
+    async def sit_on_the_loop(ctx: Context) -> str:
+        time.sleep(3)  # noqa: ASYNC251  # what must not be done, done
+        return "done"
+
+    made = await shop.submit(type="blocking")
+    await worker.run(store_url, until_idle=True)
+    assert await verbs(shop, made.id) == ["submitted", "claimed", "completed"]
+    assert "a handler blocks the event loop" in caplog.text
+    assert "in sit_on_the_loop" in caplog.text
+
+
+async def test_a_handler_that_ignores_its_cancellation_takes_no_place(
+    shop: Queue, store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await beat_fast(shop, 0.4)
+    worker = Worker(concurrency=1, cancel_grace_sec=0.1)
+    started, end = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("deaf")
+    async def deaf(ctx: Context) -> str:
+        ctx.spent(cost_usd=0.5)
+        started.set()
+        while not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    worker.handler("next")(lambda _: "done")
+    made = await shop.submit(type="deaf", priority=0)
+    async with at_work(worker, store_url) as running:
+        await started.wait()
+        following = await shop.submit(type="next")
+        await shop.cancel(made.id)
+        await until_status(shop, following.id, "completed")
+        end.set()
+        await until(lambda: _spent(shop, made.id, 0.5))
+    assert "ignores its cancellation" in caplog.text
+    assert (await shop.get(made.id)).status == "cancelled"
+    assert running.result().cancelled == 1
+
+
+async def _spent(queue: Queue, task_id: str, cost: float) -> bool:
+    return (await queue.get(task_id)).cost_usd == cost
+
+
+async def test_plain_handlers_run_at_once_as_many_as_asked_for(shop: Queue, store_url: str) -> None:
+    """More than the pool of threads that Python would give them on a small machine."""
+    worker = Worker(concurrency=40)
+    everybody = threading.Barrier(40, timeout=30)
+
+    @worker.handler("meet")
+    def meet(ctx: Context) -> None:
+        everybody.wait()
+
+    await shop.submit_many([{"type": "meet"}] * 40)
+    assert (await worker.run(store_url, until_idle=True)).completed == 40
