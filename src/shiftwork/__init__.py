@@ -1,16 +1,38 @@
 """Shiftwork: a durable task queue for fleets of AI agents."""
 
-from shiftwork.core.errors import ShiftworkError
-from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage
-from shiftwork.queue.agents import Agent, NewAgent
-from shiftwork.queue.claim import Assignment
-from shiftwork.queue.queue import Queue
-from shiftwork.queue.working import Problem, Report
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shiftwork.core.errors import ShiftworkError
+    from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage
+    from shiftwork.queue.agents import Agent, NewAgent
+    from shiftwork.queue.claim import Assignment
+    from shiftwork.queue.queue import Queue
+    from shiftwork.queue.working import Problem, Report
+    from shiftwork.worker import Context, Fail, GiveBack, Worker
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ShiftworkError": "core.errors",
+    **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage"), "core.task"),
+    **dict.fromkeys(("Agent", "NewAgent"), "queue.agents"),
+    "Assignment": "queue.claim",
+    "Queue": "queue.queue",
+    **dict.fromkeys(("Problem", "Report"), "queue.working"),
+    **dict.fromkeys(("Context", "Fail", "GiveBack", "Worker"), "worker"),
+}
 
 __all__ = [
     "Agent",
     "Assignment",
+    "Context",
     "Dag",
+    "Fail",
+    "GiveBack",
     "NewAgent",
     "NewDag",
     "NewTask",
@@ -22,5 +44,12 @@ __all__ = [
     "Submitted",
     "Task",
     "Usage",
+    "Worker",
 ]
-__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used: agents call the command line in loops, and most calls need little."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'shiftwork' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"shiftwork.{_HOME[name]}"), name)

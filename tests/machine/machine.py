@@ -43,6 +43,9 @@ REASONS = ("crash", "rate_limit", "invalid_input", "auth_failure", "odd")
 COST = 0.4
 
 index = st.integers(0, 50)
+seldom = st.sampled_from([False, False, False, True])
+"""Not too often: what is gone, or may not be claimed, cannot be played with."""
+
 
 
 class Ref(NamedTuple):
@@ -109,11 +112,14 @@ class Machine(RuleBasedStateMachine):
         self.wait(self.queue.close())
         self.runner.close()
 
-    @initialize(rules=st.sampled_from([PLAIN, NEW_ROWS, LENIENT]))
-    def set_up(self, rules: Rules) -> None:
+    @initialize(rules=st.sampled_from([PLAIN, NEW_ROWS, LENIENT]), batch=st.lists(specs, min_size=3, max_size=6))
+    def set_up(self, rules: Rules, batch: list[Spec]) -> None:
         self.model = Model(rules)
-        self.model.agents = {agent.id: agent for agent in AGENTS}
         self.wait(self._set_up(rules))
+        self.everything_holds()
+        for spec in batch:
+            self.submit_lone(spec)
+            self.everything_holds()
 
     async def _set_up(self, rules: Rules) -> None:
         for key, value in rules.settings().items():
@@ -242,15 +248,20 @@ class Machine(RuleBasedStateMachine):
     def change_budget(self, agent: Agent, budget: float | None) -> None:
         self.wait(self.queue.set_agent_budget(agent.id, budget))
 
-    @rule(type_=st.sampled_from([None, "code", "docs"]), on=st.booleans())
-    def pause_or_resume(self, type_: str | None, on: bool) -> None:  # noqa: FBT001  # drawn
-        scope = type_ or "*"
-        if on:
+    @precondition(lambda self: not self.model.paused)
+    @rule(type_=st.sampled_from([None, "code", "docs"]), really=seldom)
+    def pause(self, type_: str | None, really: bool) -> None:  # noqa: FBT001  # drawn
+        assert self.wait(self.queue.resume(type_)) is False
+        if really:
             self.wait(self.queue.pause(type_))
-            self.model.paused.add(scope)
-        else:
-            assert self.wait(self.queue.resume(type_)) == (scope in self.model.paused)
-            self.model.paused.discard(scope)
+            self.model.paused.add(type_ or "*")
+
+    @precondition(lambda self: self.model.paused)
+    @rule()
+    def resume(self) -> None:
+        for scope in sorted(self.model.paused):
+            assert self.wait(self.queue.resume(None if scope == "*" else scope)) is True
+        self.model.paused.clear()
 
     @rule()
     def rebalance(self) -> None:
@@ -286,10 +297,43 @@ class Machine(RuleBasedStateMachine):
         assert set(answer.lost) | set(answer.cancel) == set(stale)
         self.model.beats[runtime] = self.now
 
+    def take_work(self) -> None:
+        """Somebody claims and starts something, where nobody is at work and anybody may."""
+        for agent in AGENTS:
+            if not self.has({"running"}):
+                self.claim(agent, 1, start=True)
+                self.everything_holds()
+
+    @rule(at=index, usage=spending)
+    def work_well(self, at: int, usage: Any) -> None:
+        self.take_work()
+        if self.has({"running"}):
+            self.finish(self.pick({"running"}, at), at, usage)
+
+    @rule(at=index, reason=st.sampled_from(REASONS), usage=spending)
+    def work_badly(self, at: int, reason: str, usage: Any) -> None:
+        self.take_work()
+        if self.has({"running"}):
+            self.fail(at, reason, retry=True, usage=usage)
+
+    @rule(at=index, after=st.lists(refs, max_size=2))
+    def work_and_wait(self, at: int, after: list[Ref]) -> None:
+        self.take_work()
+        if self.has({"running"}):
+            self.wait_for(at, after)
+
+    @rule(at=index, batch=st.lists(specs, min_size=1, max_size=2))
+    def work_and_spawn(self, at: int, batch: list[Spec]) -> None:
+        self.take_work()
+        if self.has({"running"}):
+            self.spawn(at, batch, park=True)
+
     @precondition(lambda self: self.has(HELD))
     @rule(at=index, usage=spending)
     def complete(self, at: int, usage: Any) -> None:
-        task = self.pick(HELD, at)
+        self.finish(self.pick(HELD, at), at, usage)
+
+    def finish(self, task: Lineage, at: int, usage: Any) -> None:
         token = str(task.token)
         if task.status == "claimed":
             self.refused(WrongState, self.queue.complete(token, {"at": at}, usage=usage))
@@ -405,15 +449,17 @@ class Machine(RuleBasedStateMachine):
     # -- operating -------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: bool(self.model.all))
-    @rule(at=index)
-    def cancel(self, at: int) -> None:
+    @rule(at=index, really=seldom)
+    def cancel(self, at: int, really: bool) -> None:  # noqa: FBT001  # drawn
         task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
         call = self.queue.cancel(self.newest_id(task))
         if task.status in FINAL:
             self.refused(WrongState, call)
-        else:
+        elif really:
             self.wait(call)
             self.model.cancel([task])
+        else:
+            call.close()
 
     @precondition(lambda self: any(not self.seen.is_newest(row) for row in self.seen.tasks.values()))
     @rule(at=index, verb=st.sampled_from(["cancel", "review", "update"]))
@@ -429,10 +475,12 @@ class Machine(RuleBasedStateMachine):
         self.refused(WrongState, calls[verb]())
 
     @precondition(lambda self: bool(self.dags()))
-    @rule(at=index)
-    def cancel_dag(self, at: int) -> None:
+    @rule(at=index, really=seldom)
+    def cancel_dag(self, at: int, really: bool) -> None:  # noqa: FBT001  # drawn
         assert self.seen is not None
         dags = self.dags()
+        if not really:
+            return
         dag = uuid_of(dags[at % len(dags)])
         inside = {ids.show_task(row["root_id"]) for row in self.seen.tasks.values() if row["dag_id"] == dag}
         self.wait(self.queue.cancel_dag(dag))
@@ -508,14 +556,13 @@ class Machine(RuleBasedStateMachine):
     @rule(
         status=st.sampled_from(["pending", "ready", "running", "completed", "failed", "dead_lettered"]),
         type_=st.sampled_from([None, "code", "docs"]),
-        sure=st.sampled_from([True, False, False]),
+        really=seldom,
     )
-    def purge(self, status: str, type_: str | None, sure: bool) -> None:  # noqa: FBT001  # drawn
-        """Not too often: what is gone cannot be played with."""
+    def purge(self, status: str, type_: str | None, really: bool) -> None:  # noqa: FBT001  # drawn
         deletes = self.model.rules.purge == "delete"
         spared = HELD if deletes else FINAL
         matched = [t for t in self.model.in_state({status} - spared) if type_ in {None, t.type}]
-        if sure or len(matched) == 1:
+        if really:
             assert self.wait(self.queue.purge(status=[status], type=type_)) == len(matched)
             self.model.purge(matched)
 

@@ -122,7 +122,6 @@ class Model:
         self.archived: dict[str, str] = {}
         self.names: dict[str, str] = {}
         self.keys: dict[str, str] = {}
-        self.agents: dict[str, Agent] = {}
         self.beats: dict[str, float] = {}
         self.paused: set[str] = set()
 
