@@ -113,7 +113,7 @@ async def memory(bench: Bench) -> None:
     """Resident memory of a worker and of a queue while many tasks pass, and with a backlog that lies there."""
     rounds, each = bench.size(10, 3), bench.size(20_000, 5_000)
     sizes: list[float] = []
-    async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 500) as members:
+    async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 1000) as members:
         for number in range(1, rounds + 1):
             await load(queue, each)
             await finished(queue, number * each)

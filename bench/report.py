@@ -138,14 +138,13 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def write(path: Path, environment: dict[str, Any], figures: Sequence[Figure], checks: Sequence[Check]) -> None:
-    """A report that other programs read: a row holds on every store that was measured, or not at all."""
+    """A report that other programs read: a row holds if all its checks do, on every store."""
     rows: dict[str, dict[str, Any]] = {}
     for check in checks:
-        row = rows.setdefault(check.row, {"limit": check.limit, "unit": check.unit, "ok": True, "stores": {}})
-        row["stores"][check.store] = {"value": check.value, "what": check.what, "ok": check.ok}
-        row["ok"] = row["ok"] and check.ok
-        values = [store["value"] for store in row["stores"].values()]
-        row["value"] = min(values) if check.at_least else max(values)
+        row = rows.setdefault(check.row, {"checks": []})
+        row["checks"].append({**check._asdict(), "ok": check.ok})
+        worst = min(row["checks"], key=lambda found: found["ok"])  # the first that is missed, else the first
+        row |= {key: worst[key] for key in ("limit", "value", "unit", "ok")}
     document = {
         "environment": environment,
         "rows": rows,

@@ -10,6 +10,9 @@ from bench.fleet import finished, fleet
 from bench.report import Bench, measurement, requirement
 from shiftwork import Queue, Report
 
+AT_ONCE = 1000
+"""Two claims of 500, the most that a worker asks for: one is worked on while the other is claimed or handed in."""
+
 NOOP: dict[str, Any] = {"type": "noop", "payload": {"n": 1}}
 
 
@@ -93,6 +96,7 @@ async def drain_in_process(queue: Queue, batch: int = 500) -> int:
 async def drain(bench: Bench) -> None:
     """A backlog of no-op tasks worked off by processes of the worker, from the first claim to the last result."""
     count = bench.size(20_000, 5_000)
+    slowest = 0.0
     for processes in (1, 2):
         rates, workers, servers = [], [], []
         for _ in range(bench.repetitions):
@@ -101,11 +105,12 @@ async def drain(bench: Bench) -> None:
             workers.append(worker)
             servers.append(server)
         plural = "es" if processes > 1 else ""
-        bench.figure(f"{count:,} no-ops, {processes} worker process{plural}, 500 at once", rates, "tasks/s")
+        bench.figure(f"{count:,} no-ops, {processes} worker process{plural}", rates, "tasks/s")
         bench.figure(f"  processor time of the worker{'s' if plural else ''}", workers, "us/task")
         if bench.place.name == "postgres":
             bench.figure("  processor time of the server", servers, "us/task")
-        bench.check("C-108", "no-op tasks completed per minute", 60 * min(rates), 1000, "tasks/min", at_least=True)
+        slowest = min([slowest or rates[0], *rates])
+    bench.check("C-108", "no-op tasks completed per minute", 60 * slowest, 1000, "tasks/min", at_least=True)
 
 
 async def _drain(bench: Bench, count: int, processes: int) -> tuple[float, float, float]:
@@ -114,7 +119,7 @@ async def _drain(bench: Bench, count: int, processes: int) -> tuple[float, float
         await load(queue, count)
         await place.settle(url)
         await queue.pause()
-        async with fleet(queue, processes, 500) as members:
+        async with fleet(queue, processes, AT_ONCE) as members:
             used, server = sum(member.cpu() for member in members), place.server_cpu()
             await queue.resume()
             await finished(queue, count)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from shiftwork.duties.runner import run_once
 from shiftwork.queue.queue import Queue
+from shiftwork.worker.delivery import Summary
+from shiftwork.worker.worker import Worker
 
 
 class MovedClock:
@@ -23,3 +25,20 @@ async def pass_time(queue: Queue, clock: MovedClock, seconds: float) -> dict[str
     """Move the clock and run every duty once; what they did."""
     clock.advance(seconds)
     return await run_once(queue.engine, force=True)
+
+
+async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | None = None) -> Summary:
+    """Let a worker do all it can on an open queue. With its `clock`, retries come at once instead of after their delay.
+
+    The clock is moved to the next retry, and the duties run, until nothing waits for its next attempt.
+    """
+    total = Summary()
+    while True:
+        done = await worker.run(queue, until_idle=True)
+        for field in ("completed", "failed", "released", "parked", "cancelled", "lost"):
+            setattr(total, field, getattr(total, field) + getattr(done, field))
+        due = [task.available_at for task in (await queue.tasks(status="retrying", limit=1000)).tasks]
+        times = [at for at in due if at is not None]
+        if clock is None or not times:
+            return total
+        await pass_time(queue, clock, max(0.0, min(times) - clock()))

@@ -47,7 +47,6 @@ seldom = st.sampled_from([False, False, False, True])
 """Not too often: what is gone, or may not be claimed, cannot be played with."""
 
 
-
 class Ref(NamedTuple):
     """A dependency as a submitter writes it: the n-th task there is, by some form of its id, or a name."""
 
@@ -69,7 +68,10 @@ class Spec(NamedTuple):
 
 
 refs = st.builds(
-    Ref, st.sampled_from(["known", "name", "sibling"]), index, st.sampled_from(["shown", "uuid", "name"])
+    Ref,
+    st.sampled_from(["known", "known", "known", "sibling", "sibling", "name"]),
+    index,
+    st.sampled_from(["shown", "uuid", "name"]),
 )
 specs = st.builds(
     Spec,
@@ -77,9 +79,9 @@ specs = st.builds(
     st.sampled_from([None, None, "gpu"]),
     st.sampled_from([None, None, None, "ada"]),
     st.sampled_from([0.0, 0.0, COST, 1.5]),
-    st.sampled_from([None, None, "monday", "tuesday"]),
-    st.sampled_from([None, None, *NAMES]),
-    st.lists(refs, max_size=2).map(tuple),
+    st.sampled_from([None, None, None, None, "monday", "tuesday"]),
+    st.sampled_from([None, None, None, None, None, *NAMES]),
+    st.one_of(st.just(()), st.lists(refs, max_size=3).map(tuple)),
 )
 spending = st.sampled_from([None, {"cost_usd": 0.25, "tokens_in": 3}])
 
@@ -244,9 +246,17 @@ class Machine(RuleBasedStateMachine):
             left = [task for task in self.model.all.values() if self.fits(task, agent, money)]
             assert not left, f"{agent.id} was not given {left[0]}"
 
-    @rule(agent=st.sampled_from(AGENTS), budget=st.sampled_from([None, 0.0, 0.5, 3.0]))
-    def change_budget(self, agent: Agent, budget: float | None) -> None:
-        self.wait(self.queue.set_agent_budget(agent.id, budget))
+    @rule(agent=st.sampled_from(AGENTS), budget=st.sampled_from([None, 0.0, 0.5, 3.0]), at=index)
+    def small_things(self, agent: Agent, budget: float | None, at: int) -> None:
+        """What changes little, in one rule, so that the rest has its share of the steps."""
+        if at % 4 == 0:
+            self.wait(self.queue.set_agent_budget(agent.id, budget))
+        elif at % 4 == 1:
+            self.rebalance()
+        elif at % 4 == 2:
+            self.beat_runtime(agent.runtime)
+        elif self.model.all:
+            self.change_priority(at, at)
 
     @precondition(lambda self: not self.model.paused)
     @rule(type_=st.sampled_from([None, "code", "docs"]), really=seldom)
@@ -263,7 +273,6 @@ class Machine(RuleBasedStateMachine):
             assert self.wait(self.queue.resume(None if scope == "*" else scope)) is True
         self.model.paused.clear()
 
-    @rule()
     def rebalance(self) -> None:
         for outcome in self.wait(self.queue.rebalance()):
             task = next(t for t in self.model.in_state({"claimed"}) if self.newest_id(t) == outcome.task_id)
@@ -289,7 +298,6 @@ class Machine(RuleBasedStateMachine):
         if task.status == "running":
             task.heard = self.now
 
-    @rule(runtime=st.sampled_from(["laptop", "cid"]))
     def beat_runtime(self, runtime: str) -> None:
         holding = [str(task.token) for task in self.model.in_state(HELD) if task.runtime == runtime]
         stale = [token.text for token in self.tokens if not self.is_live(token)]
@@ -486,8 +494,6 @@ class Machine(RuleBasedStateMachine):
         self.wait(self.queue.cancel_dag(dag))
         self.model.cancel([t for t in self.model.all.values() if t.label in inside and t.status not in FINAL])
 
-    @precondition(lambda self: bool(self.model.all))
-    @rule(at=index, priority=st.integers(0, 100))
     def change_priority(self, at: int, priority: int) -> None:
         task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
         call = self.queue.update(self.newest_id(task), {"priority": priority})
@@ -568,7 +574,10 @@ class Machine(RuleBasedStateMachine):
 
     # -- time and processes ----------------------------------------------------------------------------------------
 
-    @rule(seconds=st.sampled_from([1.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]), duties=st.sampled_from([True, True, False]))
+    @rule(
+        seconds=st.sampled_from([1.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]),
+        duties=st.sampled_from([True, True, False]),
+    )
     def pass_time(self, seconds: float, duties: bool) -> None:  # noqa: FBT001  # drawn
         if not duties:
             self.clock.advance(seconds)
@@ -706,9 +715,7 @@ class Plan:
         made = {self.labels[p]: answers[p].id for p in self.fresh}
         for place in self.fresh:
             spec = self.batch[place]
-            task = Lineage(
-                answers[place].id, spec.type, spec.capability, spec.target, spec.cost, spec.key, "pending"
-            )
+            task = Lineage(answers[place].id, spec.type, spec.capability, spec.target, spec.cost, spec.key, "pending")
             self.model.add(task, [], spec.name)
         for place in self.fresh:
             task = self.model.all[answers[place].id]

@@ -58,9 +58,7 @@ class Rules:
 
 
 PLAIN = Rules()
-NEW_ROWS = Rules(
-    new_task=True, exhausted="failed", purge="delete", parent_cancelled="wait", parent_failed="cancel"
-)
+NEW_ROWS = Rules(new_task=True, exhausted="failed", purge="delete", parent_cancelled="wait", parent_failed="cancel")
 LENIENT = Rules(
     stale="reclaim",
     claim_expired="release",
@@ -179,9 +177,7 @@ class Model:
                 self._lose_parents(task, gone)
         for label in born:
             task = self.all[label]
-            failed = any(
-                self.status_of(d) in SETTLED for d, satisfied in task.dependencies.items() if not satisfied
-            )
+            failed = any(self.status_of(d) in SETTLED for d, satisfied in task.dependencies.items() if not satisfied)
             if failed and self.rules.parent_failed == "cancel" and task.status == "pending":
                 self._cancel_with_dependents(task)
 
@@ -250,9 +246,7 @@ class Model:
     def orphan(self, task: Lineage, now: float) -> None:
         """Its process has restarted."""
         task.let_go()
-        self._count_failure(
-            task, now, again=True, delay=RETRY_DELAY if self.rules.recover == "fail" else 0.0
-        )
+        self._count_failure(task, now, again=True, delay=RETRY_DELAY if self.rules.recover == "fail" else 0.0)
 
     def pass_time(self, now: float) -> None:
         """What the duties do: take back what is silent, then promote what has waited."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from shiftwork import Queue
@@ -137,14 +138,14 @@ def _events(now: Tables) -> None:
     last: dict[str, str] = {}
     finals: Counter[tuple[str, int]] = Counter()
     rounds: Counter[str] = Counter()
-    assert all(a["seq"] < b["seq"] for a, b in zip(now.events, now.events[1:], strict=False))
+    assert all(a["seq"] < b["seq"] for a, b in pairwise(now.events))
     for event in now.events:
         assert event["actor"]
         if event["path"] is None:
             continue
         id_, path = event["task_id"], event["path"].split(">")
         assert path[0] == last.get(id_, "created"), f"{event['verb']}: {path} after {last.get(id_)}"
-        assert all(move in MOVES for move in zip(path, path[1:], strict=False)), event
+        assert all(move in MOVES for move in pairwise(path)), event
         if path[0] in FINAL | SETTLED and path[-1] not in FINAL:
             rounds[id_] += 1
         finals[id_, rounds[id_]] += path[-1] in FINAL

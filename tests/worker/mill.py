@@ -17,7 +17,7 @@ def _folder(ctx: Context) -> Path:
 async def grind(ctx: Context) -> int:
     """Say which process works on it, then wait for `go`."""
     (_folder(ctx) / f"{ctx.token}.{os.getpid()}").touch()
-    while not (_folder(ctx) / "go").exists():  # noqa: ASYNC240, ASYNC110  # a test's file, not a service
+    while not (_folder(ctx) / "go").exists():  # noqa: ASYNC110  # a test's file, not a service
         await asyncio.sleep(0.02)
     return os.getpid()
 

@@ -184,9 +184,7 @@ async def test_a_handler_may_spawn_and_go_on(shop: Queue, store_url: str) -> Non
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
-async def test_cancelling_a_running_task_stops_its_handler_and_books_what_it_spent(
-    shop: Queue, store_url: str
-) -> None:
+async def test_cancelling_a_running_task_stops_its_handler_and_books_what_it_spent(shop: Queue, store_url: str) -> None:
     await beat_fast(shop, 0.8)
     worker, gate = gated(concurrency=1)
     made = await shop.submit(type="gated")
@@ -243,7 +241,7 @@ async def _fall_over_the_furniture(ctx: Context) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        raise OSError("cannot remove the temporary folder")  # noqa: B012  # on its way out
+        raise OSError("cannot remove the temporary folder")
 
 
 async def _ignore(ctx: Context) -> None:
@@ -369,7 +367,7 @@ async def _knows(queue: Queue, agent_id: str) -> bool:
 async def test_a_claim_whose_answer_got_lost_is_given_back_by_its_own_worker(shop: Queue, store_url: str) -> None:
     """Its runtime beats, so no lease would ever end it; but nobody works on it."""
     await beat_fast(shop, 0.8)
-    worker, gate = gated()
+    worker, _ = gated()
     running = asyncio.create_task(worker.run(store_url, runtime_id="host-1"))
     await until(lambda: _knows(shop, "gated"))
     await shop.register_agent(id="other", max_concurrent_tasks=None)

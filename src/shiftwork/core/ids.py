@@ -59,6 +59,7 @@ def show_dag(uuid: str) -> str:
     return "dag_" + _crockford(uuid)
 
 
+@lru_cache(REMEMBERED)  # a lone task and its DAG have the same bits
 def _crockford(uuid: str) -> str:
     bits = int(uuid.replace("-", ""), 16)
     return "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])

@@ -91,6 +91,10 @@ class ClaimAnswer(NamedTuple):
     no_fit: int = 0
     """Ready tasks that were looked at and did not fit this agent now."""
     at_capacity: bool = False
+    ready: frozenset[int] | None = None
+    """Lanes that held work when this claim looked, also those it may not take; None where it did not look."""
+    contended: bool = False
+    """There was work for this agent, but others had it locked at that moment."""
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
@@ -100,11 +104,12 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
     if free <= 0:
         return ClaimAnswer([], at_capacity=True)
     wants = await _wants(tx, request, agent)
-    lanes, closed = await _eligible(tx, engine, request, wants)
+    lanes, ready, closed = await _eligible(tx, engine, request, wants)
     picker = Picker(tx, engine, request, agent, wants)
     chosen = await picker.pick(lanes, min(free, request.most))
     assignments = await _hold(tx, engine, caller, request, agent, chosen)
-    return ClaimAnswer(assignments, closed, picker.misfits)
+    contended = not chosen and not picker.misfits and any(lane.id < TARGETED for lane in lanes)
+    return ClaimAnswer(assignments, closed, picker.misfits, ready=ready, contended=contended)
 
 
 async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
@@ -182,11 +187,14 @@ async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
         await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
 
 
-async def _eligible(tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants) -> tuple[list[Lane], tuple[str, ...]]:
-    """Lanes with work that this agent may take, and the gates that stand closed."""
+async def _eligible(
+    tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants
+) -> tuple[list[Lane], frozenset[int], tuple[str, ...]]:
+    """Lanes with work that this agent may take, all lanes with work, and the gates that stand closed."""
     rows = await tx.all("open_lanes", bound=TARGETED, workspace=request.workspace, agent=request.agent_id)
     closed = {row["scope"] for row in rows if row["scope"] is not None}
-    lanes = await engine.lanes.lanes(tx, [row["lane"] for row in rows if row["lane"] is not None])
+    ready = [row["lane"] for row in rows if row["lane"] is not None]
+    lanes = await engine.lanes.lanes(tx, ready)
     eligible = [
         lane
         for lane in lanes
@@ -195,7 +203,7 @@ async def _eligible(tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants)
         and lane.key.type not in closed
         and wants.may_take(lane)
     ]
-    return eligible, tuple(sorted(closed))
+    return eligible, frozenset(ready), tuple(sorted(closed))
 
 
 class _Terms(NamedTuple):

@@ -87,9 +87,9 @@ class Handle:
     async def _token(self, token: str) -> Token:
         """A claim token; the task may be named by the caller's own id in it."""
         parts = ids.split_token(check.text(token, "token", 300) or "")
-        if parts is not None and ids.parse(parts[0]) is None:
-            return Token(await self._find(parts[0]), parts[1])
-        return parse_token(token)
+        if parts is None:
+            return parse_token(token)  # which says what is wrong with it
+        return Token(ids.parse(parts[0]) or await self._find(parts[0]), parts[1])
 
     async def _tokens(self, tokens: Sequence[str]) -> list[Token]:
         return [await self._token(token) for token in tokens]

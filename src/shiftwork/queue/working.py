@@ -24,6 +24,9 @@ from shiftwork.queue.prepare import prepare
 MOST_CLAIMED = 1000
 LONGEST_WAIT_SEC = 25.0
 SHORTEST_POLL_SEC = 0.01
+CONTENDED_SEC = 0.05
+"""Until a waiting claim looks again at work that somebody else had locked, who may leave it ready."""
+
 
 
 class Report(NamedTuple):
@@ -142,9 +145,10 @@ class Working(Handle):
                 left = deadline - loop.time()
                 if answer.assignments or left <= 0:
                     return answer
-                self._shared.parking.pass_on(waiter)
-                # Nobody announces that a full agent has room again: it looks more often.
+                self._shared.parking.pass_on(waiter, answer.ready)
+                # Nobody announces that a full agent has room again, or that a lock is let go: it looks more often.
                 pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
+                pause = CONTENDED_SEC if answer.contended else pause
                 with suppress(TimeoutError):
                     # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
                     async with asyncio.timeout(min(left, pause)):
@@ -226,13 +230,14 @@ class Working(Handle):
         return await self._run(finish.complete, items)
 
     async def _completion(self, report: Report) -> Completion:
-        fields = {
-            "data": report.data,
-            "text": report.text,
-            "artifacts": list(report.artifacts),
-            "decision_report": report.decision_report,
-        }
-        result = _json({name: value for name, value in fields.items() if value not in (None, [])}, "result")
+        fields: dict[str, Any] = {} if report.data is None else {"data": report.data}
+        if report.text is not None:
+            fields["text"] = report.text
+        if report.artifacts:
+            fields["artifacts"] = list(report.artifacts)
+        if report.decision_report is not None:
+            fields["decision_report"] = report.decision_report
+        result = _json(fields, "result")
         return Completion(await self._token(report.token), result, report.data, _usage(report.usage))
 
     async def fail(

@@ -18,6 +18,9 @@ from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.worker")
+LONGEST_DEAFNESS_SEC = 2.0
+"""While something runs, the queue is asked so often whether it is still wanted."""
+
 BLOCKED_AFTER_SEC = 5.0
 LOOK_EVERY_SEC = 1.0
 
@@ -51,8 +54,9 @@ class Pulse:
 
     async def beat_for_ever(self) -> None:
         while True:
-            await self.beat()
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(min(self._interval, LONGEST_DEAFNESS_SEC))
+            if self._held.tokens() or time.monotonic() - self._extended_at >= self._interval:
+                await self.beat()
 
     async def beat(self) -> None:
         """One beat. The lease counts from its sending, on this machine's own clock."""

@@ -331,6 +331,8 @@ class Runner:
 
     async def _finish(self, grace: float) -> None:
         """Let handlers end; what does not end in time is cancelled and given back, without cost."""
+        if running := len(self._executing()):
+            log.info("stopping: %d running handlers have %g s to end", running, grace)
         await self._wait_for_handlers(grace)
         for work in self._executing():
             work.given_up = True
@@ -351,5 +353,8 @@ class Runner:
         return [work for work in self._work.values() if work.executing]
 
     async def _wait_for_handlers(self, seconds: float) -> None:
-        if tasks := [work.task for work in self._executing()]:
-            await asyncio.wait(tasks, timeout=seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._executing():
+                    self._room.clear()
+                    await self._room.wait()

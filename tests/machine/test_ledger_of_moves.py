@@ -1,0 +1,173 @@
+"""The table of moves and what verbs do are the same: each move is made by some verb, and no verb makes another."""
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+from shiftwork import Queue
+from shiftwork.core.states import TRANSITIONS, State
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import bury, take
+
+Play = Callable[[Queue, MovedClock], Awaitable[object]]
+
+TOLD_BY = {
+    "release": "released",
+    "reclaim": "lease_expired",
+    "retry": "failed",
+    "requeue": "failed",
+    "review_retry": "reviewed",
+    "review_later": "reviewed",
+}
+"""Where two moves lead from one state to the same other, the event that tells which it was."""
+
+NOT_MADE: dict[tuple[State, str], str] = {
+    (State.PENDING, "guard"): "approvals are not enforced yet",
+    (State.WAITING_APPROVAL, "approve"): "approvals are not enforced yet",
+    (State.WAITING_APPROVAL, "cancel"): "approvals are not enforced yet",
+    (State.PENDING, "displace"): "capacity is not enforced yet",
+    (State.READY, "displace"): "capacity is not enforced yet",
+    (State.DEAD_LETTERED, "review_block"): "only what was displaced while it waited is settled and blocked",
+    (State.FAILED, "review_block"): "only what was displaced while it waited is settled and blocked",
+    (State.VALIDATING, "reclaim"): "an output is validated in the transaction that hands it in",
+    (State.VALIDATING, "cancel"): "an output is validated in the transaction that hands it in",
+}
+
+
+async def complete_a_child_of_a_waiting_parent(queue: Queue, _: MovedClock) -> None:
+    await queue.submit(type="parent")
+    parent = await take(queue)
+    await queue.spawn(parent.token, [{"type": "child"}], wait=True)
+    child = await take(queue)
+    await queue.complete(child.token)
+
+
+async def start_after_the_claim(queue: Queue, _: MovedClock) -> None:
+    await queue.submit(type="code")
+    (claimed,) = await queue.claim("worker")
+    await queue.start(claimed.token)
+
+
+async def give_back(queue: Queue, _: MovedClock) -> None:
+    await queue.submit(type="code")
+    (claimed,) = await queue.claim("worker")
+    await queue.release(claimed.token)
+    await queue.release((await take(queue)).token)
+
+
+async def lose_the_runtime(queue: Queue, _: MovedClock) -> None:
+    await queue.submit(type="code")
+    await queue.claim("worker", runtime_id="laptop")
+    await queue.runtime_gone("laptop")
+    await take(queue, runtime_id="laptop")
+    await queue.runtime_gone("laptop")
+
+
+async def restart_the_runtime(queue: Queue, _: MovedClock) -> None:
+    await queue.set_setting("recover", "requeue")
+    await queue.submit(type="code")
+    await queue.claim("worker", runtime_id="laptop")
+    await queue.orphans("laptop")
+
+
+async def fail_and_come_back(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    await queue.fail((await take(queue)).token, "crash")
+    await pass_time(queue, clock, 60)
+    (claimed,) = await queue.claim("worker")
+    await queue.fail(claimed.token, "crash")
+
+
+async def fail_validation(queue: Queue, _: MovedClock) -> None:
+    schema = {"type": "object", "required": ["answer"]}
+    await queue.submit(type="code", output={"validation": "json-schema", "validation_schema": schema})
+    await queue.complete((await take(queue)).token, {})
+
+
+async def retry_as_a_new_task(queue: Queue, _: MovedClock) -> None:
+    await queue.set_setting("retry.mode", "new_task")
+    await queue.submit(type="code")
+    await queue.fail((await take(queue)).token, "crash")
+
+
+async def be_given_a_dependency(queue: Queue, _: MovedClock) -> None:
+    ready = await queue.submit(type="code")
+    await queue.update(ready.id, {"dependencies": ["later"]})
+    failed = await queue.submit(type="code")
+    await queue.fail((await take(queue)).token, "crash")
+    await queue.update(failed.id, {"dependencies": ["later"]})
+
+
+async def be_reviewed(queue: Queue, _: MovedClock) -> None:
+    for on_exhausted in ("dead_letter", "stay_failed"):
+        await queue.set_setting("on_exhausted", on_exhausted)
+        await queue.review(await bury(queue), "retry_later", at=queue.now() + 3600)
+        await queue.review(await bury(queue), "cancel")
+        retried = await bury(queue)
+        await queue.review(retried, "retry")
+        await queue.cancel(retried)
+
+
+async def bring_back_a_chain(queue: Queue, _: MovedClock) -> None:
+    await queue.set_setting("on_dependency_failed", "cancel")
+    parent = await queue.submit(type="code")
+    await queue.submit(type="code", dependencies=[parent.id])
+    await queue.fail((await take(queue)).token, "crash", retry=False)
+    await queue.review(parent.id, "retry", chain=True)
+
+
+async def be_cancelled(queue: Queue, _: MovedClock) -> None:
+    await queue.cancel((await queue.submit(type="code", dependencies=["later"])).id)
+    await queue.cancel((await queue.submit(type="code")).id)
+    await queue.submit(type="code")
+    await queue.cancel((await queue.claim("worker"))[0].id)
+    await queue.submit(type="code")
+    running = await take(queue)
+    await queue.cancel(running.id)
+    await queue.submit(type="code")
+    failed = await take(queue)
+    await queue.fail(failed.token, "crash")
+    await queue.cancel(failed.id)
+
+
+PLAYS: list[Play] = [
+    complete_a_child_of_a_waiting_parent,
+    start_after_the_claim,
+    give_back,
+    lose_the_runtime,
+    restart_the_runtime,
+    fail_and_come_back,
+    fail_validation,
+    retry_as_a_new_task,
+    be_given_a_dependency,
+    be_reviewed,
+    bring_back_a_chain,
+    be_cancelled,
+]
+
+
+async def played(queue: Queue, clock: MovedClock) -> set[tuple[str, str, str]]:
+    """Every move of every play, each in a workspace of its own: the event's verb, from, to."""
+    moves: set[tuple[str, str, str]] = set()
+    for play in PLAYS:
+        stage = queue.in_workspace(str(getattr(play, "__name__", "stage")))
+        await play(stage, clock)
+        events: list[Any] = (await stage.events(limit=10_000))[0]
+        for event in events:
+            moves |= {(event.verb, a, b) for a, b in pairwise(event.path)}
+    return moves
+
+
+async def test_every_move_of_the_table_is_made_by_some_verb(queue: Queue, clock: MovedClock) -> None:
+    moves = await played(queue, clock)
+    made = {
+        (source, name)
+        for (source, name), target in TRANSITIONS.items()
+        if any((a, b) == (source, target) and TOLD_BY.get(name, verb) == verb for verb, a, b in moves)
+    }
+    assert TRANSITIONS.keys() - made == NOT_MADE.keys()
+
+
+async def test_no_verb_makes_a_move_that_is_not_in_the_table(queue: Queue, clock: MovedClock) -> None:
+    allowed = {(source.value, target.value) for (source, _), target in TRANSITIONS.items()}
+    assert {(a, b) for _, a, b in await played(queue, clock)} <= allowed

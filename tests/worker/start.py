@@ -1,0 +1,11 @@
+"""Starts a fleet as `shiftwork work` does: `python -m tests.worker.start URL PROCESSES [idle]`."""
+
+import logging
+import sys
+
+from shiftwork.worker.command import run
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    url, processes, *idle = sys.argv[1:]
+    sys.exit(run("tests.worker.mill:worker", url=url, processes=int(processes), until_idle=bool(idle)))

@@ -1,0 +1,46 @@
+"""The outbox: one folder for a store, whole files, nothing thrown away that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+
+from shiftwork.worker.outbox import Kept, Outbox, default_folder
+
+RESULT = Kept("task_1.1", done=True, data={"n": 1}, usage={"cost_usd": 0.5})
+
+
+def test_what_is_kept_is_found_by_the_next_one_until_it_is_dropped(tmp_path: Path) -> None:
+    assert Outbox(tmp_path / "box").keep(RESULT)
+    later = Outbox(tmp_path / "box")
+    assert list(later.left()) == [RESULT]
+    later.drop(RESULT.token)
+    assert list((tmp_path / "box").iterdir()) == []
+
+
+def test_a_file_that_cannot_be_read_is_left_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    assert list(Outbox(tmp_path).left()) == []
+    assert (tmp_path / "broken.json").exists()
+    assert "broken.json in the outbox cannot be read" in caplog.text
+
+
+def test_what_cannot_be_written_is_said_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    assert not Outbox(tmp_path / "file").keep(RESULT)
+    assert not Outbox(tmp_path / "box").keep(Kept("task_1.1", done=True, data=object()))
+    assert caplog.text.count("cannot be kept in the outbox") == 2
+    assert not Outbox(None).keep(RESULT)
+
+
+def test_each_store_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_folder("sqlite:///work.db") == Path("work.db.outbox")
+    assert default_folder("sqlite:////data/work.db") == Path("/data/work.db.outbox")
+    assert default_folder("sqlite://:memory:") is None
+    one, same, other = (
+        default_folder(f"postgresql://{who}@host/{database}")
+        for who, database in (("me", "a"), ("me:secret", "a"), ("me", "b"))
+    )
+    assert one == same
+    assert one != other
+    assert str(one).startswith("/state/shiftwork/outbox/")
