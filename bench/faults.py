@@ -15,7 +15,7 @@ from shiftwork import Queue
 async def crash(bench: Bench) -> None:
     """From kill -9 of a worker process until its task is claimed by another that waits for work."""
     waits = []
-    for _ in range(bench.size(5, 2)):
+    for _ in range(bench.size(5, 1)):
         async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 2, 1) as members:
             task = await queue.submit(type="hang")
             holder = None
@@ -43,7 +43,7 @@ async def _claimed_again(queue: Queue, task_id: str, before: str) -> float:
 @requirement("C-265")
 async def faults(bench: Bench) -> None:
     """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end."""
-    count = bench.size(10_000, 2_000)
+    count = bench.size(10_000, 1_000)
     async with bench.place.url() as url, await Queue.open(url) as queue:
         await queue.set_setting("retry.initial_delay_sec", 0.2)
         await queue.set_setting("maintenance.retry_promoter_sec", 0.25)

@@ -122,7 +122,7 @@ async def _life(queue: Queue, times: dict[str, Times]) -> None:
 async def crowd(bench: Bench) -> None:
     """120 agents wait for work in one process, each for one task at a time, while 200 tasks a second come in."""
     waits, submits = Times(), Times()
-    agents, seconds = 120, bench.size(10, 3)
+    agents, seconds = 120, bench.size(10, 2)
     async with bench.place.url() as url, await Queue.open(url) as queue, asyncio.TaskGroup() as group:
         working = [group.create_task(_agent(queue, f"agent-{n}", waits)) for n in range(agents)]
         await asyncio.sleep(1)

@@ -31,7 +31,7 @@ async def submit(bench: Bench) -> None:
             await load(queue, 1000)
             alone.append(await _one_by_one(queue, bench.size(500, 100)))
             together.append(await _by_many(queue, bench.size(10_000, 2_000)))
-            count = bench.size(50_000, 10_000)
+            count = bench.size(50_000, 4_000)
             began = time.perf_counter()
             await load(queue, count)
             bulk.append(count / (time.perf_counter() - began))
@@ -61,7 +61,7 @@ async def _by_many(queue: Queue, count: int, callers: int = 200) -> float:
 async def batches(bench: Bench) -> None:
     """Claim and complete in this process: 500 are claimed while the 500 before are handed in."""
     rates, ours, theirs = [], [], []
-    count = bench.size(20_000, 5_000)
+    count = bench.size(20_000, 2_000)
     for _ in range(bench.repetitions):
         async with bench.place.url() as url, await Queue.open(url) as queue:
             await queue.register_agent(id="bench", max_concurrent_tasks=None)
@@ -95,11 +95,11 @@ async def drain_in_process(queue: Queue, batch: int = 500) -> int:
 @requirement("C-108")
 async def drain(bench: Bench) -> None:
     """A backlog of no-op tasks worked off by processes of the worker, from the first claim to the last result."""
-    count = bench.size(20_000, 5_000)
+    count = bench.size(20_000, 2_000)
     slowest = 0.0
     for processes in (1, 2):
         rates, workers, servers = [], [], []
-        for _ in range(bench.repetitions):
+        for _ in range(bench.size(3, 1)):
             rate, worker, server = await _drain(bench, count, processes)
             rates.append(rate)
             workers.append(worker)

@@ -58,7 +58,6 @@ class Fleet:
 
 
 @pytest.mark.parametrize("end", ["fast", "immediate", "kill9"])
-@pytest.mark.requirement("C-266")
 async def test_a_fleet_outlives_a_restart_of_its_server(server: Postgres, url: str, end: str) -> None:
     how: dict[str, Callable[[], None]] = {
         "fast": lambda: server.stop("fast"),

@@ -11,11 +11,12 @@ from shiftwork.store.store import Row
 from tests.races.fleet import Stop, handles, hire, together
 
 
+@pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.requirement("F-127", "C-030", "C-240")
-async def test_fifty_claimers_of_twenty_tasks_make_twenty_winners(store_url: str) -> None:
+async def test_fifty_claimers_of_twenty_tasks_make_twenty_winners(store_url: str, lanes: int) -> None:
     agents = [f"agent-{number}" for number in range(50)]
     async with handles(store_url, 5) as queues:
-        await queues[0].submit_many([{"type": "code"}] * 20)
+        await queues[0].submit_many([{"type": f"type-{n % lanes}"} for n in range(20)])
         answers = await together(*(queues[i % 5].claim(agent) for i, agent in enumerate(agents)))
         won = [assignment.id for answer in answers for assignment in answer]
         assert len(won) == 20
@@ -65,7 +66,6 @@ async def test_no_claim_comes_back_empty_while_there_is_work(store_url: str, lan
         assert answers == [[1] * each] * claims
 
 
-@pytest.mark.requirement("F-137")
 async def test_a_claimer_stalled_in_its_claim_blocks_nobody(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (stalled, other):
         first, second = await other.submit_many([{"type": "code"}, {"type": "code"}])

@@ -363,6 +363,7 @@ async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token
     """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
     work = Work(tx, engine, caller)
     raw = await lock_claims(tx, caller, tokens)
+    await work.lock(raw)  # all at once: one by one it was a round trip for each
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})
     for token in tokens:

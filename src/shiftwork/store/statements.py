@@ -25,6 +25,10 @@ _ROWS = re.compile(r"^-- rows (\w+): (.+)$")
 _INSERT = re.compile(r"^-- insert (\w+): (.+)$")
 _ONLY = re.compile(r"\{(pg|lite): ?([^{}]*)\}")
 _TABLE = re.compile(r"\{(\w+)\}")
+_LEADING = re.compile(r"from \{(\w+)\} join\b")
+"""SQLite keeps the order of a cross join. After ANALYZE it would rather read a table whole and the batch's JSON for
+each of its rows: 150 ms instead of 0.2 for the attempts of 100 tasks."""
+
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 _SQLITE_TYPES = {
     "uuid": "text",
@@ -121,6 +125,7 @@ def _write(source: Source, dialect: Dialect) -> Statement:
     text = _ONLY.sub(lambda m: m[2] if m[1] == keep else "", source.text)
     if dialect == "postgres":
         return _write_postgres(source, text)
+    text = _LEADING.sub(r"from {\1} cross join", text)
     text = _TABLE.sub(lambda m: _json_table(m[1], source.tables[m[1]]), text)
     return Statement(source.name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))), source.tables, ())
 

@@ -1,0 +1,28 @@
+"""The benchmark runs and writes its report. How fast it is, is no matter of a test."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_a_quick_benchmark_prints_its_table_and_writes_its_report(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    command = [sys.executable, "-m", "bench", "--quick", "--only", "submit", "--only", "cycle", "--store", "sqlite"]
+    done = subprocess.run([*command, "--json", out], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "200 callers at once, coalesced" in done.stdout
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert {figure["measurement"] for figure in report["figures"]} == {"submit", "cycle"}
+    assert report["rows"].keys() == {"F-109"}
+    assert {"limit", "value", "ok"} <= report["rows"]["F-109"].keys()
+    assert report["environment"]["SQLite"].endswith("synchronous=FULL")
+
+
+def test_an_unknown_measurement_is_refused_with_the_list_of_those_there_are() -> None:
+    command = [sys.executable, "-m", "bench", "--only", "speed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no measurement 'speed'; there are submit, batches, drain" in done.stderr
