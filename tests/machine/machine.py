@@ -459,7 +459,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.model.all))
     @rule(at=index, really=seldom)
     def cancel(self, at: int, really: bool) -> None:  # noqa: FBT001  # drawn
-        task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
+        settled = at % 2 and self.has(SETTLED)
+        task = self.pick(SETTLED if settled else FINAL | SETTLED | HELD | WAITING, at)
         call = self.queue.cancel(self.newest_id(task))
         if task.status in FINAL:
             self.refused(WrongState, call)
@@ -495,7 +496,7 @@ class Machine(RuleBasedStateMachine):
         self.model.cancel([t for t in self.model.all.values() if t.label in inside and t.status not in FINAL])
 
     def change_priority(self, at: int, priority: int) -> None:
-        task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
+        task = self.pick(FINAL | SETTLED | HELD | WAITING, at)
         call = self.queue.update(self.newest_id(task), {"priority": priority})
         if task.status in WAITING:
             self.wait(call)
@@ -530,7 +531,7 @@ class Machine(RuleBasedStateMachine):
         settled=st.sampled_from([True, True, True, False]),
     )
     def review(self, at: int, decision: str, chain: bool, settled: bool) -> None:  # noqa: FBT001  # drawn
-        states = set(SETTLED) if settled and self.has(set(SETTLED)) else set(FINAL | SETTLED | HELD | WAITING)
+        states = SETTLED if settled and self.has(SETTLED) else FINAL | SETTLED | HELD | WAITING
         task = self.pick(states, at)
         later = self.now + 30 if decision == "retry_later" else None
         change = {"priority": 7} if decision == "modify_and_retry" else None
@@ -550,7 +551,7 @@ class Machine(RuleBasedStateMachine):
     @rule(at=index)
     def rerun(self, at: int) -> None:
         assert self.seen is not None
-        task = self.pick(set(FINAL | SETTLED | HELD | WAITING), at)
+        task = self.pick(FINAL | SETTLED | HELD | WAITING, at)
         is_retry = self.seen.newest(uuid_of(task.label))["retry_of"] is not None
         call = self.queue.rerun(task.label)
         if task.status in FINAL | SETTLED or (task.status in WAITING and is_retry):
@@ -575,7 +576,7 @@ class Machine(RuleBasedStateMachine):
     # -- time and processes ----------------------------------------------------------------------------------------
 
     @rule(
-        seconds=st.sampled_from([1.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]),
+        seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]),
         duties=st.sampled_from([True, True, False]),
     )
     def pass_time(self, seconds: float, duties: bool) -> None:  # noqa: FBT001  # drawn
