@@ -10,7 +10,7 @@ from shiftwork import Queue
 
 
 def say(word: str, what: str) -> None:
-    print(word, what, flush=True)  # noqa: T201
+    print(word, what, flush=True)  # noqa: T201 -- for the test that reads it
 
 
 async def main(url: str) -> None:

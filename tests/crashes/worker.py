@@ -13,13 +13,13 @@ from shiftwork.core.errors import ShiftworkError
 async def main(url: str, agent: str) -> None:
     async with await Queue.open(url) as queue:
         (assignment,) = await queue.claim(agent, start=True)
-        print(assignment.token, flush=True)  # noqa: T201
+        print(assignment.token, flush=True)  # noqa: T201 -- for the test that reads it
         await asyncio.to_thread(sys.stdin.readline)
         try:
             answer = (await queue.complete(assignment.token, {"by": agent})).status
         except ShiftworkError as error:
             answer = error.code
-        print(answer, flush=True)  # noqa: T201
+        print(answer, flush=True)  # noqa: T201 -- for the test that reads it
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shiftwork import Queue
 from shiftwork.core import ids
-from shiftwork.core.errors import CircularDependency, IdInUse, LeaseLost, NotFound, ShiftworkError, WrongState
-from shiftwork.core.task import Submitted
+from shiftwork.core.errors import CircularDependency, LeaseLost, NotFound, ShiftworkError, WrongState
 from shiftwork.testing import MovedClock, pass_time
 from tests.machine import tables
 from tests.machine.model import (
@@ -28,61 +27,16 @@ from tests.machine.model import (
     Model,
     Rules,
 )
+from tests.machine.plan import AGENTS, Plan, Ref, Spec, refs, resolve, specs, uuid_of
 
 T = TypeVar("T")
 Opener = Callable[[MovedClock], Awaitable[Queue]]
-
-OWN_UUID = "0193d5a0-0000-7000-8000-000000000001"
-NAMES = ("build", "ship", OWN_UUID)
-AGENTS = (
-    Agent("ada", frozenset({"gpu"}), None, 3, None, "laptop"),
-    Agent("bob", frozenset(), None, 1, 2.0, "laptop"),
-    Agent("cid", frozenset({"gpu"}), frozenset({"docs"}), 2, 1.0, "cid"),
-)
 REASONS = ("crash", "rate_limit", "invalid_input", "auth_failure", "odd")
-COST = 0.4
 
 index = st.integers(0, 50)
 seldom = st.sampled_from([False, False, False, True])
 """Not too often: what is gone, or may not be claimed, cannot be played with."""
 
-
-class Ref(NamedTuple):
-    """A dependency as a submitter writes it: the n-th task there is, by some form of its id, or a name."""
-
-    kind: str
-    number: int
-    form: str
-
-
-class Spec(NamedTuple):
-    """A task to be submitted."""
-
-    type: str
-    capability: str | None
-    target: str | None
-    cost: float
-    key: str | None
-    name: str | None
-    after: tuple[Ref, ...]
-
-
-refs = st.builds(
-    Ref,
-    st.sampled_from(["known", "known", "known", "sibling", "sibling", "name"]),
-    index,
-    st.sampled_from(["shown", "uuid", "name"]),
-)
-specs = st.builds(
-    Spec,
-    st.sampled_from(["code", "docs"]),
-    st.sampled_from([None, None, "gpu"]),
-    st.sampled_from([None, None, None, "ada"]),
-    st.sampled_from([0.0, 0.0, COST, 1.5]),
-    st.sampled_from([None, None, None, None, "monday", "tuesday"]),
-    st.sampled_from([None, None, None, None, None, *NAMES]),
-    st.one_of(st.just(()), st.lists(refs, max_size=3).map(tuple)),
-)
 spending = st.sampled_from([None, {"cost_usd": 0.25, "tokens_in": 3}])
 
 
@@ -168,27 +122,9 @@ class Machine(RuleBasedStateMachine):
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
-    def resolve(self, ref: Ref, siblings: Sequence[tuple[str, str]] = ()) -> tuple[str, str]:
-        """What to write for a reference, and the label that it means; a sibling is written by its local key."""
-        known = [*self.model.all, *self.model.archived, *sorted(self.model.gone)]
-        if ref.kind == "sibling" and siblings:
-            return siblings[ref.number % len(siblings)]
-        if ref.kind == "name" or not known:
-            return self.resolve_name(NAMES[ref.number % len(NAMES)])
-        label = known[ref.number % len(known)]
-        names = [name for name, known_as in self.model.names.items() if known_as == label]
-        if ref.form == "name" and names:
-            return names[0], label
-        return (uuid_of(label) if ref.form == "uuid" else label), label
-
-    def resolve_name(self, name: str) -> tuple[str, str]:
-        if name == OWN_UUID:
-            return name, ids.show_task(name)
-        return name, self.model.names.get(name) or f"?{name}"
-
     @rule(batch=st.lists(specs, min_size=1, max_size=3), how=st.sampled_from(["many", "dag", "join"]), at=index)
     def submit(self, batch: list[Spec], how: str, at: int) -> None:
-        plan = Plan(self, batch)
+        plan = Plan(self.model, batch, self.root_of)
         call = self.queue.submit_many(plan.written)
         dags = self.dags()
         if how == "dag":
@@ -204,7 +140,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(spec=specs)
     def submit_lone(self, spec: Spec) -> None:
-        plan = Plan(self, [spec])
+        plan = Plan(self.model, [spec], self.root_of)
         call = self.queue.submit(plan.written[0])
         if error := plan.refusal():
             self.refused(error, call)
@@ -371,7 +307,7 @@ class Machine(RuleBasedStateMachine):
     @rule(at=index, batch=st.lists(specs, min_size=1, max_size=2), park=st.booleans())
     def spawn(self, at: int, batch: list[Spec], park: bool) -> None:  # noqa: FBT001  # drawn
         task = self.pick(HELD, at)
-        plan = Plan(self, batch)
+        plan = Plan(self.model, batch, self.root_of)
         call = self.queue.spawn(str(task.token), plan.written, wait=park)
         if park and task.status == "claimed":
             self.refused(WrongState, call)
@@ -387,7 +323,7 @@ class Machine(RuleBasedStateMachine):
     @rule(at=index, after=st.lists(refs, max_size=2))
     def wait_for(self, at: int, after: list[Ref]) -> None:
         task = self.pick({"running"}, at)
-        found = [self.resolve(ref) for ref in after]
+        found = [resolve(self.model, ref) for ref in after]
         labels = [label for _, label in found]
         call = self.queue.wait_for(str(task.token), [text for text, _ in found])
         if any(label not in self.model.all and label not in self.model.archived for label in labels):
@@ -507,7 +443,7 @@ class Machine(RuleBasedStateMachine):
     @rule(at=index, after=st.lists(refs, max_size=3))
     def change_dependencies(self, at: int, after: list[Ref]) -> None:
         task = self.pick(WAITING, at)
-        found = [self.resolve(ref) for ref in after]
+        found = [resolve(self.model, ref) for ref in after]
         labels = list(dict.fromkeys(label for _, label in found))
         call = self.queue.update(self.newest_id(task), {"dependencies": [text for text, _ in found]})
         if self.model.leads_to(labels, task.label):
@@ -634,105 +570,3 @@ class Machine(RuleBasedStateMachine):
                 assert task.token == ids.token(ids.show_task(row["id"]), row["fence"])
         keys = {key["key"]: self.root_of(ids.show_task(key["task_id"])) for key in now.keys}
         assert keys == self.model.keys
-
-
-class Plan:
-    """A batch as it is written, and what must come of it."""
-
-    def __init__(self, machine: Machine, batch: Sequence[Spec]) -> None:
-        self.machine = machine
-        self.model = machine.model
-        self.batch = batch
-        self.twin: dict[int, int] = {}
-        self.known: dict[int, str] = {}
-        self._fold_duplicates()
-        self.labels = [self._label(place) for place in range(len(batch))]
-        self.after: list[list[str]] = []
-        self.written: list[dict[str, Any]] = []
-        for place, spec in enumerate(batch):
-            self._write(place, spec)
-
-    def _fold_duplicates(self) -> None:
-        first: dict[str, int] = {}
-        for place, spec in enumerate(self.batch):
-            if spec.key is None:
-                continue
-            if spec.key in self.model.keys:
-                self.known[place] = self.model.keys[spec.key]
-            elif first.setdefault(spec.key, place) != place:
-                self.twin[place] = first[spec.key]
-
-    def _label(self, place: int) -> str:
-        """What others may know a new task by before it has an id."""
-        name = self.batch[place].name
-        if place in self.known:
-            return self.known[place]
-        if place in self.twin:
-            return self._label(self.twin[place])
-        if name is None:
-            return f"new {place}"
-        return ids.show_task(name) if name == OWN_UUID else f"?{name}"
-
-    @property
-    def fresh(self) -> list[int]:
-        return [p for p in range(len(self.batch)) if p not in self.known and p not in self.twin]
-
-    def _write(self, place: int, spec: Spec) -> None:
-        siblings = [(f"local {p}", self.labels[p]) for p in range(len(self.batch)) if p != place]
-        own = {self.batch[p].name: self.labels[p] for p in self.fresh if self.batch[p].name}
-        found = []
-        for ref in spec.after:
-            text, label = self.machine.resolve(ref, siblings)
-            found.append((text, own.get(text, label)))
-        self.after.append(list(dict.fromkeys(label for _, label in found)))
-        written: dict[str, Any] = {"type": spec.type, "dependencies": [text for text, _ in found]}
-        if len(self.batch) > 1:
-            written["key"] = f"local {place}"
-        if spec.capability:
-            written["spec"] = {"constraints": {"required_capabilities": [spec.capability]}}
-        optional = {
-            "target_agent_id": spec.target,
-            "estimated_cost_usd": spec.cost or None,
-            "idempotency_key": spec.key,
-            "id": spec.name,
-        }
-        self.written.append({**written, **{k: v for k, v in optional.items() if v is not None}})
-
-    def refusal(self, spawner: str | None = None) -> type[ShiftworkError] | None:
-        names = [self.batch[p].name for p in self.fresh if self.batch[p].name]
-        own = ids.show_task(OWN_UUID)
-        if len(set(names)) < len(names) or any(name in self.model.names for name in names):
-            return IdInUse
-        if OWN_UUID in names and (own in self.model.gone or own in self.model.archived):
-            return IdInUse
-        edges = {self.labels[p]: self.after[p] for p in self.fresh}
-        if any(self.model.leads_to(above, label, edges) for label, above in edges.items()):
-            return CircularDependency
-        if spawner is not None and self.model.leads_to(self.labels, spawner, edges):
-            return CircularDependency
-        return None
-
-    def done(self, answers: Sequence[Submitted], *, check_status: bool = True) -> None:
-        made = {self.labels[p]: answers[p].id for p in self.fresh}
-        for place in self.fresh:
-            spec = self.batch[place]
-            task = Lineage(answers[place].id, spec.type, spec.capability, spec.target, spec.cost, spec.key, "pending")
-            self.model.add(task, [], spec.name)
-        for place in self.fresh:
-            task = self.model.all[answers[place].id]
-            above = [made.get(label, label) for label in self.after[place]]
-            task.dependencies = {label: self.model.status_of(label) == "completed" for label in above}
-            task.status = "pending" if task.open else "ready"
-        self.model.meet_fate(answers[place].id for place in self.fresh)
-        for place, answer in enumerate(answers):
-            assert answer.duplicate == (place not in self.fresh)
-            expected = self.known.get(place) or made[self.labels[place]]
-            assert self.machine.root_of(answer.id) == expected
-            if check_status and place in self.fresh:
-                assert answer.status == self.model.all[answer.id].status
-
-
-def uuid_of(shown: str) -> str:
-    uuid = ids.parse(shown)
-    assert uuid is not None
-    return uuid

@@ -17,7 +17,7 @@ async def main(url: str) -> None:
 
     async with await Queue.open(url) as queue:
         task = await queue.submit(type="code")
-        print(queue.now(), (await queue.get(task.id)).created_at)  # noqa: T201
+        print(queue.now(), (await queue.get(task.id)).created_at)  # noqa: T201 -- for the test that reads it
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def connection(filled: Path) -> Iterator[apsw.Connection]:
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-def test_the_hot_statements_use_their_index(connection: apsw.Connection, analysed: bool) -> None:  # noqa: FBT001
+def test_the_hot_statements_use_their_index(connection: apsw.Connection, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
     connection.execute("begin")
     if analysed:
         connection.execute("analyze").fetchall()

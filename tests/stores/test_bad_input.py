@@ -111,7 +111,7 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "start an unknown name": (lambda q: q.start("nobody.1"), "not_found", None),
     "complete an unknown task": (lambda q: q.complete(f"{UNKNOWN}.1"), "not_found", None),
     "complete without fence": (lambda q: q.complete(UNKNOWN), "fence_required", "token"),
-    "complete a number": (lambda q: q.complete(7), "invalid_input", "token"),  # type: ignore[arg-type]
+    "complete a number": (lambda q: q.complete(7), "invalid_input", "token"),  # type: ignore[arg-type]  # on purpose
     "complete too high a fence": (lambda q: q.complete(f"{UNKNOWN}.{10**30}"), "fence_required", "token"),
     "fail too high a fence": (lambda q: q.fail(f"{UNKNOWN}.{10**30}"), "fence_required", "token"),
     "complete with a set": (lambda q: q.complete("taken.1", {object()}), "invalid_input", "result"),
@@ -127,7 +127,7 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "use too many tokens": (
         lambda q: q.complete("taken.1", usage={"tokens_in": 1 << 70}), "invalid_input", "usage.tokens_in"),
     "fail with NUL": (lambda q: q.fail("taken.1", "crash", "a\0b"), "bad_text", "error"),
-    "fail without a reason's text": (lambda q: q.fail("taken.1", 7), "invalid_input", "reason"),  # type: ignore[arg-type]
+    "fail without a reason's text": (lambda q: q.fail("taken.1", 7), "invalid_input", "reason"),  # type: ignore[arg-type]  # on purpose
     "release with a surrogate": (lambda q: q.release("taken.1", SURROGATE), "bad_text", "reason"),
     "progress with NaN": (lambda q: q.progress("taken.1", float("inf")), "invalid_input", "progress"),
     "message of no kind": (lambda q: q.message("taken.1", "shout", "hey"), "invalid_input", "kind"),
@@ -141,7 +141,7 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "get NUL": (lambda q: q.get("a\0b"), "bad_text", "task_id"),
     "cancel an unknown id": (lambda q: q.cancel(UNKNOWN), "not_found", None),
     "cancel a surrogate": (lambda q: q.cancel(SURROGATE), "bad_text", "task_id"),
-    "cancel for no text": (lambda q: q.cancel("taken", 7), "invalid_input", "reason"),  # type: ignore[arg-type]
+    "cancel for no text": (lambda q: q.cancel("taken", 7), "invalid_input", "reason"),  # type: ignore[arg-type]  # on purpose
     "rerun what has not ended": (lambda q: q.rerun("taken"), "wrong_state", None),
     "update with an unknown field": (lambda q: q.update("taken", {"colour": 1}), "invalid_input", "changes"),
     "update to NaN": (lambda q: q.update("taken", {"deadline": float("nan")}), "invalid_input", "changes"),
@@ -165,7 +165,7 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
         lambda q: q.set_agent_budget("w", float("nan")), "invalid_input", "remaining_usd"),
     "an actor without a name": (lambda q: asyncio.to_thread(q.as_caller, ""), "invalid_input", "actor"),
     "an actor of half a name": (lambda q: asyncio.to_thread(q.as_caller, SURROGATE), "bad_text", "actor"),
-    "get a number": (lambda q: q.get(7), "invalid_input", "task_id"),  # type: ignore[arg-type]
+    "get a number": (lambda q: q.get(7), "invalid_input", "task_id"),  # type: ignore[arg-type]  # on purpose
     "modify nothing": (lambda q: q.review("taken", "modify_and_retry"), "invalid_input", "change"),
     "purge everything": (lambda q: q.purge(), "invalid_input", "purge"),
     "purge no status": (lambda q: q.purge(status=["tired"]), "invalid_input", "purge.status"),

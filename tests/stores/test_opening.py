@@ -4,6 +4,7 @@ import asyncio
 import os
 import pwd
 import sys
+import tempfile
 import threading
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
@@ -99,7 +100,7 @@ async def test_a_queue_whose_migrations_are_not_ours(store_url: str) -> None:
 
 
 async def change_checksum(tx: object) -> None:
-    result = tx._connection.execute("update migrations set checksum = 'other'")  # type: ignore[attr-defined]
+    result = tx._connection.execute("update migrations set checksum = 'other'")  # type: ignore[attr-defined]  # as a foreign hand
     if asyncio.iscoroutine(result):
         await result
 
@@ -163,24 +164,43 @@ def without_privileges() -> Iterator[None]:
         os.setresuid(0, 0, 0)
 
 
-async def test_a_file_and_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    """Each time with the permissions that a user would meet."""
-    file = tmp_path / "queue.db"
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter; those of pytest are for their owner."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@contextmanager
+def allowed(path: Path, mode: int) -> Iterator[None]:
+    before = path.stat().st_mode
+    path.chmod(mode)
+    yield
+    path.chmod(before)
+
+
+async def test_a_file_and_a_folder_that_may_not_be_written(open_folder: Path) -> None:
+    file = open_folder / "queue.db"
     await (await Queue.open(f"sqlite:///{file}")).close()
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
-    file.chmod(0o444)
-    with without_privileges():
+    with allowed(file, 0o444), allowed(open_folder, 0o555), without_privileges():
         error = await refusal(f"sqlite:///{file}")
         assert (error.code, error.where) == ("store_read_only", str(file))
-        tmp_path_error = await refusal(f"sqlite:///{tmp_path}/new.db")
-        assert (tmp_path_error.code, tmp_path_error.where) == ("store_read_only", str(tmp_path))
+        error = await refusal(f"sqlite:///{open_folder}/new.db")
+        assert (error.code, error.where) == ("store_read_only", str(open_folder))
+
+
+async def test_a_folder_that_may_not_be_entered(open_folder: Path) -> None:
+    (open_folder / "private" / "inside").mkdir(parents=True)
+    with allowed(open_folder / "private", 0), without_privileges():
+        error = await refusal(f"sqlite:///{open_folder}/private/inside/queue.db")
+    assert error.code == "store_unavailable"
 
 
 async def test_a_file_opened_for_queries_alone_refuses_every_write(tmp_path: Path) -> None:
     async with await Queue.open(f"sqlite:///{tmp_path}/queue.db") as queue:
         task = await queue.submit(type="code")
-        queue.engine.store._connection.pragma("query_only", True)  # type: ignore[attr-defined]
+        queue.engine.store._connection.pragma("query_only", True)  # type: ignore[attr-defined]  # of this store
         with pytest.raises(ShiftworkError) as refused:
             await queue.submit(type="code")
         assert refused.value.code == "store_read_only"

@@ -459,7 +459,10 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < OLDEST_ENGINE:
         raise StoreUnsuitable(f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that several processes write")
     if file is not None:
-        _check_place(file)
+        try:
+            _check_place(file)
+        except OSError as error:  # a folder on the way that may not be entered
+            raise StoreUnavailable(f"{file} cannot be reached: {error.strerror}", where=str(file)) from error
     try:
         connection = apsw.Connection(path)
         try:
