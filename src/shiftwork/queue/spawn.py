@@ -41,9 +41,9 @@ async def spawn(
     children = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
     # A child that waits for its own parent would never run, whether or not the parent waits for it.
     await tx.take_turn(f"edges:{row.workspace}")
-    await refuse_outer_cycle(work, {row.root_id: children})
+    found = await resolve(tx, row.workspace, {child: child for child in children})
+    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in found.values()]})
     if wait:
-        found = await resolve(tx, row.workspace, {child: child for child in children})
         await _park(work, row, list(found.values()))
     await work.save()
     return made

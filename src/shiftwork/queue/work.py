@@ -297,10 +297,11 @@ class Work:
                 event[10] = {**(event[10] or {}), "dag": status}
 
     async def _save_dags(self, locked: dict[str, Any]) -> None:
-        motion = {m["dag_id"]: m for m in await self.tx.all("dag_motion", items=[(i,) for i in sorted(locked)])}
+        counts = {i: (row["open"] + self._open[i], row["settled"] + self._settled[i]) for i, row in locked.items()}
+        motion = await self._motion([i for i, (open_, settled) in counts.items() if open_ == 0 or settled])
         items = []
         for id_, row in sorted(locked.items()):
-            open_, settled = row["open"] + self._open[id_], row["settled"] + self._settled[id_]
+            open_, settled = counts[id_]
             cancelled_by = self.dag_cancellers.get(id_, row["cancelled_by"])
             status = dag_status(open_, settled, motion.get(id_), cancelled_by)
             finished = self.now if status != "open" else None
@@ -308,6 +309,11 @@ class Work:
             if status not in {"open", row["status"]}:
                 self.tell_of(row["workspace"], f"dag_{status}", dag_id=id_)
         await self.tx.run("save_dags", items=items)
+
+    async def _motion(self, dag_ids: list[str]) -> dict[str, Any]:
+        """Reads whole DAGs, so only of those that may have come to an end."""
+        rows = await self.tx.all("dag_motion", items=[(i,) for i in sorted(dag_ids)]) if dag_ids else []
+        return {row["dag_id"]: row for row in rows}
 
 
 def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) -> str:

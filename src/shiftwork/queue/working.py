@@ -28,7 +28,6 @@ CONTENDED_SEC = 0.05
 """Until a waiting claim looks again at work that somebody else had locked, who may leave it ready."""
 
 
-
 class Report(NamedTuple):
     """A result to be handed in, for `complete_many`."""
 

@@ -62,6 +62,9 @@ set local idle_in_transaction_session_timeout = '10s'"""
 the whole table for a batch of 500. A process that is stopped in the middle must not hold its locks for ever: the whole
 fleet may wait for them. Local to the transaction, so that a pooler may hand the connection on."""
 
+BEGIN_READING = BEGIN.replace("begin;", "begin isolation level repeatable read read only;")
+"""Everything a reader is told comes from one moment."""
+
 COPY_FROM = 8
 """Rows from which an insert is a COPY: half the server's time and a fifth of ours (10 against 22 us a row)."""
 
@@ -247,20 +250,26 @@ class PostgresStore:
     # -- verbs -------------------------------------------------------------------------------------------------
 
     async def run(self, verb: Verb[T], /) -> T:
+        return await self._run(verb, BEGIN)
+
+    async def read(self, verb: Verb[T], /) -> T:
+        return await self._run(verb, BEGIN_READING)
+
+    async def _run(self, verb: Verb[T], begin: str) -> T:
         if self._closed:
             raise StoreClosed("this queue was closed")
         try:
             async with asyncio.timeout(self.operation_max_sec) as limit:
-                return await self._run_until_done(verb, limit)
+                return await self._run_until_done(verb, begin, limit)
         except TimeoutError:
             raise OperationTimeout(f"the database did not answer within {self.operation_max_sec:g} s") from None
 
-    async def _run_until_done(self, verb: Verb[T], limit: asyncio.Timeout) -> T:
+    async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         deadlocks = 0
         gone_since: float | None = None
         while True:
             try:
-                return await self._run_once(verb, limit)
+                return await self._run_once(verb, begin, limit)
             except _AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
@@ -277,10 +286,10 @@ class PostgresStore:
                     raise
                 raise translate(error) from error
 
-    async def _run_once(self, verb: Verb[T], limit: asyncio.Timeout) -> T:
+    async def _run_once(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         async with self._pool.acquire() as connection:
             try:
-                await connection.execute(BEGIN)
+                await connection.execute(begin)
                 tx = PostgresTx(connection, self._clock())
                 result = await verb(tx)
             except BaseException:
@@ -300,10 +309,6 @@ class PostgresStore:
         if tx.wakes:
             self._announce(tx.wakes)
         return result
-
-    async def read(self, verb: Verb[T], /) -> T:
-        """Statements of a read each see what is committed when they begin."""
-        return await self.run(verb)
 
     def now(self) -> float:
         return self._clock()
