@@ -133,7 +133,7 @@ async def test_only_a_started_task_can_wait(queue: Queue) -> None:
 
 @pytest.mark.requirement("F-104")
 @pytest.mark.parametrize("wait", [False, True])
-async def test_a_subtask_that_waits_for_its_own_parent_is_refused(queue: Queue, wait: bool) -> None:  # noqa: FBT001
+async def test_a_subtask_that_waits_for_its_own_parent_is_refused(queue: Queue, wait: bool) -> None:  # noqa: FBT001  # pytest passes it by name
     token = await start_parent(queue)
     with pytest.raises(CircularDependency) as refused:
         await queue.spawn(token, [SUBTASK, {**SUBTASK, "dependencies": ["parent"]}], wait=wait)

@@ -34,7 +34,7 @@ async def errors(*calls: Awaitable[Any]) -> list[str]:
     unexpected = [a for a in answers if isinstance(a, BaseException) and not hasattr(a, "code")]
     if unexpected:
         raise unexpected[0]
-    return [answer.code for answer in answers if isinstance(answer, BaseException)]  # type: ignore[attr-defined]
+    return [answer.code for answer in answers if isinstance(answer, BaseException)]  # type: ignore[attr-defined]  # ours all have a code
 
 
 async def hire(queue: Queue, *agents: str, most: int | None = None) -> None:
