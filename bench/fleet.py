@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bench.stores import TICKS
 from shiftwork import Queue
+from shiftwork.queue.lanes import TARGETED
+from shiftwork.store.store import Tx
 
 PATIENCE_SEC = 300.0
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,10 +85,20 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def finished(queue: Queue, count: int, *, poll_sec: float = 0.1) -> None:
-    """Wait until so many tasks are completed, cancelled or dead letters."""
+    """Wait until so many tasks are completed, cancelled or dead letters.
+
+    They are counted only once nothing is ready any more: counting a large queue all the time would be measured, too.
+    """
+
+    async def some_are_ready(tx: Tx) -> bool:
+        rows = await tx.all("open_lanes", bound=TARGETED, workspace=queue.workspace, agent="")
+        return any(row["lane"] is not None for row in rows)
+
     async with asyncio.timeout(PATIENCE_SEC):
-        while True:
-            counts = (await queue.status()).counts
-            if sum(counts.get(status, 0) for status in ("completed", "cancelled", "dead_lettered", "failed")) >= count:
-                return
+        while await queue.engine.store.read(some_are_ready) or await _ended(queue) < count:  # noqa: ASYNC110  # another process
             await asyncio.sleep(poll_sec)
+
+
+async def _ended(queue: Queue) -> int:
+    counts = (await queue.status()).counts
+    return sum(counts.get(status, 0) for status in ("completed", "cancelled", "dead_lettered", "failed"))

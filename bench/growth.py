@@ -75,8 +75,8 @@ _SERIES = {
 _PG_ID = "('01900000-0000-7000-8000-' || lpad(to_hex(s.n), 12, '0'))::uuid"
 _LITE_ID = "printf('01900000-0000-7000-8000-%012x', s.n)"
 _COPIED: dict[str, dict[str, str]] = {
-    "postgres": {**dict.fromkeys(("id", "dag_id", "root_id"), _PG_ID), "rank": "t.rank + s.n * 7919 % 100"},
-    "sqlite": {**dict.fromkeys(("id", "dag_id", "root_id"), _LITE_ID), "rank": "t.rank + s.n * 7919 % 100"},
+    "postgres": {**dict.fromkeys(("id", "dag_id", "root_id"), _PG_ID), "rank": "t.rank + s.n % 100 * 37 % 100"},
+    "sqlite": {**dict.fromkeys(("id", "dag_id", "root_id"), _LITE_ID), "rank": "t.rank + s.n % 100 * 37 % 100"},
 }
 
 
