@@ -21,9 +21,7 @@ ADDRESSES = [
     re.compile(r"--(?:extra-)?index-url[ =]\S"),
 ]
 
-EXCUSE = re.compile(
-    r"#\s*(noqa\b(?::\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[a-z, -]+\])?)(.*)"
-)
+EXCUSE = re.compile(r"#\s*(noqa\b(?::\s*[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[a-z, -]+\])?)(.*)")
 
 
 def files() -> list[Path]:
@@ -35,9 +33,7 @@ def files() -> list[Path]:
         check=False,
     )
     if listed.returncode == 0:
-        return sorted(
-            path for name in set(listed.stdout.split("\0")) - {""} if (path := ROOT / name).is_file()
-        )
+        return sorted(path for name in set(listed.stdout.split("\0")) - {""} if (path := ROOT / name).is_file())
     # An unpacked archive has no git; then the folders that we write ourselves stand for all.
     return sorted(path for name in ("src", "tests") for path in (ROOT / name).rglob("*.*") if path.is_file())
 

@@ -18,10 +18,7 @@ from tests.services.shared import Pooler
 
 async def test_each_test_gets_an_empty_database(postgres_dsn: str) -> None:
     connection = await asyncpg.connect(postgres_dsn)
-    assert (
-        await connection.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace")
-        == 0
-    )
+    assert await connection.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace") == 0
     await connection.close()
 
 

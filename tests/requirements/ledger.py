@@ -58,9 +58,7 @@ def _rows(path: Path, letter: str) -> Iterator[Row]:
         except LedgerError as error:
             raise LedgerError(f"{path.name}:{number}: {error}") from None
         if row.id <= previous:
-            raise LedgerError(
-                f"{path.name}:{number}: {row.id} after {previous}: ids must be unique and sorted"
-            )
+            raise LedgerError(f"{path.name}:{number}: {row.id} after {previous}: ids must be unique and sorted")
         previous = row.id
         yield row
 

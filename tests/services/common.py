@@ -78,9 +78,7 @@ class Sandbox:
         # As root TMPDIR may be a folder that the unprivileged user cannot enter.
         parent = None if self.user is None else "/tmp"  # noqa: S108 -- mkdtemp makes the name safe
         self.folder = Path(tempfile.mkdtemp(prefix=f"shiftwork-{name}-", dir=parent))
-        self.data = Path(
-            tempfile.mkdtemp(prefix=f"shiftwork-{name}-", dir=_MEMORY if memory else self.folder)
-        )
+        self.data = Path(tempfile.mkdtemp(prefix=f"shiftwork-{name}-", dir=_MEMORY if memory else self.folder))
         if self.user is not None:
             shutil.chown(self.folder, self.user)
             shutil.chown(self.data, self.user)

@@ -37,9 +37,7 @@ class Databases:
     def at(cls, dsn: str) -> "Databases":
         """The server that an address points to."""
         parts = urlsplit(dsn)
-        return Databases(
-            parts.hostname or HOST, parts.port or 5432, parts.username or "postgres", parts.password
-        )
+        return Databases(parts.hostname or HOST, parts.port or 5432, parts.username or "postgres", parts.password)
 
     def dsn(self, database: str = "postgres") -> str:
         login = self.user if self.password is None else f"{self.user}:{self.password}"

@@ -54,9 +54,7 @@ class Program:
     def moved(self, folder: Path) -> "Program":
         """The same program after its tree was copied to `folder`."""
         if self.tree is None:
-            raise ServiceError(
-                f"{self.file} cannot be run by an ordinary user; install it where everyone may read."
-            )
+            raise ServiceError(f"{self.file} cannot be run by an ordinary user; install it where everyone may read.")
         tree = self.tree
         return Program(
             folder / self.file.relative_to(tree),

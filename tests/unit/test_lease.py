@@ -33,9 +33,7 @@ LOKI = Settings(
 )
 REDIS = msgspec.structs.replace(LOKI, heartbeat_timeout_sec=300, timeout_sec=None)
 AEGIS = Settings(claim_ttl_sec=300, heartbeat_timeout_sec=None, runtime_offline_sec=75, timeout_sec=9000)
-COSCIENTIST = Settings(
-    claim_ttl_sec=5, timeout_grace=1.2, on_stale="requeue", on_claim_expired="fail_uncounted"
-)
+COSCIENTIST = Settings(claim_ttl_sec=5, timeout_grace=1.2, on_stale="requeue", on_claim_expired="fail_uncounted")
 
 
 def claimed(settings: Settings, **more: Any) -> ClaimFacts:
@@ -88,12 +86,8 @@ def test_a_claim_gets_the_limits_of_its_settings(
     [
         pytest.param(STANDARD, 3600, Deadlines(None, T0 + 3610, None, T0 + 100), id="standard"),
         pytest.param(COSCIENTIST, 100, Deadlines(None, T0 + 130, None, T0 + 100), id="a fifth more time"),
-        pytest.param(
-            LOKI, 3600, Deadlines(None, T0 + 3600, T0 + 3600, T0 + 3600), id="loki counts from the claim"
-        ),
-        pytest.param(
-            REDIS, None, Deadlines(None, None, T0 + 300, T0 + 300), id="redis counts from the claim"
-        ),
+        pytest.param(LOKI, 3600, Deadlines(None, T0 + 3600, T0 + 3600, T0 + 3600), id="loki counts from the claim"),
+        pytest.param(REDIS, None, Deadlines(None, None, T0 + 300, T0 + 300), id="redis counts from the claim"),
         pytest.param(AEGIS, 9000, Deadlines(None, T0 + 9010, None, T0 + 85), id="aegis"),
         pytest.param(
             Settings(heartbeat_timeout_sec=None),
@@ -113,9 +107,7 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
     ("facts", "settings", "last_alive", "first_expired", "reason"),
     [
         pytest.param(claimed(STANDARD), STANDARD, 59, 60, "claim_expired", id="never started"),
-        pytest.param(
-            claimed(COSCIENTIST), COSCIENTIST, 4.9, 5, "claim_expired", id="no acknowledgement in 5 s"
-        ),
+        pytest.param(claimed(COSCIENTIST), COSCIENTIST, 4.9, 5, "claim_expired", id="no acknowledgement in 5 s"),
         pytest.param(claimed(AEGIS), AEGIS, 299, 300, "claim_expired", id="dispatched, never started"),
         pytest.param(running(STANDARD), STANDARD, 89, 90, "heartbeat_timeout", id="silent since the start"),
         pytest.param(
@@ -134,9 +126,7 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
             "heartbeat_timeout",
             id="a beat before the start does not count",
         ),
-        pytest.param(
-            running(STANDARD, beat_at=T0 + 3590), STANDARD, 3599, 3600, "timeout", id="beating, but too long"
-        ),
+        pytest.param(running(STANDARD, beat_at=T0 + 3590), STANDARD, 3599, 3600, "timeout", id="beating, but too long"),
         pytest.param(
             running(AEGIS, runtime_seen_at=T0 + 8990), AEGIS, 8999, 9000, "timeout", id="two and a half hours"
         ),
@@ -172,9 +162,7 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
             "heartbeat_timeout",
             id="no beat extends a fixed lease",
         ),
-        pytest.param(
-            running(LOKI), LOKI, 3599, 3600, "heartbeat_timeout", id="a lease as long as the timeout"
-        ),
+        pytest.param(running(LOKI), LOKI, 3599, 3600, "heartbeat_timeout", id="a lease as long as the timeout"),
         pytest.param(
             ClaimFacts("claimed", T0),
             Settings(claim_ttl_sec=None),
@@ -234,9 +222,7 @@ RECLAIM = Settings(on_stale="reclaim")
         (Settings(on_claim_expired="release", delivery="at_most_once"), "claim_expired", 0, "release"),
     ],
 )
-def test_a_lost_claim_ends_as_its_settings_say(
-    settings: Settings, reason: str, reclaims: int, expected: str
-) -> None:
+def test_a_lost_claim_ends_as_its_settings_say(settings: Settings, reason: str, reclaims: int, expected: str) -> None:
     assert on_lost(settings, reason, reclaims, max_attempts=3) == expected
 
 
@@ -275,9 +261,7 @@ def test_a_living_claim_is_looked_at_again_exactly_when_it_may_have_ended(
 
 
 @given(settings=any_settings, started=st.floats(0, 1e4))
-def test_the_first_look_after_a_start_is_when_nothing_more_was_heard(
-    settings: Settings, started: float
-) -> None:
+def test_the_first_look_after_a_start_is_when_nothing_more_was_heard(settings: Settings, started: float) -> None:
     now = T0 + started
     stored = at_start(settings, timeout_sec=settings.timeout_sec, claimed_at=T0, now=now)
     status: Held = "running"

@@ -90,9 +90,7 @@ def test_age_counts_in_minutes_times_the_rate() -> None:
 @pytest.mark.parametrize(
     ("minutes", "effective", "name"), [(0, 90, "background"), (300, 60, "low"), (310, 59, "normal")]
 )
-def test_a_background_task_becomes_normal_after_five_hours(
-    minutes: float, effective: float, name: str
-) -> None:
+def test_a_background_task_becomes_normal_after_five_hours(minutes: float, effective: float, name: str) -> None:
     shown = parts(task(90, boost=0.1), STANDARD, T0 + minutes * MINUTE)
     assert (shown.effective, shown.tier) == (effective, name)
 
@@ -143,9 +141,7 @@ def test_the_deadline_boost_halves_every_quarter_of_an_hour(minutes_left: float,
 
 
 @pytest.mark.parametrize(("urgent_sec", "moves"), [(120, 8), (None, 8)])
-def test_the_stored_rank_moves_eight_times_on_the_way_to_the_deadline(
-    urgent_sec: float | None, moves: int
-) -> None:
+def test_the_stored_rank_moves_eight_times_on_the_way_to_the_deadline(urgent_sec: float | None, moves: int) -> None:
     settings = msgspec.structs.replace(STANDARD, deadline=Deadline(urgent_sec=urgent_sec))
     facts = task(deadline=T0 + 7 * 24 * 60 * MINUTE)
     stored = [rank(facts, settings, T0)]
@@ -242,12 +238,8 @@ def test_an_escalated_task_stands_among_its_new_level_by_age() -> None:
     assert claim_order(COSCIENTIST, now, **tasks) == "before escalated after"
 
 
-@pytest.mark.parametrize(
-    ("minutes", "percentage"), [(0, 0), (4.9, 0), (5, 0), (6, 5), (7, 10), (15, 50), (60, 50)]
-)
-def test_the_score_improves_by_a_tenth_a_minute_after_five_until_doubled(
-    minutes: float, percentage: float
-) -> None:
+@pytest.mark.parametrize(("minutes", "percentage"), [(0, 0), (4.9, 0), (5, 0), (6, 5), (7, 10), (15, 50), (60, 50)])
+def test_the_score_improves_by_a_tenth_a_minute_after_five_until_doubled(minutes: float, percentage: float) -> None:
     settings = msgspec.structs.replace(COSCIENTIST, escalation=(), starvation_threshold_sec=None)
     shown = parts(task(MEDIUM), settings, T0 + minutes * MINUTE)
     assert (shown.percentage, shown.effective) == (percentage, 50 - percentage)
@@ -338,9 +330,7 @@ def test_a_rank_stored_once_orders_like_effective_priority_at_any_later_time(
 
 
 @given(facts=dated, now=st.floats(T0, T0 + 25 * 3600))
-def test_the_stored_deadline_boost_is_at_most_one_step_behind_the_shown_one(
-    facts: RankFacts, now: float
-) -> None:
+def test_the_stored_deadline_boost_is_at_most_one_step_behind_the_shown_one(facts: RankFacts, now: float) -> None:
     settings = msgspec.structs.replace(STANDARD, deadline=Deadline(urgent_sec=None))
     behind = key(facts, settings, now) - parts(facts, settings, now).effective
     assert -1e-4 <= behind <= 6.25 + 1e-4
@@ -358,8 +348,6 @@ def test_a_rank_holds_until_its_rerank_moment(facts: RankFacts, settings: Settin
 
 
 @given(facts=aged | dated, settings=boosted_settings, earlier=st.floats(0, 2e5), later=st.floats(0, 2e5))
-def test_a_stored_rank_never_gets_worse(
-    facts: RankFacts, settings: Settings, earlier: float, later: float
-) -> None:
+def test_a_stored_rank_never_gets_worse(facts: RankFacts, settings: Settings, earlier: float, later: float) -> None:
     earlier, later = sorted((earlier, later))
     assert rank(facts, settings, T0 + later).rank <= rank(facts, settings, T0 + earlier).rank

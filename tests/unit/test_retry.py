@@ -111,9 +111,7 @@ def test_doubling_without_a_cap_stays_within_a_year() -> None:
     multiplier=st.floats(1, 10),
     cap=st.none() | st.floats(0, 1e6),
 )
-def test_a_later_failure_never_waits_shorter(
-    failures: int, roll: float, multiplier: float, cap: float | None
-) -> None:
+def test_a_later_failure_never_waits_shorter(failures: int, roll: float, multiplier: float, cap: float | None) -> None:
     retry = Retry(backoff_multiplier=multiplier, max_delay_sec=cap)
     assert delay(retry, failures, roll) <= delay(retry, failures + 1, roll)
 

@@ -152,9 +152,7 @@ def test_a_change_is_laid_over_a_level_and_taken_back() -> None:
     assert drop(level, "poison.min_agents") == level
 
 
-@pytest.mark.parametrize(
-    "before", [{}, {"circuit_breaker": None}, {"circuit_breaker": {"count": "dead_letter"}}]
-)
+@pytest.mark.parametrize("before", [{}, {"circuit_breaker": None}, {"circuit_breaker": {"count": "dead_letter"}}])
 def test_a_set_value_is_in_force_whatever_the_level_said_before(before: dict[str, Any]) -> None:
     level = merge(before, check_value("circuit_breaker.failure_threshold", 9))
     breaker = resolve([Layer("workspace", level)]).circuit_breaker

@@ -109,9 +109,7 @@ DEAD_LETTER: dict[str, Any] = {
     "error": "Timeout after 300s",
     "retry_count": 4,
     "reason": "timeout",
-    "failure_history": [
-        {"attempt": 1, "agent": "agent_coder_01", "error": "e", "duration_sec": 45, "cost_usd": 0.12}
-    ],
+    "failure_history": [{"attempt": 1, "agent": "agent_coder_01", "error": "e", "duration_sec": 45, "cost_usd": 0.12}],
     "total_cost_usd": 0.51,
     "dead_lettered_at": T,
     "reviewed": True,

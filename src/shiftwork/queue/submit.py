@@ -364,6 +364,7 @@ def _components(edges: dict[str, list[Parent]]) -> list[list[str]]:
 
 async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
+    await work.tx.all("lock_tasks", items=[(dag_id,)])  # a lone task that ends now must find the row we make
     locked = await work.tx.all("lock_dags", items=[(dag_id,)])
     if locked and locked[0]["workspace"] == workspace:
         return
