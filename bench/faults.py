@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from bench.fleet import finished, fleet
 from bench.report import Bench, measurement, requirement
@@ -42,17 +43,34 @@ async def _claimed_again(queue: Queue, task_id: str, before: str) -> float:
 @measurement
 @requirement("C-265")
 async def faults(bench: Bench) -> None:
-    """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end."""
+    """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end.
+
+    With the default settings three failures end a task, so that 0.05 ** 3 of them, about one in 8,000, are dead letters
+    by arithmetic alone. The second run allows five attempts and takes no task for poison: there the queue itself is tried.
+    """
+    share, note = await _completed(bench, {})
+    bench.figure("5 % of attempts fail: completed, default settings", [share], "%", note)
+    bench.check("C-265", "completed, 5 % of attempts fail, default settings", share, 99.99, "%", at_least=True)
+    share, note = await _completed(bench, {"max_attempts": 5, "poison": None})
+    bench.figure("5 % of attempts fail: completed, 5 attempts", [share], "%", note)
+
+
+async def _completed(bench: Bench, settings: dict[str, Any]) -> tuple[float, str]:
+    """The share of tasks completed, and what became of the rest. Only the delays are shortened."""
     count = bench.size(10_000, 1_000)
+    short = {"retry.initial_delay_sec": 0.2, "maintenance.retry_promoter_sec": 0.25}
     async with bench.place.url() as url, await Queue.open(url) as queue:
-        await queue.set_setting("retry.initial_delay_sec", 0.2)
-        await queue.set_setting("maintenance.retry_promoter_sec", 0.25)
-        await queue.set_setting("max_attempts", 5)
+        for key, value in (short | settings).items():
+            await queue.set_setting(key, value)
         await load(queue, count, {"type": "flaky"})
         async with fleet(queue, 2, 100):
             await finished(queue, count)
         counts = (await queue.status()).counts
+        letters = await queue.dead_letters(limit=1000)
         failed = await bench.place.sql(url, "select count(*) from attempts where outcome = 'failed'")
-    share = 100 * counts.get("completed", 0) / count
-    bench.figure(f"{count:,} tasks, 5 % of attempts fail: completed", [share], "%", f"{failed[0][0]} attempts failed")
-    bench.check("C-265", "tasks completed although 5 % of attempts fail", share, 99.99, "%", at_least=True)
+    poison = sum(letter.poison_pill for letter in letters)
+    lost = count - sum(counts.values())
+    note = (
+        f"of {count:,}: {failed[0][0]} attempts failed, {len(letters)} dead letters ({poison} as poison), {lost} lost"
+    )
+    return 100 * counts.get("completed", 0) / count, note

@@ -121,7 +121,7 @@ def _print_figure(figure: Figure) -> None:
 def _number(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.2f}" if value < 10 or 99 < value < 100 else f"{value:.1f}"
 
 
 def print_checks(checks: Sequence[Check]) -> None:
