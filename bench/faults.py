@@ -45,8 +45,9 @@ async def _claimed_again(queue: Queue, task_id: str, before: str) -> float:
 async def faults(bench: Bench) -> None:
     """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end.
 
-    With the default settings three failures end a task, so that 0.05 ** 3 of them, about one in 8,000, are dead letters
-    by arithmetic alone. The second run allows five attempts and takes no task for poison: there the queue itself is tried.
+    With the default settings three failures end a task, so that 0.05 ** 3 of them, one in 8,000, are dead letters by
+    arithmetic alone: the limit of one in 10,000 is met or missed by chance. The second run allows five attempts and
+    takes no task for poison; there the queue itself is tried.
     """
     share, note = await _completed(bench, {})
     bench.figure("5 % of attempts fail: completed, default settings", [share], "%", note)
