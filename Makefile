@@ -30,7 +30,7 @@ format: $(READY) ## Repair formatting and what the linter can repair
 	@$(PY) -m ruff format .
 
 bench: $(READY) ## Measure throughput and latency
-	@$(PY) -m bench $(ARGS)
+	@$(PY) -m bench --json .bench.json $(ARGS)
 
 requirements: $(READY) ## Show which requirement is proven by which test
 	@$(PY) -m tests.requirements $(ARGS)

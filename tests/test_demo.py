@@ -1,6 +1,7 @@
 """The demo does what it says: real processes, one killed on the way, everything completed."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,4 +29,6 @@ def test_the_demo_as_json_is_one_document_and_keeps_its_file_when_told_to() -> N
     assert (summary["status"], summary["tasks"], summary["completed"]) == ("completed", 8, 8)
     assert summary["recovered"] == "Implement the page"
     assert summary["recovered_by"] not in {None, summary["killed"]}
-    assert Path(summary["store"].removeprefix("sqlite:///")).is_file()
+    kept = Path(summary["store"].removeprefix("sqlite:///"))
+    assert kept.is_file()
+    shutil.rmtree(kept.parent)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements.__main__ import main
+from tests.requirements.__main__ import main, measured
 from tests.requirements.collect import Scan, collect, faults, scan, scan_source
 from tests.requirements.ledger import DOCUMENTS, HERE, LedgerError, load, load_document
 
@@ -152,3 +152,11 @@ def test_report_refuses_wrong_ids(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_ledger_files_are_the_documents() -> None:
     assert {path.stem for path in HERE.glob("*.tsv")} == set(DOCUMENTS)
+
+
+def test_a_row_that_only_a_benchmark_carries_is_shown_by_its_report(tmp_path: Path) -> None:
+    marks = {"C-104": ["bench/latency.py::calls"], "C-105": ["bench/latency.py::calls"], "F-001": ["tests/t.py::t"]}
+    report = tmp_path / "report.json"
+    assert set(measured(marks, report)) == {"F-001"}
+    report.write_text(json.dumps({"rows": {"C-104": {"ok": True}, "C-105": {"ok": False}}}))
+    assert set(measured(marks, report)) == {"C-104", "F-001"}
