@@ -215,6 +215,8 @@ def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, 
 
 async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str, str]) -> dict[str, list[Parent]]:
     """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
+    if not any(item.prepared.new.dependencies for item in items):
+        return {item.id: [] for item in items}
     new = {item.id for item in items}
     wanted: dict[str, list[str]] = {}
     outside: dict[str, None] = {}
@@ -237,6 +239,8 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
 
 
 def _refuse_cycle(items: list[_Item], edges: dict[str, list[Parent]]) -> None:
+    if not any(edges.values()):
+        return
     if cycle := graph.find_cycle({child: [p.root for p in above] for child, above in edges.items()}):
         keys = {item.id: item.prepared.new.key or ids.show_task(item.id) for item in items}
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
