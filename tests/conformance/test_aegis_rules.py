@@ -185,14 +185,14 @@ async def test_tasks_are_listed_by_agent_issue_and_status(aegis: Queue) -> None:
 async def test_a_retryable_failure_makes_one_new_task_with_the_old_session(aegis: Queue) -> None:
     first = await queued(aegis)
     token = await dispatch(aegis, start=True)
-    await aegis.pin_session(token, "session-9", "/work/9")
+    await aegis.pin_session(token, "session-9", "/srv/9")
     await aegis.fail(token, "timeout", "took too long")
     failed, retry = await rows_of_issue(aegis)
     assert (failed.id, failed.status, failed.superseded_by) == (first, "failed", retry.id)
     shown = await row(aegis, retry.id)
     assert (shown["status"], shown["attempt"]) == ("queued", 2)
     assert str(shown["parent_task_id"]) == (await viewed(aegis, "aegis", first))["id"]
-    assert (shown["session_id"], shown["work_dir"]) == ("session-9", "/work/9")
+    assert (shown["session_id"], shown["work_dir"]) == ("session-9", "/srv/9")
     assert (retry.retry_of, retry.force_fresh_session) == (first, False)
     await aegis.fail(await dispatch(aegis, start=True), "timeout")
     assert [task.status for task in await rows_of_issue(aegis)] == ["failed", "failed"]
@@ -337,12 +337,12 @@ async def test_a_pinned_session_survives_the_daemon(aegis: Queue) -> None:
     task_id = await queued(aegis)
     token = await dispatch(aegis, start=True)
     await aegis.pin_session(token, session_id="S")
-    await aegis.pin_session(token, work_dir="/work")
+    await aegis.pin_session(token, work_dir="/srv")
     pinned = await row(aegis, task_id)
-    assert (pinned["session_id"], pinned["work_dir"], pinned["status"]) == ("S", "/work", "running")
+    assert (pinned["session_id"], pinned["work_dir"], pinned["status"]) == ("S", "/srv", "running")
     await aegis.orphans(RUNTIME)
     retry = (await rows_of_issue(aegis))[-1]
-    assert (retry.session_id, retry.work_dir) == ("S", "/work")
+    assert (retry.session_id, retry.work_dir) == ("S", "/srv")
 
 
 # -- reruns ------------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ async def test_a_pinned_session_survives_the_daemon(aegis: Queue) -> None:
 async def test_a_manual_rerun_is_a_new_task_with_a_fresh_session(aegis: Queue) -> None:
     task_id = await queued(aegis, payload={"prompt": "mend it"})
     token = await dispatch(aegis, start=True)
-    await aegis.pin_session(token, "S", "/work")
+    await aegis.pin_session(token, "S", "/srv")
     await aegis.complete(token)
     outcome = await aegis.rerun_issue("issue-1")
     rerun = await aegis.get(outcome.task_id)

@@ -130,7 +130,7 @@ async def test_what_a_handler_tells_is_kept_with_its_task(shop: Queue, store_url
     async def code(ctx: Context) -> str:
         await ctx.progress({"pct": 50})
         await ctx.message("tool_call", "ran the tests", {"passed": 7})
-        await ctx.pin_session("session-1", "/work/tree")
+        await ctx.pin_session("session-1", "/srv/tree")
         ctx.spent(cost_usd=0.5, tokens_in=10)
         ctx.spent(cost_usd=0.25, tokens_out=20)
         return (await ctx.read()).status
@@ -138,7 +138,7 @@ async def test_what_a_handler_tells_is_kept_with_its_task(shop: Queue, store_url
     made = await shop.submit(type="code")
     await worker.run(store_url, until_idle=True)
     task = await shop.get(made.id)
-    assert (task.session_id, task.work_dir, task.progress) == ("session-1", "/work/tree", {"pct": 50})
+    assert (task.session_id, task.work_dir, task.progress) == ("session-1", "/srv/tree", {"pct": 50})
     assert (task.cost_usd, task.tokens_used) == (0.75, {"input": 10, "output": 20})
     assert (await shop.result(made.id)).data == "running"
     assert "message" in await verbs(shop, made.id)

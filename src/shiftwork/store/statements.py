@@ -40,6 +40,7 @@ _SQLITE_TYPES = {
     "text": "text",
 }
 _POSTGRES_TYPES = {"float": "double precision"}
+_READABLE_TIME = {"postgres": r"to_timestamp(\1)", "sqlite": r"strftime('%Y-%m-%dT%H:%M:%fZ', \1, 'unixepoch')"}
 
 
 class Column(NamedTuple):
@@ -171,14 +172,9 @@ def _pg_type(name: str) -> str:
 
 
 def write_schema(text: str, dialect: Dialect) -> str:
-    """A migration's text for one database: `<uuid>` and its like become column types."""
+    """A migration's text for one database: `<uuid>` and its like become column types, `<at x>` a readable time."""
     keep = "pg" if dialect == "postgres" else "lite"
-    text = re.sub(
-        r"^-- only (pg|lite)\n(.*?)^-- end\n",
-        lambda m: m[2] if m[1] == keep else "",
-        text,
-        flags=re.MULTILINE | re.DOTALL,
-    )
     text = _ONLY.sub(lambda m: m[2] if m[1] == keep else "", text)
+    text = re.sub(r"<at ([\w.]+)>", _READABLE_TIME[dialect], text)
     types = _SQLITE_TYPES if dialect == "sqlite" else _POSTGRES_TYPES
     return re.sub(r"<(\w+)>", lambda m: types.get(m[1], m[1]), text)

@@ -341,7 +341,6 @@ create table duties (
 ){lite: strict};
 
 -- SQL as a door: the documents' own names over the same rows.
--- only lite
 create view agent_task_queue as
   select t.id, t.workspace as workspace_id, t.target_agent_id as agent_id, t.issue_id,
     case when t.status in ('pending', 'waiting_approval', 'ready', 'retrying') then 'queued'
@@ -352,52 +351,23 @@ create view agent_task_queue as
     (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
     t.attempts + case when t.status in ('failed', 'dead_lettered') then 0 else 1 end as attempt, t.max_attempts,
     case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
-    t.retry_of as parent_task_id,
-    strftime('%Y-%m-%dT%H:%M:%fZ', t.claimed_at, 'unixepoch') as claimed_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', t.started_at, 'unixepoch') as started_at,
-    case when t.status = 'completed' then strftime('%Y-%m-%dT%H:%M:%fZ', t.finished_at, 'unixepoch') end as completed_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', t.created_at, 'unixepoch') as created_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', t.updated_at, 'unixepoch') as updated_at
+    t.retry_of as parent_task_id, <at t.claimed_at> as claimed_at, <at t.started_at> as started_at,
+    case when t.status = 'completed' then <at t.finished_at> end as completed_at,
+    <at t.created_at> as created_at, <at t.updated_at> as updated_at
   from tasks t join bodies b on b.task_id = t.id;
 
-create view factory_tasks as
+{pg: create schema factory;}
+create view {pg: factory.tasks}{lite: factory_tasks} as
   select t.id, t.workspace, t.type, upper(t.status) as status, t.priority, t.dag_id, t.parent_id, t.attempts, t.max_attempts,
-    t.agent_id as claim_agent_id, t.claimed_at as claim_claimed_at, t.available_at as retry_at, t.failure_reason,
-    t.cost / 1000000.0 as cost_usd, b.body ->> 'title' as title, b.body ->> 'spec' as spec,
-    strftime('%Y-%m-%dT%H:%M:%fZ', t.created_at, 'unixepoch') as created_at,
-    strftime('%Y-%m-%dT%H:%M:%fZ', t.started_at, 'unixepoch') as started_at,
-    case when t.status = 'completed' then strftime('%Y-%m-%dT%H:%M:%fZ', t.finished_at, 'unixepoch') end as completed_at
+    t.agent_id as claim_agent_id, <at t.claimed_at> as claim_claimed_at, <at t.available_at> as retry_at, t.failure_reason,
+    t.cost / 1000000.0 as cost_usd, b.body ->> 'title' as title, b.body {pg: ->}{lite: ->>} 'spec' as spec,
+    <at t.created_at> as created_at, <at t.started_at> as started_at,
+    case when t.status = 'completed' then <at t.finished_at> end as completed_at
   from tasks t join bodies b on b.task_id = t.id;
--- end
--- only pg
-create view agent_task_queue as
-  select t.id, t.workspace as workspace_id, t.target_agent_id as agent_id, t.issue_id,
-    case when t.status in ('pending', 'waiting_approval', 'ready', 'retrying') then 'queued'
-         when t.status = 'claimed' then 'dispatched' when t.status in ('running', 'validating') then 'running'
-         when t.status = 'completed' then 'completed' when t.status = 'cancelled' then 'cancelled' else 'failed' end as status,
-    t.trigger_type, b.body ->> 'trigger_comment_id' as trigger_comment_id, b.body ->> 'trigger_summary' as trigger_summary,
-    t.session_id, t.work_dir,
-    (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
-    t.attempts + case when t.status in ('failed', 'dead_lettered') then 0 else 1 end as attempt, t.max_attempts,
-    case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
-    t.retry_of as parent_task_id, to_timestamp(t.claimed_at) as claimed_at, to_timestamp(t.started_at) as started_at,
-    case when t.status = 'completed' then to_timestamp(t.finished_at) end as completed_at,
-    to_timestamp(t.created_at) as created_at, to_timestamp(t.updated_at) as updated_at
-  from tasks t join bodies b on b.task_id = t.id;
-
-create schema factory;
-create view factory.tasks as
-  select t.id, t.workspace, t.type, upper(t.status) as status, t.priority, t.dag_id, t.parent_id, t.attempts, t.max_attempts,
-    t.agent_id as claim_agent_id, to_timestamp(t.claimed_at) as claim_claimed_at, to_timestamp(t.available_at) as retry_at,
-    t.failure_reason, t.cost / 1000000.0 as cost_usd, b.body ->> 'title' as title, b.body -> 'spec' as spec,
-    to_timestamp(t.created_at) as created_at, to_timestamp(t.started_at) as started_at,
-    case when t.status = 'completed' then to_timestamp(t.finished_at) end as completed_at
-  from tasks t join bodies b on b.task_id = t.id;
--- end
 
 create view event_log as
-  select e.seq as id, {pg: to_timestamp(e.at)}{lite: strftime('%Y-%m-%dT%H:%M:%fZ', e.at, 'unixepoch')} as at,
-    n.name as event_type, e.task_id, {pg: replace(e.actor, 'agent:', '')}{lite: replace(e.actor, 'agent:', '')} as worker,
+  select e.seq as id, <at e.at> as at,
+    n.name as event_type, e.task_id, replace(e.actor, 'agent:', '') as worker,
     case when n.name = 'task.failed' then e.path like '%dead_lettered' or e.path like '%failed' end as final,
     e.reason, e.data, n.part
   from events e join (
