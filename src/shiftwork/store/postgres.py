@@ -497,5 +497,6 @@ async def _roll_back(connection: Any) -> None:
     try:
         async with asyncio.timeout(ROLLBACK_SEC):
             await connection.execute("rollback")
-    except (asyncpg.PostgresError, *_LOST):
+    except (asyncpg.PostgresError, asyncio.CancelledError, *_LOST):
+        # A cancellation is how early Pythons 3.11 tell a timeout inside another one; whoever called us raises on.
         connection.terminate()
