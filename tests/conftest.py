@@ -5,17 +5,12 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock
 from tests.services import Databases, shared
 from tests.services import redis as redis_server
-
-# How long a machine takes to think of an example says nothing about the code.
-hypothesis.settings.register_profile("any_machine", suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("any_machine")
 
 
 @pytest.fixture(scope="session")

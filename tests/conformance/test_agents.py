@@ -131,7 +131,7 @@ async def money(queue: Queue, name: str = "worker") -> tuple[float | None, float
     return agent.budget_remaining_usd, agent.spent_usd, agent.reserved_usd
 
 
-@pytest.mark.requirement("F-263", "F-264", "F-266", "F-269")
+@pytest.mark.requirement("F-263", "F-264", "F-266")
 async def test_a_claim_sets_money_aside_and_the_end_gives_back_what_was_not_used(queue: Queue) -> None:
     await queue.register_agent(id="worker", budget_remaining_usd=1.0, max_concurrent_tasks=2)
     first = (await queue.submit(type="code", estimated_cost_usd=0.6)).id

@@ -5,6 +5,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.duties.runner import run_once
 from shiftwork.testing import MovedClock, pass_time
 
 
@@ -20,15 +21,20 @@ async def _spoil(queue: Queue, statement: str) -> None:
 
 @pytest.mark.requirement("C-220")
 async def test_a_stranded_task_is_found_and_mended_every_ten_minutes(queue: Queue, clock: MovedClock) -> None:
+    await run_once(queue.engine)
     parent = await queue.submit(type="code")
     child = await queue.submit(type="code", dependencies=[parent.id])
     (claim,) = await queue.claim("coder", start=True)
     await queue.complete(claim.token, 1)
     await _spoil(queue, "update tasks set status = 'pending', waiting = 1 where status = 'ready'")
-    assert (await pass_time(queue, clock, 600))["stale"] == {"mended": 1}
+    clock.advance(599)
+    assert "stale" not in await run_once(queue.engine)
+    assert (await queue.get(child.id)).status == "pending"
+    clock.advance(1)
+    assert (await run_once(queue.engine))["stale"] == {"mended": 1}
     assert (await queue.get(child.id)).status == "ready"
-    periods = {value.key: value.value for value in await queue.settings()}
-    assert periods["maintenance.stale_sec"] == 600
+    (run,) = [duty for duty in await queue.duties() if duty["name"] == "stale"]
+    assert (run["last_run_at"], run["due_at"], run["runs"]) == (clock(), clock() + 600, 2)
 
 
 @pytest.mark.requirement("C-171")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shiftwork.core import settings as declared
@@ -220,6 +220,7 @@ def test_numbers_read_the_same_whoever_wrote_them() -> None:
     assert repr(rows["timeout_sec"]) == "3600"
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first text of a fresh folder builds a table: seconds
 @given(st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers() | st.text() | st.lists(st.text())))
 def test_whatever_is_set_either_resolves_or_is_refused(values: dict[str, Any]) -> None:
     level: dict[str, Any] = {}
