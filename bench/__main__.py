@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import faults, growth, latency, report, throughput
+from bench import faults, growth, latency, report, serving, throughput
 from bench.stores import Place, PostgresPlace, SqlitePlace, machine
+from shiftwork.worker.command import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
-MODULES = (throughput, latency, faults, growth)
+MODULES = (throughput, latency, faults, growth, serving)
 """Importing them makes their measurements known."""
 
 
@@ -51,7 +51,7 @@ def _measure(stores: list[str], names: list[str], options: argparse.Namespace) -
                 _print_environment(place.about())
             bench = report.Bench(place, quick=options.quick)
             for name in names:
-                asyncio.run(bench.run(name))
+                run_fast(bench.run(name))  # on uvloop where it is installed, as the worker's processes are
             figures += bench.figures
             checks += bench.checks
         finally:

@@ -45,15 +45,16 @@ async def _claimed_again(queue: Queue, task_id: str, before: str) -> float:
 async def faults(bench: Bench) -> None:
     """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end.
 
-    With the default settings three failures end a task, so that 0.05 ** 3 of them, one in 8,000, are dead letters by
-    arithmetic alone: the limit of one in 10,000 is met or missed by chance. The second run allows five attempts and
-    takes no task for poison; there the queue itself is tried.
+    The row sets no conditions. Ours are five attempts and no rule about poison, which is how the co-scientist's own
+    profile has it: then 0.05 ** 5 of the tasks end as dead letters by arithmetic, one in three million, and what is
+    missing was lost by the queue. With the default of three attempts it is one in 8,000, so that one in 10,000 would be
+    met or missed by chance; that run is shown beside it.
     """
-    share, note = await _completed(bench, {})
-    bench.figure("5 % of attempts fail: completed, default settings", [share], "%", note)
-    bench.check("C-265", "completed, 5 % of attempts fail, default settings", share, 99.99, "%", at_least=True)
     share, note = await _completed(bench, {"max_attempts": 5, "poison": None})
     bench.figure("5 % of attempts fail: completed, 5 attempts", [share], "%", note)
+    bench.check("C-265", "completed, 5 % of attempts fail, 5 attempts", share, 99.99, "%", at_least=True)
+    share, note = await _completed(bench, {})
+    bench.figure("5 % of attempts fail: completed, default settings", [share], "%", note)
 
 
 async def _completed(bench: Bench, settings: dict[str, Any]) -> tuple[float, str]:

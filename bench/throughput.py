@@ -25,7 +25,7 @@ async def load(queue: Queue, count: int, task: dict[str, Any] | None = None) -> 
 @measurement
 async def submit(bench: Bench) -> None:
     """Tasks brought in per second: one at a time, by many callers at once, and in bulk."""
-    alone, together, bulk = [], [], []
+    alone, together, bulk, two = [], [], [], []
     for _ in range(bench.repetitions):
         async with bench.place.url() as url, await Queue.open(url) as queue:
             await load(queue, 1000)
@@ -35,9 +35,13 @@ async def submit(bench: Bench) -> None:
             began = time.perf_counter()
             await load(queue, count)
             bulk.append(count / (time.perf_counter() - began))
+            began = time.perf_counter()
+            await asyncio.gather(load(queue, count // 2), load(queue, count // 2))
+            two.append(count / (time.perf_counter() - began))
     bench.figure("one by one", alone, "tasks/s")
     bench.figure("200 callers at once, coalesced", together, "tasks/s")
     bench.figure("in batches of 1000", bulk, "tasks/s")
+    bench.figure("in batches of 1000, two at a time", two, "tasks/s")
 
 
 async def _one_by_one(queue: Queue, count: int) -> float:

@@ -25,11 +25,14 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "queue": (PURE | {"store"}, ANY),
     "duties": (PURE | {"store", "queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
+    # what servers and clients say to each other
+    "wire": (PURE | {"store", "queue"}, {"msgspec"}),
+    "client": (INNER | {"wire"}, ANY),
     # doors: they call inward and never each other; the command line alone starts workers and the demo
-    "server": (INNER, ANY),
-    "worker": (INNER, ANY),
+    "server": (INNER | {"wire"}, ANY),
+    "worker": (INNER | {"client"}, ANY),
     "bridges": (INNER, ANY),
-    "cli": (INNER | {"worker", "demo", "testing"}, ANY),
+    "cli": (INNER | {"client", "worker", "demo", "testing"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
 }
 

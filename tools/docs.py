@@ -162,8 +162,8 @@ name no zone, or from now: `90s`, `15m`, `2h`, `3d`, `1w`. With `--json` an answ
 are JSON lines; times are ISO-8601 in UTC. Tables fit the terminal, and stand whole in a pipe; `NO_COLOR` is respected.
 
 An error is one line on stderr, `error: <what> (at <where>). <how to mend it>`, or with `--json` an object with its
-[code](errors.md). Where there is no queue, `submit`, `work`, `migrate`, `settings set` and `settings profile` make one;
-all others refuse.
+[code](errors.md). Where there is no queue, `submit`, `work`, `migrate`, `settings set`, `settings profile` and
+`token create` make one; all others refuse.
 
 | exit code | meaning |
 |---|---|

@@ -88,6 +88,29 @@ class Terminal:
 
         return self.on_queue(make)
 
+    def claimed(self) -> str:
+        return self._held(start=False)
+
+    def running(self) -> str:
+        return self._held(start=True)
+
+    def _held(self, *, start: bool) -> str:
+        mule = self._mule()
+
+        async def make(queue: Queue) -> str:
+            await queue.submit(type="held", target_agent_id=mule)
+            return (await queue.claim(mule, start=start, types=["held"]))[0].token
+
+        return self.on_queue(make)
+
+    def alert(self) -> str:
+        self.dead()
+
+        async def look(queue: Queue) -> str:
+            return str((await queue.alerts(open_only=True))[-1].seq)
+
+        return self.on_queue(look)
+
     def waiting(self) -> str:
         async def make(queue: Queue) -> str:
             return (await queue.submit(type="code", dependencies=["not-yet"])).id
@@ -109,8 +132,15 @@ class Terminal:
 
         return self.on_queue(look)
 
+    def token(self) -> str:
+        async def make(queue: Queue) -> str:
+            return (await queue.create_token("ci", ["work"])).id
+
+        return self.on_queue(make)
+
     def fill(self, line: str) -> list[str]:
         """A command line in which `{ready}` stands for a task just made."""
         makers = {"{" + make.__name__ + "}": make for make in (self.ready, self.dead, self.done, self.waiting)}
-        makers |= {"{dag}": self.dag, "{signature}": self.signature}
+        makers |= {"{" + make.__name__ + "}": make for make in (self.claimed, self.running, self.alert)}
+        makers |= {"{dag}": self.dag, "{signature}": self.signature, "{token}": self.token}
         return [makers[word]() if word in makers else word for word in line.split(" ")]

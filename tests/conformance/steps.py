@@ -1,7 +1,7 @@
 """Steps that tests of the verbs take again and again."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -50,16 +50,34 @@ async def events_named(queue: Queue, name: str) -> list[str | None]:
 
 async def sql(queue: Queue, query: str) -> list[dict[str, Any]]:
     """What somebody sees who asks the database itself."""
+    return (await _ask(queue, [query]))[0]
+
+
+async def _ask(queue: Queue, queries: Sequence[str]) -> list[list[dict[str, Any]]]:
     if queue.url.startswith("sqlite"):
         connection = apsw.Connection(queue.url.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)
+        connection.set_row_trace(lambda cursor, row: dict(zip([c[0] for c in cursor.description], row, strict=True)))
         with contextlib.closing(connection):
-            cursor = connection.execute(query)
-            return [dict(zip([c[0] for c in cursor.get_description()], row, strict=True)) for row in cursor]
+            return [list(connection.execute(query)) for query in queries]
     server = await asyncpg.connect(queue.url)
     try:
-        return [dict(row) for row in await server.fetch(query)]
+        return [[dict(row) for row in await server.fetch(query)] for query in queries]
     finally:
         await server.close()
+
+
+TABLES = {
+    "sqlite": "select name from sqlite_master where type = 'table' and name not like 'sqlite_%' order by name",
+    "postgresql": "select table_name as name from information_schema.tables where table_schema = 'public'"
+    " and table_type = 'BASE TABLE' order by table_name",
+}
+
+
+async def everything(queue: Queue) -> dict[str, list[str]]:
+    """Every row of every table, to see whether anything changed."""
+    names = [row["name"] for row in await sql(queue, TABLES[queue.url.partition(":")[0]])]
+    tables = await _ask(queue, [f"select * from {name}" for name in names])
+    return {name: sorted(map(str, rows)) for name, rows in zip(names, tables, strict=True)}
 
 
 async def viewed(queue: Queue, view: str, task_id: str) -> dict[str, Any]:

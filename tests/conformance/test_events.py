@@ -88,7 +88,7 @@ async def test_an_event_stands_under_each_name_it_has(queue: Queue) -> None:
     assert [event.names for event in await queue.history(task_id)] == [
         ["task.created", "task.ready"],
         ["task.claimed", "task.started"],
-        ["task.attempt_failed", "task.dead_lettered", "task.failed", "dag.failed"],
+        ["task.attempt_failed", "task.dead_lettered", "task.failed", "dag.failed", "alert.raised"],
     ]
 
 

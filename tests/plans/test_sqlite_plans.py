@@ -40,7 +40,7 @@ def uuid(number: int) -> str:
 
 CLAIM = {
     "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
-    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "now": NOW,
+    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "now": NOW, "holder": None,
 }  # fmt: skip
 HOT: dict[str, tuple[dict[str, Any], str]] = {
     "open_lanes": ({"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable"),
@@ -52,7 +52,13 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "claim_tasks": ({"items": [(uuid(n),) for n in range(1, 501)], **CLAIM}, "sqlite_autoindex_tasks_1"),
     "complete_tasks": (
-        {"items": [(uuid(READY + n), 0) for n in range(1, 501)], "now": NOW, "checked": 0, "workspace": None},
+        {
+            "items": [(uuid(READY + n), 0) for n in range(1, 501)],
+            "now": NOW,
+            "checked": 0,
+            "workspace": None,
+            "holder": None,
+        },
         "sqlite_autoindex_tasks_1",
     ),
     "tasks_of_dag": ({"dag": uuid(1)}, "idx_tasks_dag"),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import asyncpg
 import pytest
 
 from shiftwork import Queue
@@ -185,3 +186,28 @@ async def test_a_registration_that_meets_the_agents_first_claim_is_kept(postgres
         await claiming
         (agent,) = await other.agents()
         assert (agent.capabilities, agent.max_concurrent_tasks) == (["python"], 5)
+
+
+@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+async def test_a_beat_and_a_claim_of_one_name_never_wait_for_each_other_in_a_ring(store_url: str) -> None:
+    """An agent that is its own runtime: both verbs write both rows, and wrote them in opposite order once."""
+    async with handles(store_url, 2) as (claimer, beater):
+        await hire(claimer, "both")
+        await claimer.submit_many([{"type": "code"}] * 60)
+
+        async def claim() -> None:
+            for _ in range(60):
+                held = await claimer.claim("both", start=True, runtime_id="both")
+                await claimer.heartbeat(held[0].token)
+
+        async def beat() -> None:
+            for _ in range(120):
+                await beater.beat_runtime("both")
+
+        await together(claim(), beat())
+        connection = await asyncpg.connect(store_url)
+        await asyncio.sleep(1.2)  # the server's counts are a second late
+        assert (
+            await connection.fetchval("select deadlocks from pg_stat_database where datname = current_database()") == 0
+        )
+        await connection.close()

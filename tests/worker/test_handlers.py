@@ -251,3 +251,17 @@ async def test_plain_handlers_run_at_once_as_many_as_asked_for(shop: Queue, stor
 
     await shop.submit_many([{"type": "meet"}] * 40)
     assert (await worker.run(store_url, until_idle=True)).completed == 40
+
+
+async def test_a_result_that_cannot_be_stored_fails_alone_among_many(shop: Queue, store_url: str) -> None:
+    worker = Worker("batch", concurrency=50)
+
+    @worker.handler("mixed")
+    async def mixed(ctx: Context) -> object:
+        return object() if ctx.payload["bad"] else {"ok": True}
+
+    made = await shop.submit_many([{"type": "mixed", "payload": {"bad": n == 7}, "max_attempts": 1} for n in range(50)])
+    async with at_work(worker, store_url):
+        for task in made:
+            await until_status(shop, task.id, "dead_lettered" if task is made[7] else "completed")
+    assert (await shop.get(made[7].id)).failure_reason == "invalid_output"

@@ -6,11 +6,14 @@ from enum import IntEnum
 
 from shiftwork.core.errors import (
     ConflictError,
+    Forbidden,
     InputError,
     NotFound,
     OperationTimeout,
+    Overloaded,
     ShiftworkError,
     StoreError,
+    Unauthorized,
 )
 
 
@@ -23,25 +26,31 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     CONFLICT = 4
     UNAVAILABLE = 5
+    FORBIDDEN = 6
     INTERRUPTED = 130
 
 
 MEANING: dict[ExitCode, str] = {
     ExitCode.OK: "done",
-    ExitCode.FAILED: "failed: `doctor` found an error, `migrate --check` found work to do, or a person said no",
+    ExitCode.FAILED: "failed: `doctor` found an error, `migrate --check` found work to do, `claim` did not get "
+    "the lock of the queue's file, or a person said no",
     ExitCode.USAGE: "the command line or what it was given cannot be used; nothing was changed",
-    ExitCode.NOT_FOUND: "there is no such task, DAG, agent or dead letter",
+    ExitCode.NOT_FOUND: "there is no such task, DAG, agent, dead letter, alert or token",
     ExitCode.CONFLICT: "the request was fine, but the state of the queue says no",
     ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full or read-only",
+    ExitCode.FORBIDDEN: "the server does not know who asks, or they may not do this",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 
 _CODES: tuple[tuple[type[ShiftworkError], ExitCode], ...] = (
     (InputError, ExitCode.USAGE),
+    (Unauthorized, ExitCode.FORBIDDEN),
+    (Forbidden, ExitCode.FORBIDDEN),
     (NotFound, ExitCode.NOT_FOUND),
     (ConflictError, ExitCode.CONFLICT),
     (StoreError, ExitCode.UNAVAILABLE),
     (OperationTimeout, ExitCode.UNAVAILABLE),
+    (Overloaded, ExitCode.UNAVAILABLE),
 )
 
 

@@ -1,4 +1,4 @@
-"""Commands on the queue as a whole: `status`, `pause`, `resume`, `purge`, `events`, `duties`."""
+"""Commands on the queue as a whole: `status`, `pause`, `resume`, `purge`, `rebalance`, `events`, `duties`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import show, values
+from shiftwork.cli import changing, show, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
 from shiftwork.core.states import STORED
@@ -16,7 +16,7 @@ from shiftwork.core.states import STORED
 if TYPE_CHECKING:
     from shiftwork.queue.queue import Queue
     from shiftwork.queue.read import Event
-    from shiftwork.queue.reading import Status
+    from shiftwork.queue.status import RecentFailure, Status
 
 LARGEST_PAGE = 1000
 
@@ -24,7 +24,7 @@ LARGEST_PAGE = 1000
 @click.command(cls=Command)
 @with_queue()
 async def status(shell: Shell, queue: Queue) -> Answer:
-    """Show how the queue stands. Tasks by state and type, workers, what is paused."""
+    """Show how the queue stands. Tasks by state and type, workers, pace, waits, failures, what is paused."""
     found = await queue.status()
     shell.answer(found, lambda: _status(found))
     return None
@@ -41,11 +41,22 @@ def _status(found: Status) -> None:
         [
             ("waiting", ", ".join(f"{level} {count}" for level, count in found.depth.items())),
             ("workers", ", ".join(f"{name} {count}" for name, count in found.workers.items())),
+            ("slots", ", ".join(f"{name} {count}" for name, count in found.slots.items())),
+            ("completed", f"{found.completions}, {found.completed_per_minute:.1f} a minute"),
+            ("waits", [f"{level} {sec:.1f}s" for level, sec in found.average_wait_sec.items() if sec is not None]),
             ("paused", ["everything" if scope == "*" else scope for scope in found.paused]),
             ("archived", found.archived or None),
+            ("warnings", found.capacity_warnings),
             ("as of", show.when(found.calculated_at)),
         ]
     )
+    if found.recent_failures:
+        show.section("Failed lately", lambda: _failures(found.recent_failures))
+
+
+def _failures(failures: list[RecentFailure]) -> None:
+    rows = [(show.when(f.at), f.task_id, f.type, f.reason, f.agent_id, show.clip(f.error)) for f in failures]
+    show.table(["at", "task", "type", "reason", "agent", "error"], rows)
 
 
 @click.command(cls=Command)
@@ -101,6 +112,13 @@ async def purge(
     count = await queue.purge({**conditions, "status": list(status), "created_before": before})
     shell.answer({"purged": count}, lambda: click.echo(f"{count} purged"))
     return None
+
+
+@click.command(cls=Command)
+@with_queue()
+async def rebalance(shell: Shell, queue: Queue) -> Answer:
+    """Withdraw claims that loaded agents have not started, for idle ones to take."""
+    return changing.outcomes(shell, await queue.rebalance())
 
 
 # -- events ------------------------------------------------------------------------------------------------------

@@ -9,11 +9,15 @@ from shiftwork.cli.doctor import doctor
 from shiftwork.cli.fleet import agents
 from shiftwork.cli.letters import dlq
 from shiftwork.cli.looking import explain, history, list_, show_task
-from shiftwork.cli.operating import duties, events, pause, purge, resume, status
+from shiftwork.cli.observing import alerts, dags, failures
+from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
+from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import migrate, settings, version
 from shiftwork.cli.shell import Root
 from shiftwork.cli.submitting import submit
+from shiftwork.cli.tokens import token
 from shiftwork.cli.work import demo, work
+from shiftwork.cli.working import claim, complete, fail, heartbeat, message, progress, release, start
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,9 +27,10 @@ def main() -> None:
 
 COMMANDS: list[click.Command] = [
     *[submit, list_, show_task, explain, history],
-    *[cancel, rerun, update, dlq],
-    *[status, agents, events, pause, resume, purge, duties],
-    *[settings, migrate, doctor, work, demo, version],
+    *[claim, start, heartbeat, progress, message, complete, fail, release],
+    *[cancel, rerun, update, dlq, dags],
+    *[status, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
+    *[settings, token, migrate, doctor, serve, work, demo, version],
 ]
 for command in COMMANDS:
     main.add_command(command)

@@ -65,7 +65,7 @@ def _meaning(row: InForce) -> str:
 
 @settings.command("set", context_settings={"ignore_unknown_options": True})  # a value may be -1
 @click.argument("key")
-@click.argument("value", type=values.setting_value)
+@click.argument("value", type=values.word_or_json)
 @click.option("--type", "kind", help="For tasks of this type alone.")
 @with_queue(create=True)
 async def set_(shell: Shell, queue: Queue, *, key: str, value: Any, kind: str | None) -> Answer:

@@ -40,7 +40,7 @@ class Shell:
 
         if not create:
             refuse_absent(self.store)
-        return await Queue.open(self.store, workspace=self.workspace, actor=self.actor or _person(), migrate=create)
+        return await Queue.open(self.store, workspace=self.workspace, actor=self.actor or person(), migrate=create)
 
     def answer(self, value: Any, text: Callable[[], None]) -> None:
         """The answer of a command: one JSON document, or what `text` prints."""
@@ -50,7 +50,7 @@ class Shell:
             text()
 
 
-def _person() -> str:
+def person() -> str:
     """Whoever types this."""
     try:
         return f"human:{os.environ.get('USER') or getpass.getuser()}"
@@ -180,11 +180,11 @@ class Root(Group):
         try:
             code: Any = run()
         except ShiftworkError as error:
-            _end(error.as_dict(), code_of(error), in_json=in_json)
+            end(error.as_dict(), code_of(error), in_json=in_json)
         except click.UsageError as error:
-            _end(_usage(error), ExitCode.USAGE, in_json=in_json)
+            end(_usage(error), ExitCode.USAGE, in_json=in_json)
         except click.Abort:
-            _end({"code": "interrupted", "what": "interrupted"}, ExitCode.INTERRUPTED, in_json=in_json)
+            end({"code": "interrupted", "what": "interrupted"}, ExitCode.INTERRUPTED, in_json=in_json)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
 
 
@@ -199,7 +199,7 @@ def _usage(error: click.UsageError) -> dict[str, Any]:
     path = error.ctx.command_path if error.ctx else "shiftwork"
     return {
         "code": "usage",
-        "what": error.format_message().rstrip("."),
+        "what": " ".join(error.format_message().split()).rstrip("."),  # a list of choices has lines of its own
         "where": path,
         "mend": f"See `{path} --help`.",
     }
@@ -210,7 +210,8 @@ def message(error: dict[str, Any]) -> str:
     return f"error: {error['what']}{place}. {error.get('mend') or ''}".rstrip()
 
 
-def _end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
+def end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
+    """Tell what went wrong, and end the process."""
     text = msgspec.json.encode(show.plain(error)).decode() if in_json else show.clean(message(error))
     click.echo(text, err=True)
     sys.exit(code)

@@ -60,18 +60,28 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
+def json_value(text: str) -> Any:
+    """Any JSON, `@file` to read it from a file, or `-` for standard input."""
+    if text == STDIN:
+        return _parse(_read_stdin())
+    return _parse(_read_file(text[1:]) if text.startswith("@") else text)
+
+
 def json_file(name: str) -> dict[str, Any] | list[Any]:
     """A file that holds a JSON object or list, or `-` for standard input."""
+    found = _parse(_read_stdin() if name == STDIN else _read_file(name))
+    if not isinstance(found, dict | list):
+        raise click.BadParameter(f"expected a task, a list of tasks or a DAG, got {_kind(found)}")
+    return found
+
+
+def _read_file(name: str) -> str:
     try:
-        text = _read_stdin() if name == STDIN else Path(name).read_text(encoding="utf-8")
+        return Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise click.BadParameter(f"{name} is not UTF-8 text") from None
     except OSError as error:
         raise click.BadParameter(f"{name} cannot be read: {error.strerror}") from None
-    found = _parse(text)
-    if not isinstance(found, dict | list):
-        raise click.BadParameter(f"expected a task, a list of tasks or a DAG, got {_kind(found)}")
-    return found
 
 
 def _read_stdin() -> str:
@@ -94,8 +104,8 @@ def _kind(value: Any) -> str:
     return "null" if value is None else f"a JSON {type(value).__name__}"
 
 
-def setting_value(text: str) -> Any:
-    """A setting as typed: JSON, or plain text where it is none, so that words need no quotes."""
+def word_or_json(text: str) -> Any:
+    """A value as typed: JSON, or plain text where it is none, so that words need no quotes."""
     return _parse(text) if text.lstrip()[:1] in {"{", "[", '"'} else _word(text)
 
 

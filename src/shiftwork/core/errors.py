@@ -4,12 +4,17 @@ The tree, by who can mend it:
 
 ShiftworkError
   InputError      the caller sent something that cannot be done as asked
+  Unauthorized    nobody knows who the caller is
+  Forbidden       the caller is known and may not
+  NotFound        what was named does not exist, or not for this caller
   ConflictError   the request was fine, but the queue's state says no
+  Overloaded      the server has as much to do as it can take
   StoreError      the database cannot serve now
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -84,6 +89,31 @@ class FenceRequired(InputError):
     mend = "Send the claim token `<task id>.<fence>` that the claim answered."
 
 
+class Malformed(InputError):
+    code = "malformed"
+    mend = "Send a body of the type the API says, as its schema says; nothing was changed."
+
+
+class KeyReused(InputError):
+    code = "idempotency_key_reused"
+    mend = "This Idempotency-Key was sent with another request; make a new key for each request."
+
+
+class Unauthorized(ShiftworkError):
+    code = "unauthorized"
+    mend = "Send `Authorization: Bearer <token>`; `shiftwork token create` makes one."
+
+
+class Forbidden(ShiftworkError):
+    code = "forbidden"
+    mend = "Use a token with the scope named in `needs`."
+
+
+class NotYourClaim(Forbidden):
+    code = "not_your_claim"
+    mend = "Only the token that claimed a task may write under its claim, or one with the scope operate."
+
+
 class NotFound(ShiftworkError):
     code = "not_found"
     mend = "Check the id and the workspace."
@@ -135,6 +165,11 @@ class OperationTimeout(ShiftworkError):
     mend = "Nothing was changed; try again when the store is less busy."
 
 
+class Overloaded(ShiftworkError):
+    code = "overloaded"
+    mend = "Try again in a while, or at another server."
+
+
 class StoreError(ShiftworkError):
     code = "store_error"
 
@@ -179,6 +214,18 @@ class StoreUnavailable(StoreError):
 class StoreClosed(StoreError):
     code = "store_closed"
     mend = "The queue was closed; open it again."
+
+
+def from_dict(fields: Mapping[str, Any]) -> ShiftworkError:
+    """The error behind `as_dict`; a code of a newer version becomes a plain `ShiftworkError` with that code."""
+    facts = dict(fields)
+    code, what = str(facts.pop("code", "error")), str(facts.pop("what", ""))
+    where, mend = facts.pop("where", None), facts.pop("mend", None)
+    kind = next((error for error in all_errors() if error.code == code), None)
+    error = (kind or ShiftworkError)(what, where=where, mend=mend, **facts)
+    if kind is None:
+        error.code = code  # type: ignore[misc]  # no class here has it
+    return error
 
 
 def all_errors() -> list[type[ShiftworkError]]:

@@ -46,6 +46,13 @@ _NAMES: dict[str, str] = {
 
 VERBS = tuple(_NAMES)
 
+_OF_THE_QUEUE = (
+    *("alert.raised", "alert.acknowledged", "agent.registered", "agent.status", "agent.budget", "agent.silent"),
+    *("runtime.gone", "queue.paused", "queue.resumed", "settings.changed", "dag.updated", "token.created"),
+    "token.revoked",
+)
+"""Told of no single task."""
+
 
 def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> list[str]:
     """The dotted names of the events one row stands for, in order."""
@@ -59,10 +66,12 @@ def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> li
         told.append("task.failed")
     if data and (dag := data.get("dag")):
         told.append(f"dag.{dag}")
+    if data and data.get("alerts"):
+        told.append("alert.raised")
     return [name for name in told if name]
 
 
 def every_name() -> set[str]:
     """All names an event can have, for the documentation and the views."""
-    fixed = {name for name in _NAMES.values() if name} | set(_ARRIVED.values())
+    fixed = {name for name in _NAMES.values() if name} | set(_ARRIVED.values()) | set(_OF_THE_QUEUE)
     return fixed | {"task.failed", "task.reclaimed", "dag.completed", "dag.failed", "dag.cancelled"}

@@ -308,7 +308,6 @@ NOT_ENFORCED: dict[str, str] = {
     "on_missing_report": "output checks",
     "serialize_by": "serial execution",
     "maintenance.snapshot_sec": "snapshots",
-    "maintenance.metrics_sec": "metrics",
 }
 """Settings, or whole groups, that are kept and shown before the feature named here acts on them."""
 

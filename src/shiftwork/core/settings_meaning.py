@@ -100,7 +100,8 @@ MEANING: dict[str, str] = {
     "min_workers": "Below how many live workers the queue asks for more.",
     "cancel.from": "The states a task may be cancelled from.",
     "purge.mode": "Whether a purge cancels tasks or deletes them.",
-    "archive_after_sec": "How long after its end a completed task moves to the archive; null is never.",
+    "archive_after_sec": "How long after its end a completed task moves to the archive, and an acknowledged "
+    "alert goes; null is never.",
     "poll_interval_sec": "How often an agent asks for work when it has no notifications.",
     "fallback_poll_sec": "How often an agent asks for work although it has notifications.",
     "wakeup": "Whether waiting agents are notified or only poll.",
@@ -111,7 +112,7 @@ MEANING: dict[str, str] = {
     "maintenance.retry_promoter_sec": "How often retries whose delay has passed become ready.",
     "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
-    "maintenance.metrics_sec": "How often the figures of the queue are calculated.",
+    "maintenance.metrics_sec": "How old the counts of more than 100,000 tasks may be that `status` tells.",
     "maintenance.snapshot_sec": "How often a snapshot of the queue is taken.",
     "maintenance.dead_letter_sec": "How often displaced tasks are offered a place again.",
     "maintenance.stale_sec": "How often what was left lying is repaired.",

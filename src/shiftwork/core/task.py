@@ -203,6 +203,7 @@ class Task(msgspec.Struct, frozen=True):
     estimated_cost_usd: float | None = None
     progress: Any = None
     available_at: float | None = None
+    claimed_at: float | None = None
     started_at: float | None = None
     completed_at: float | None = None
     cancelled_at: float | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import msgspec
 
-from shiftwork.core import ids
+from shiftwork.core import ids, reasons
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.policy import lease
@@ -14,6 +15,7 @@ from shiftwork.policy.decide import after_loss
 from shiftwork.queue import consequences, finish, read
 from shiftwork.queue.control import erase
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.replies import KEPT_SEC
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
@@ -32,6 +34,7 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
     work = Work(tx, engine, Caller("duty:reclaim"))
     beats = {row["id"]: row for row in due}
     checks, counts = [], {"looked": len(due), "expired": 0}
+    silent: Counter[tuple[str, str]] = Counter()
     for row in await work.lock(beats):
         if row.id not in beats or not row.held or row.lease_check_at is None or row.lease_check_at > tx.now:
             continue
@@ -43,9 +46,14 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
             checks.append((row.id, rest))
         else:
             counts["expired"] += 1
+            if verdict.reason in {reasons.HEARTBEAT_TIMEOUT, reasons.RUNTIME_OFFLINE}:
+                silent[row.workspace, row.agent_id or ""] += 1
             await _expire(work, row, settings, verdict.reason)
     if checks:
         await tx.run("move_checks", items=checks)
+    for (workspace, agent), count in sorted(silent.items()):
+        work.tell_of(workspace, "agent_silent", data={"agent": agent, "tasks": count})
+        work.alert(workspace, "agent_silent", agent=agent, count=count)
     await work.save()
     return counts
 
@@ -142,6 +150,7 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
         row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
         names = [_shown(name) for name in missing.get(row.root_id, [])]
         work.tell(row, "blocked", reason=row.blocked_reason, data={"missing": names})
+        work.alert(row.workspace, row.blocked_reason, row.id, missing=", ".join(names))
     await work.save()
     return {"blocked": blocked}
 
@@ -184,8 +193,8 @@ async def displaced(tx: Tx, engine: Engine) -> Counts:
 
 
 async def retention(tx: Tx, engine: Engine) -> Counts:
-    """Move what ended long ago into the archive, where it stays readable by its id."""
-    archived = 0
+    """Move what ended long ago into the archive, where it stays readable by its id; forget old requests and alerts."""
+    archived = alerts = 0
     for workspace in await tx.all("list_workspaces"):
         settings = (await engine.book.of(tx, workspace["name"])).settings()
         if settings.archive_after_sec is None:
@@ -193,7 +202,10 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
         before = tx.now - settings.archive_after_sec
         due = await tx.all("archivable", workspace=workspace["name"], before=before, count=BATCH)
         archived += await _archive(tx, engine, workspace["name"], [row["id"] for row in due])
-    return {"archived": archived} if archived else {}
+        alerts += len(await tx.all("delete_alerts", workspace=workspace["name"], before=before, count=BATCH))
+    forgotten = await tx.all("delete_replies", before=tx.now - KEPT_SEC, count=BATCH)
+    counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten)}
+    return {name: count for name, count in counts.items() if count}
 
 
 async def _archive(tx: Tx, engine: Engine, workspace: str, uuids: list[str]) -> int:

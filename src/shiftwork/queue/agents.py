@@ -135,6 +135,8 @@ async def set_status(tx: Tx, engine: Engine, caller: Caller, workspace: str, age
         raise NotFound(f"there is no agent {agent_id!r}", where="agent")
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "agent_status", data={"agent": agent_id, "status": status})
+    if status == "failed":
+        work.alert(workspace, "agent_failed", agent=agent_id)
     await work.save_events()
 
 
@@ -185,6 +187,9 @@ async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, r
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
     await finish.hand_back(work, rows, f"runtime {runtime_id} is gone")
+    if rows:
+        work.tell_of(workspace, "runtime_gone", data={"runtime": runtime_id, "tasks": len(rows)})
+        work.alert(workspace, "runtime_gone", runtime=runtime_id, count=len(rows))
     await work.save()
     return [Outcome(ids.show_task(row.id), row.status) for row in rows]
 

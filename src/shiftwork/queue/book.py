@@ -70,6 +70,10 @@ class SettingsBook:
             await tx.run("save_setting", workspace=workspace, scope=scope, key=key, value=text, now=tx.now, actor=actor)
         return resolver.in_force(scope or None)
 
+    async def in_force(self, tx: Tx, workspace: str, scope: str) -> list[InForce]:
+        """As this transaction sees them, its own changes included."""
+        return (await self._load(tx, workspace)).in_force(scope or None)
+
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
         _, own, types = await self._levels(tx, workspace)
         Resolver(load_profile(profile), own, types)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,39 +9,73 @@ import msgspec
 
 from shiftwork.core import ids
 from shiftwork.core.errors import AgentUnavailable, AgentUnknown
+from shiftwork.core.resolve import Resolver
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.core.task import Task
 from shiftwork.policy import lease
 from shiftwork.queue import read
+from shiftwork.queue.claims import Token
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fifo import OldestFirst
 from shiftwork.queue.lanes import TARGETED, Lane, Wants
 from shiftwork.queue.pick import ClaimRequest, Picker
-from shiftwork.queue.rows import load
-from shiftwork.queue.work import Work, own_settings
+from shiftwork.queue.rows import blank_row
+from shiftwork.queue.work import Work, as_json, own_settings
 from shiftwork.store.store import Row, Tx
 
 _TO_CLAIMED = "ready>claimed"
 _TO_RUNNING = "ready>claimed>running"
 
 
+class _Terms(NamedTuple):
+    """What claims of one kind have in common: they are written by one statement."""
+
+    status: str
+    started_at: float | None
+    limits: lease.Deadlines
+    reserved: int
+
+
+class _Grant:
+    """What the claims of one kind in one answer share."""
+
+    __slots__ = ("now", "request", "rows", "settings", "terms")
+
+    def __init__(self, request: ClaimRequest, terms: _Terms, settings: Settings, now: float) -> None:
+        self.request = request
+        self.terms = terms
+        self.settings = settings
+        self.now = now
+        self.rows: list[Row] = []
+
+
 class Assignment:
-    """A claimed task as its agent gets it. The whole task is built when it is asked for."""
+    """A claimed task as its agent gets it. What is not asked for is not worked out: most is never looked at."""
 
-    __slots__ = ("_around", "_now", "_request", "_row", "_settings", "_terms", "fence", "id", "token")
+    __slots__ = ("_around", "_grant", "_row")
 
-    def __init__(
-        self, row: Row, request: ClaimRequest, terms: _Terms, settings: Settings, now: float, around: read.Around
-    ) -> None:
+    def __init__(self, row: Row, grant: _Grant, around: read.Around) -> None:
         self._row = row
-        self._request = request
-        self._terms = terms
-        self._settings = settings
-        self._now = now
+        self._grant = grant
         self._around = around
-        self.id = ids.show_task(row["id"])
-        self.fence: int = row["fence"] + 1
-        self.token = ids.token(self.id, self.fence)
+
+    @property
+    def id(self) -> str:
+        return ids.show_task(self._row["id"])
+
+    @property
+    def fence(self) -> int:
+        return int(self._row["fence"]) + 1
+
+    @property
+    def claim(self) -> Token:
+        """The claim as this process names it; the verbs take it as they take the text."""
+        return Token(self._row["id"], self._row["fence"] + 1)
+
+    @property
+    def token(self) -> str:
+        return ids.token(self.id, self.fence)
 
     @property
     def assignment_id(self) -> str:
@@ -54,15 +87,15 @@ class Assignment:
 
     @property
     def ack_required_by(self) -> float | None:
-        return self._terms.limits.ack_by
+        return self._grant.terms.limits.ack_by
 
     @property
     def execution_deadline(self) -> float | None:
-        return self._terms.limits.run_until
+        return self._grant.terms.limits.run_until
 
     @property
     def heartbeat_interval_sec(self) -> float:
-        return self._settings.heartbeat_interval_sec
+        return self._grant.settings.heartbeat_interval_sec
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -75,13 +108,18 @@ class Assignment:
 
     def task(self) -> Task:
         """Every field as of the claim, with what failed before and what it depended on."""
-        row = load(self._row)
-        row.status, row.fence, row.version = self._terms.status, self.fence, row.version + 1
-        row.agent_id, row.runtime_id = self._request.agent_id, self._request.runtime_id or self._request.agent_id
-        row.claimed_at, row.started_at, row.updated_at = self._now, self._terms.started_at, self._now
-        row.ack_by, row.run_until, row.lease_until, row.lease_check_at = self._terms.limits
-        row.reserved, row.heartbeat_at, row.available_at = self._terms.reserved, None, None
-        return read.build(row, msgspec.json.decode(self._row["body"]), self._settings, self._now, self._around)
+        terms, request, now = self._grant.terms, self._grant.request, self._grant.now
+        row = blank_row(**{name: value for name, value in self._row.items() if name not in _BESIDE})
+        row.status, row.fence, row.version = terms.status, self.fence, row.version + 1
+        row.agent_id, row.runtime_id = request.agent_id, request.runtime_id or request.agent_id
+        row.claimed_at, row.started_at, row.updated_at = now, terms.started_at, now
+        row.ack_by, row.run_until, row.lease_until, row.lease_check_at = terms.limits
+        row.reserved, row.lost_agent_id = terms.reserved, None
+        return read.build(row, msgspec.json.decode(self._row["body"]), self._grant.settings, now, self._around)
+
+
+_BESIDE = frozenset({"body", "place"})
+"""What a claim reads besides the task's own columns."""
 
 
 class ClaimAnswer(NamedTuple):
@@ -100,12 +138,13 @@ class ClaimAnswer(NamedTuple):
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
     """Hand out up to `most` tasks, best first."""
     agent = await _agent(tx, engine, request)
+    await _see_runtime(tx, engine, request)
     free = await _free_slots(tx, request, agent)
     if free <= 0:
         return ClaimAnswer([], at_capacity=True)
     wants = await _wants(tx, request, agent)
     lanes, ready, closed = await _eligible(tx, engine, request, wants)
-    picker = Picker(tx, engine, request, agent, wants)
+    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, wants)
     chosen = await picker.pick(lanes, min(free, request.most))
     assignments = await _hold(tx, engine, caller, request, agent, chosen)
     contended = not chosen and not picker.misfits and any(lane.id < TARGETED for lane in lanes)
@@ -114,13 +153,14 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
 
 async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
     """The agent's row, locked before its limits are counted; made from the request where that is allowed."""
-    row = await tx.one("lock_agent", workspace=request.workspace, id=request.agent_id)
+    names = {"workspace": request.workspace, "id": request.agent_id, "runtime": request.runtime_id}
+    row = await tx.one("lock_claimer", **names)
     if row is None:
         settings = (await engine.book.of(tx, request.workspace)).settings()
         if settings.require_registration:
             raise AgentUnknown(f"agent {request.agent_id!r} is not registered", agent_id=request.agent_id)
         await register(tx, engine, request)
-        row = await tx.one("lock_agent", workspace=request.workspace, id=request.agent_id)
+        row = await tx.one("lock_claimer", **names)
         assert row is not None
     if row["status"] in {"draining", "offline"}:
         raise AgentUnavailable(
@@ -152,6 +192,16 @@ async def register(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
 
 def _names(names: Sequence[str]) -> str:
     return msgspec.json.encode(list(names)).decode()
+
+
+async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
+    """Whoever asks for work is there, also when there is none; written where it matters, and not every time."""
+    settings = (await engine.book.of(tx, request.workspace)).settings()
+    if request.runtime_id is None or settings.runtime_offline_sec is None:
+        return
+    before = await tx.one("read_runtime", workspace=request.workspace, id=request.runtime_id)
+    if before is None or before["status"] != "active" or tx.now - before["seen_at"] >= NOTE_EVERY_SEC:
+        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None)
 
 
 async def _free_slots(tx: Tx, request: ClaimRequest, agent: Row) -> int:
@@ -206,72 +256,69 @@ async def _eligible(
     return eligible, frozenset(ready), tuple(sorted(closed))
 
 
-class _Terms(NamedTuple):
-    """What claims of one kind have in common: they are written by one statement."""
-
-    status: str
-    started_at: float | None
-    limits: lease.Deadlines
-    reserved: int
-
-
 async def _hold(
     tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest, agent: Row, chosen: list[Row]
 ) -> list[Assignment]:
     """Write the claims and say so."""
     if not chosen:
         return []
-    resolver = await engine.book.of(tx, request.workspace)
-    work = Work(tx, engine, caller)
-    terms_of = _TermsBook(request, agent, tx.now)
+    grants = _Grants(await engine.book.of(tx, request.workspace), request, agent, tx.now)
     around = await read.before_claim(tx, chosen)
-    groups: dict[_Terms, list[tuple[str]]] = defaultdict(list)
     assignments = []
     for row in chosen:
-        own = own_settings(msgspec.json.decode(row["body"])) if row["own_settings"] else None
-        settings = resolver.settings(row["type"], own)
-        terms = terms_of(row, settings)
-        groups[terms].append((row["id"],))
-        assignments.append(Assignment(row, request, terms, settings, tx.now, around.get(row["id"], read.NOTHING)))
-        work.add_event(_event(work, request, row, running=terms.started_at is not None))
-    for terms, items in groups.items():
-        await _write(tx, request, terms, items)
-    reserved = sum(terms.reserved * len(items) for terms, items in groups.items())
+        grant = grants.of(row)
+        grant.rows.append(row)
+        assignments.append(Assignment(row, grant, around.get(row["id"], read.NOTHING)))
+    for grant in grants.all:
+        await _write(tx, caller, grant)
+    reserved = sum(grant.terms.reserved * len(grant.rows) for grant in grants.all)
     await _note(tx, request, agent, reserved, chosen[-1]["type"])
+    work = Work(tx, engine, caller)
+    for grant in grants.all:
+        work.add_events(_events(caller, grant))
     await work.save_events()
     return assignments
 
 
-class _TermsBook:
+class _Grants:
     """Works out the terms of a claim, once for all tasks that are alike."""
 
-    def __init__(self, request: ClaimRequest, agent: Row, now: float) -> None:
+    def __init__(self, resolver: Resolver, request: ClaimRequest, agent: Row, now: float) -> None:
+        self._resolver = resolver
         self._request = request
         self._agent = agent
         self._now = now
-        self._known: dict[Any, _Terms] = {}
+        self._alike: dict[Any, _Grant] = {}
+        self.all: list[_Grant] = []
 
-    def __call__(self, row: Row, settings: Settings) -> _Terms:
-        key = id(settings), row["timeout_sec"], row["cost_limit"]
-        found = None if row["own_settings"] else self._known.get(key)
+    def of(self, row: Row) -> _Grant:
+        if row["own_settings"]:
+            return self._make(row, own_settings(msgspec.json.decode(row["body"])))
+        key = row["type"], row["timeout_sec"], row["cost_limit"]
+        found = self._alike.get(key)
         if found is None:
-            found = self._known[key] = self._work_out(row, settings)
+            found = self._alike[key] = self._make(row, None)
         return found
 
-    def _work_out(self, row: Row, settings: Settings) -> _Terms:
+    def _make(self, row: Row, own: dict[str, Any] | None) -> _Grant:
+        settings = self._resolver.settings(row["type"], own)
         running = self._request.start or settings.auto_start
         limits = _limits(settings, row, self._agent, running=running, now=self._now)
         status = State.RUNNING if running else State.CLAIMED
         reserved = (row["cost_limit"] or 0) if self._agent["budget"] is not None else 0
-        return _Terms(status.value, self._now if running else None, limits, reserved)
+        terms = _Terms(status.value, self._now if running else None, limits, reserved)
+        self.all.append(_Grant(self._request, terms, settings, self._now))
+        return self.all[-1]
 
 
-async def _write(tx: Tx, request: ClaimRequest, terms: _Terms, items: list[tuple[str]]) -> None:
+async def _write(tx: Tx, caller: Caller, grant: _Grant) -> None:
+    request, terms = grant.request, grant.terms
     await tx.run(
         "claim_tasks",
-        items=items,
+        items=[(row["id"],) for row in grant.rows],
         agent=request.agent_id,
         runtime=request.runtime_id or request.agent_id,
+        holder=caller.holder,
         status=terms.status,
         started_at=terms.started_at,
         ack_by=terms.limits.ack_by,
@@ -290,19 +337,24 @@ def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: flo
     return lease.at_claim(settings, timeout_sec=row["timeout_sec"], claim_ttl_sec=ttl, now=now)
 
 
-def _event(work: Work, request: ClaimRequest, row: Row, *, running: bool) -> list[Any]:
-    data = None
-    if row["lost_agent_id"] is not None:
-        data = {
-            "original_consumer": row["lost_agent_id"],
-            "new_consumer": request.agent_id,
-            "message_id": ids.token(ids.show_task(row["id"]), row["fence"] + 1),
-        }
-    path = _TO_RUNNING if running else _TO_CLAIMED
+def _events(caller: Caller, grant: _Grant) -> list[tuple[Any, ...]]:
+    agent_id, now = grant.request.agent_id, grant.now
+    path = _TO_CLAIMED if grant.terms.started_at is None else _TO_RUNNING
+    actor, request_id = f"agent:{agent_id}", caller.request_id
     return [
-        work.now, row["workspace"], row["id"], row["dag_id"], "claimed", path, f"agent:{request.agent_id}",
-        work.caller.request_id, row["fence"] + 1, None, data,
+        (
+            now, row["workspace"], row["id"], row["dag_id"], "claimed", path, actor, request_id, row["fence"] + 1, None,
+            None if row["lost_agent_id"] is None else _taken_over(row, agent_id),
+        )
+        for row in grant.rows
     ]  # fmt: skip
+
+
+def _taken_over(row: Row, agent_id: str) -> str:
+    message_id = ids.token(ids.show_task(row["id"]), row["fence"] + 1)
+    return as_json(
+        {"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id}
+    )
 
 
 NOTE_EVERY_SEC = 1.0
@@ -319,5 +371,6 @@ async def _note(tx: Tx, request: ClaimRequest, agent: Row, reserved: int, type_:
             reserved=reserved,
             type=type_,
         )
-    if request.runtime_id is not None:
+    seen_at = agent["runtime_seen_at"]
+    if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
         await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None)

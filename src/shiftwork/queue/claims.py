@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shiftwork.core import ids
-from shiftwork.core.errors import FenceRequired, InputError, LeaseLost, NotFound, ShiftworkError, WrongState
+from shiftwork.core.errors import (
+    FenceRequired,
+    InputError,
+    LeaseLost,
+    NotFound,
+    NotYourClaim,
+    ShiftworkError,
+    WrongState,
+)
 from shiftwork.core.states import HELD
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.store.store import Row, Tx
@@ -54,9 +62,12 @@ async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token]) -> dict[s
     return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
 
 
-def refusal(engine: Engine, token: Token, row: Row | None, allowed: frozenset[str] = HELD) -> ShiftworkError | None:
+def refusal(
+    engine: Engine, caller: Caller, token: Token, row: Row | None, allowed: frozenset[str] = HELD
+) -> ShiftworkError | None:
     """Why a write under this token changes nothing, or None when it may."""
-    if row is not None and row["fence"] == token.fence and row["status"] in allowed:
+    mine = row is not None and caller.may_write(row["holder"])
+    if mine and row is not None and row["fence"] == token.fence and row["status"] in allowed:
         return None
     task_id = ids.show_task(token.id)
     if row is None:
@@ -69,5 +80,7 @@ def refusal(engine: Engine, token: Token, row: Row | None, allowed: frozenset[st
             status=row["status"],
             reason=row["cancel_reason"],
         )
+    if not mine:
+        return NotYourClaim(f"task {task_id} was claimed with another token", task_id=task_id, status=row["status"])
     names = " or ".join(sorted(allowed))
     return WrongState(f"task {task_id} is {row['status']}, not {names}", task_id=task_id, status=row["status"])

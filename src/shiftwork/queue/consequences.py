@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from shiftwork.core import ids
 from shiftwork.core.states import State
@@ -46,15 +46,31 @@ async def lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
 async def fail_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:
     """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
     children = await _children(work, roots, only)
-    cancelled = set()
+    cancelled, told = set(), []
     for row in await lock_newest(work, children):
         settings = (await work.settings([row]))[row.id]
         parents = [ids.show_task(parent) for parent in children[row.root_id]]
         work.tell(row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed})
+        told.append(row)
         if settings.on_dependency_failed != "wait" and row.status == State.PENDING:
             cancel_row(work, row, f"Dependency {parents[0]} failed")
             cancelled.add(row.root_id)
+    await _alert_creators(work, told, children)
     await cancel_dependents(work, cancelled)
+
+
+async def _alert_creators(work: Work, dependents: Sequence[TaskRow], parents: Mapping[str, Sequence[str]]) -> None:
+    """One alert for each failed dependency and creator of tasks that depend on it, however many these are."""
+    if not dependents:
+        return
+    bodies = await work.tx.all("creators_of", items=[(row.id,) for row in dependents])
+    creators = {body["task_id"]: body["creator"] for body in bodies}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in dependents:
+        for parent in parents[row.root_id]:
+            counts[row.workspace, parent, creators.get(row.id) or "unknown"] += 1
+    for (workspace, parent, creator), count in sorted(counts.items()):
+        work.alert(workspace, "dependency_failed", parent, creator=creator, count=count)
 
 
 async def cancel_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:

@@ -148,6 +148,26 @@ async def change_setting(
     return in_force
 
 
+async def change_settings(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    workspace: str,
+    scope: str,
+    values: dict[str, Any],
+    unset: list[str],
+    profile: str | None,
+) -> list[InForce]:
+    """The profile first, then what is cleared, then what is set."""
+    if profile is not None:
+        await use_profile(tx, engine, caller, workspace, profile)
+    for key in unset:
+        await change_setting(tx, engine, caller, workspace, scope, key, None, unset=True)
+    for key, value in values.items():
+        await change_setting(tx, engine, caller, workspace, scope, key, value, unset=False)
+    return await engine.book.in_force(tx, workspace, scope)
+
+
 async def use_profile(tx: Tx, engine: Engine, caller: Caller, workspace: str, profile: str) -> None:
     await engine.book.use_profile(tx, workspace, profile)
     work = Work(tx, engine, caller)

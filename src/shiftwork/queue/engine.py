@@ -15,6 +15,25 @@ from shiftwork.store.store import Store
 log = logging.getLogger("shiftwork.queue")
 
 
+class Once:
+    """A request that must have its effect once, however often it is sent."""
+
+    def __init__(self, key: str, fingerprint: str) -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self._steps = 0
+
+    @property
+    def steps(self) -> int:
+        """How many of its transactions are done."""
+        return self._steps
+
+    def next_step(self) -> int:
+        """The number of its next transaction: each is kept by itself, and a repeat goes on where the first ended."""
+        self._steps += 1
+        return self._steps
+
+
 class Caller(NamedTuple):
     """Who asks: stands in every event."""
 
@@ -23,8 +42,16 @@ class Caller(NamedTuple):
     workspace: str | None = None
     """Tasks of other workspaces do not exist for this caller; None sees all, as the duties do."""
 
+    holder: str | None = None
+    """The token a worker came with: it may write only under claims made with it. None may write under any."""
+    once: Once | None = None
+
     def sees(self, workspace: str) -> bool:
         return self.workspace is None or self.workspace == workspace
+
+    def may_write(self, holder: str | None) -> bool:
+        """Whether this caller may write under a claim that was made with this token."""
+        return self.holder is None or self.holder == holder
 
     def for_agent(self, agent_id: str | None) -> str:
         """The actor of a verb that only the holder has: the agent, unless somebody says that he speaks for it."""

@@ -7,22 +7,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core import ids, reasons
+from shiftwork.core import alerts, ids, reasons
 from shiftwork.core.states import State
 from shiftwork.core.task import Usage, micros
 from shiftwork.policy import dedupe, verdict
 from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
 from shiftwork.queue import consequences
 from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
-from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.lineage import add_retry_row, relane
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.work import Work
+from shiftwork.queue.work import Work, signature
 from shiftwork.store.store import Row, Tx
 
 RUNNING_ONLY = frozenset({State.RUNNING.value})
-_COMPLETED = "running>validating>completed"
-
+_DONE = State.COMPLETED.value
 
 NO_USAGE = Usage()
 
@@ -53,7 +52,7 @@ async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Compl
     if left:
         outcomes.update(await _complete_slowly(work, left))
     await work.save()
-    await _book_late(tx, [item for token, item in by_token.items() if outcomes[token].error is not None])
+    await _book_late(tx, caller, [item for token, item in by_token.items() if outcomes[token].error is not None])
     return _answers(items, outcomes)
 
 
@@ -64,20 +63,23 @@ async def _accept(work: Work, items: list[Completion], *, checked: bool = False)
     """
     used = [_used(item) for item in items if item.usage is not NO_USAGE]
     if used:
-        await work.tx.run("add_usage", items=sorted(used))
+        await work.tx.run("add_usage", items=sorted(used), workspace=work.caller.workspace, holder=work.caller.holder)
     tokens = sorted(item.token for item in items)
     rows = await work.tx.all(
-        "complete_tasks", items=tokens, now=work.now, checked=checked, workspace=work.caller.workspace
+        "complete_tasks",
+        items=tokens,
+        now=work.now,
+        checked=checked,
+        workspace=work.caller.workspace,
+        holder=work.caller.holder,
     )
-    results = {item.token.id: item.result for item in items}
-    outcomes = {}
-    for row in rows:
-        _tell_accepted(work, row, results[row["id"]])
-        outcomes[Token(row["id"], row["fence"])] = Outcome(ids.show_task(row["id"]), State.COMPLETED)
+    if not rows:
+        return {}
+    work.accept(rows, {item.token.id: item.result for item in items})
     await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
     await _lock_roots(work, rows)
     await consequences.free_dependents(work, {row["root_id"] for row in rows})
-    return outcomes
+    return {Token(row["id"], row["fence"]): Outcome(ids.show_task(row["id"]), _DONE) for row in rows}
 
 
 async def _lock_roots(work: Work, rows: Sequence[Row]) -> None:
@@ -92,22 +94,6 @@ def _used(item: Completion) -> tuple[Any, ...]:
     return (*item.token, micros(usage.cost_usd), usage.tokens_in, usage.tokens_out)
 
 
-def _tell_accepted(work: Work, row: Row, result: str) -> None:
-    id_, fence, agent, cost = row["id"], row["fence"], row["last_agent_id"], row["attempt_cost"]
-    caller = work.caller
-    work.add_attempt(
-        (id_, fence, row["round"], agent, row["last_runtime_id"], row["claimed_at"], row["started_at"], work.now)
-        + ("completed", False, None, None, None, cost, 0, result)
-    )
-    work.settle_agent(row["workspace"], agent, row["reserved"], cost)
-    work.count_in_dag(row["dag_id"], "running", "completed")  # a State is hashed in Python: 1 us a task
-    actor = f"agent:{agent}" if caller.actor == "system" else caller.actor
-    work.add_event(
-        [work.now, row["workspace"], id_, row["dag_id"], "completed", _COMPLETED, actor, caller.request_id]
-        + [fence, None, None]
-    )
-
-
 async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, Outcome]:
     """Results that must be validated first, were sent before, or come too late."""
     rows = await lock_claims(work.tx, work.caller, (item.token for item in items))
@@ -115,9 +101,9 @@ async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, O
     valid: dict[str, Completion] = {}
     for item in items:
         row = rows.get(item.token.id)
-        if _was_accepted(row, item.token):
+        if _was_accepted(work.caller, row, item.token):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), State.COMPLETED, repeated=True)
-        elif error := refusal(work.engine, item.token, row, RUNNING_ONLY):
+        elif error := refusal(work.engine, work.caller, item.token, row, RUNNING_ONLY):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), error=error)
         else:
             valid[item.token.id] = item
@@ -139,9 +125,11 @@ def _answers(items: Sequence[Completion] | Sequence[Failure], outcomes: dict[Tok
     return answers
 
 
-def _was_accepted(row: Row | None, token: Token) -> bool:
+def _was_accepted(caller: Caller, row: Row | None, token: Token) -> bool:
     """The same token again, after its answer got lost: accepted once, told twice."""
-    return row is not None and row["status"] == State.COMPLETED and row["fence"] == token.fence
+    if row is None or not caller.may_write(row["holder"]):
+        return False
+    return bool(row["status"] == State.COMPLETED and row["fence"] == token.fence)
 
 
 async def _validate(tx: Tx, items: dict[str, Completion]) -> list[tuple[Completion, str]]:
@@ -182,20 +170,22 @@ async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure])
     outcomes: dict[Token, Outcome] = {}
     live: dict[Token, Failure] = {}
     for item in items:
-        error = refusal(engine, item.token, rows.get(item.token.id))
+        error = refusal(engine, caller, item.token, rows.get(item.token.id))
         if error is not None:
-            outcomes[item.token] = await _repeated(tx, item.token) or Outcome(ids.show_task(item.token.id), error=error)
+            outcomes[item.token] = await _repeated(tx, caller, item.token) or Outcome(
+                ids.show_task(item.token.id), error=error
+            )
         else:
             live[item.token] = item
     outcomes.update(await _fail_locked(work, list(live.values())))
     await work.save()
-    await _book_late(tx, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
+    await _book_late(tx, caller, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
     return _answers(items, outcomes)
 
 
-async def _repeated(tx: Tx, token: Token) -> Outcome | None:
+async def _repeated(tx: Tx, caller: Caller, token: Token) -> Outcome | None:
     """The same failure reported again, after its answer got lost."""
-    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence)
+    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence, workspace=caller.workspace)
     if attempt is None or attempt["outcome"] != "failed" or attempt["reason"] in reasons.SILENCE:
         return None
     row = await tx.one("read_tasks", items=[(token.id,)])
@@ -283,9 +273,12 @@ async def end_failed(
     row.rate_limits = row.rate_limits + 1 if decision.rate_limited else 0
     row.failure_reason = decision.reason
     row.lost_agent_id = agent if decision.reclaimed else None
+    _log(row, decision, agent)
     await _go_on(work, row, decision)
     verb = "failed" if outcome == "failed" else "lease_expired"
-    data: dict[str, Any] = {"error": error, "why": decision.why, "attempt": row.attempts, "agent": agent}
+    said = error or note or decision.reason
+    data: dict[str, Any] = {"type": row.type, "error": error, "note": note, "why": decision.why}
+    data |= {"attempt": row.attempts, "agent": agent, "signature": signature(row.type, decision.reason, said)}
     if decision.delay_sec:
         data["delay_sec"] = round(decision.delay_sec, 3)
     work.tell(
@@ -298,9 +291,18 @@ async def end_failed(
         actor=None if lost else work.caller.for_agent(agent),
     )
     if decision.status == State.DEAD_LETTERED:
-        work.bury(row, reason=decision.reason, error=error or note or decision.reason, poison=decision.poison)
+        work.bury(row, reason=decision.reason, error=said, poison=decision.poison)
     if decision.status in {State.DEAD_LETTERED, State.FAILED} and not decision.new_row:
         await consequences.fail_dependents(work, {row.root_id})
+
+
+def _log(row: TaskRow, decision: Decision, agent: str | None) -> None:
+    delay = round(decision.delay_sec, 3)
+    if decision.reason == reasons.RATE_LIMIT and delay:
+        log.info(alerts.RATE_LIMITED, agent, delay, extra={"agent": agent, "wait_sec": delay})
+    if decision.counted and (decision.new_row or decision.status in {State.RETRYING, State.READY}):
+        task_id = ids.show_task(row.id)
+        log.info(alerts.RETRIED, task_id, row.attempts, delay, extra={"task": task_id, "retry": row.attempts})
 
 
 async def _go_on(work: Work, row: TaskRow, decision: Decision) -> None:
@@ -328,17 +330,17 @@ async def _fall_back(work: Work, row: TaskRow) -> None:
         await relane(work, row)
 
 
-async def _book_late(tx: Tx, items: Sequence[Completion | Failure]) -> None:
+async def _book_late(tx: Tx, caller: Caller, items: Sequence[Completion | Failure]) -> None:
     """Usage is a fact: under an old fence it changes no state, but it is booked to its attempt."""
     for item in items:
-        await book_late_usage(tx, item.token, item.usage, last=True)
+        await book_late_usage(tx, caller, item.token, item.usage, last=True)
 
 
-async def book_late_usage(tx: Tx, token: Token, usage: Usage, *, last: bool) -> bool:
+async def book_late_usage(tx: Tx, caller: Caller, token: Token, usage: Usage, *, last: bool) -> bool:
     """A lost attempt was settled at its whole reservation: its last report replaces that, earlier ones use it up."""
     if not (usage.cost_usd or usage.tokens_in or usage.tokens_out):
         return False
-    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence)
+    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence, workspace=caller.workspace)
     if attempt is None:
         return False
     cost = micros(usage.cost_usd)
@@ -367,7 +369,7 @@ async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})
     for token in tokens:
-        if error := refusal(engine, token, raw.get(token.id), allowed):
+        if error := refusal(engine, caller, token, raw.get(token.id), allowed):
             outcomes[token] = Outcome(ids.show_task(token.id), error=error)
             continue
         row = (await work.lock([token.id]))[0]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
-from shiftwork.queue import check, read
+from shiftwork.queue import check, read, replies
 from shiftwork.queue.claims import Outcome, Token, parse_token
 from shiftwork.queue.coalesce import Coalescer
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.parking import Parking
+from shiftwork.queue.status import Counted
 from shiftwork.store.store import Tx
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ class Shared:
         self.engine = engine
         self.parking = Parking(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+        self.counting = asyncio.Lock()
+        self.counted: dict[str, Counted] = {}
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def keep(self, future: asyncio.Future[Any]) -> None:
@@ -48,7 +51,16 @@ class Handle:
         self.caller = caller._replace(workspace=workspace)
 
     async def _run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
-        """One verb with this handle's engine and caller, in one transaction."""
+        """One verb with this handle's engine and caller, in one transaction. A repeat is answered as the first was."""
+        once = self.caller.once
+        if once is None:
+            return await self._run_each_time(verb, *args, **named)
+        call = functools.partial(self._call, verb, args, named)
+        kind, step = get_type_hints(verb)["return"], once.next_step()
+        return await self._engine.store.run(functools.partial(replies.once, self.workspace, once, step, kind, call))
+
+    async def _run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
+        """The same for a verb whose answer is not kept, whatever key its request has."""
         return await self._engine.store.run(functools.partial(self._call, verb, args, named))
 
     async def _call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
@@ -84,15 +96,17 @@ class Handle:
             raise NotFound(f"there is no DAG {reference!r}", dag_id=reference)
         return uuid
 
-    async def _token(self, token: str) -> Token:
+    async def _token(self, token: str | Token) -> Token:
         """A claim token; the task may be named by the caller's own id in it."""
+        if isinstance(token, Token):
+            return token
         parts = ids.split_token(check.text(token, "token", 300) or "")
         if parts is None:
             return parse_token(token)  # which says what is wrong with it
         return Token(ids.parse(parts[0]) or await self._find(parts[0]), parts[1])
 
-    async def _tokens(self, tokens: Sequence[str]) -> list[Token]:
-        return [await self._token(token) for token in tokens]
+    async def _tokens(self, tokens: Sequence[str | Token]) -> list[Token]:
+        return [token if isinstance(token, Token) else await self._token(token) for token in tokens]
 
 
 def one(outcomes: Sequence[Outcome]) -> Outcome:

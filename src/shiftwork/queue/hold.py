@@ -20,7 +20,7 @@ from shiftwork.queue.work import Work, own_settings
 from shiftwork.store.store import Row, Tx
 
 MESSAGE_KINDS = ("tool_call", "text", "error")
-CLAIMED_ONLY = frozenset({State.CLAIMED.value})
+STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
 
 
 class Beat(NamedTuple):
@@ -47,13 +47,13 @@ async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token])
     for token in tokens:
         row = rows.get(token.id)
         task_id = ids.show_task(token.id)
-        if row is not None and row["status"] == State.RUNNING and row["fence"] == token.fence:
-            outcomes.append(Outcome(task_id, State.RUNNING, repeated=True))
-            continue
-        if error := refusal(engine, token, row, CLAIMED_ONLY):
+        if error := refusal(engine, caller, token, row, STARTABLE):
             outcomes.append(Outcome(task_id, error=error))
             continue
         assert row is not None
+        if row["status"] == State.RUNNING:
+            outcomes.append(Outcome(task_id, State.RUNNING, repeated=True))
+            continue
         resolver = await engine.book.of(tx, row["workspace"])
         own = own_settings(await read_body(tx, token.id)) if row["own_settings"] else None
         limits = lease.at_start(
@@ -67,8 +67,16 @@ async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token])
         outcomes.append(Outcome(task_id, State.RUNNING))
     if saved:
         await tx.run("start_tasks", items=saved, now=tx.now)
+        await _see_runtimes(tx, engine, [rows[item[0]] for item in saved])
     await work.save_events()
     return outcomes
+
+
+async def _see_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
+    """A word about a task is a sign of life of the runtime that holds it, where that is what counts."""
+    for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
+        if (await engine.book.of(tx, workspace)).settings().runtime_offline_sec is not None:
+            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
 
 
 def _tell(
@@ -105,12 +113,12 @@ async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat
     answers, live = [], []
     for beat in beats:
         row = rows.get(beat.token.id)
-        error = refusal(engine, beat.token, row)
+        error = refusal(engine, caller, beat.token, row)
         if error is None and row is not None:
             live.append((beat, row))
             answers.append(BeatAnswer(ids.show_task(row["id"]), "continue"))
         else:
-            await book_late_usage(tx, beat.token, beat.usage, last=False)
+            await book_late_usage(tx, caller, beat.token, beat.usage, last=False)
             answers.append(_stop(beat.token, row, error))
     if live:
         await _beat_live(tx, engine, work, live)
@@ -129,12 +137,12 @@ async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, 
     saved = [(r["id"], micros(b.usage.cost_usd), b.usage.tokens_in, b.usage.tokens_out) for b, r in live]
     await tx.run("beat_tasks", items=saved, now=tx.now)
     await _save_progress(tx, work, [(row, beat.progress) for beat, row in live if beat.progress is not None])
+    for agent in sorted({(row["workspace"], row["agent_id"]) for _, row in live}):
+        await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
     for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
         settings = (await engine.book.of(tx, runtime[0])).settings()
         covers_all = tx.now if settings.heartbeat.scope == "worker" else None
         await tx.run("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, beat_at=covers_all)
-    for agent in sorted({(row["workspace"], row["agent_id"]) for _, row in live}):
-        await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
     for _, row in live:
         every = (await engine.book.of(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
         began, before = row["claimed_at"], row["heartbeat_at"] or row["claimed_at"]
@@ -175,7 +183,7 @@ async def message(
 ) -> Outcome:
     """A line of what the agent does: a tool call, text, an error."""
     row = (await lock_claims(tx, caller, [token])).get(token.id)
-    if error := refusal(engine, token, row):
+    if error := refusal(engine, caller, token, row):
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
     work = Work(tx, engine, caller)
@@ -186,6 +194,7 @@ async def message(
         fence=token.fence,
         data={"kind": kind, "text": text, **({"data": data} if data else {})},
     )
+    await _see_runtimes(tx, engine, [row])
     await work.save_events()
     return Outcome(ids.show_task(token.id), row["status"])
 
@@ -195,12 +204,13 @@ async def pin_session(
 ) -> Outcome:
     """Keep the agent's own conversation with the task, so that a retry can resume it."""
     row = (await lock_claims(tx, caller, [token])).get(token.id)
-    if error := refusal(engine, token, row):
+    if error := refusal(engine, caller, token, row):
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
     work = Work(tx, engine, caller)
     await tx.run("pin_sessions", items=[(token.id, session_id, work_dir)], now=tx.now)
     _tell(work, row, "session", fence=token.fence, data={"session_id": session_id, "work_dir": work_dir})
+    await _see_runtimes(tx, engine, [row])
     await work.save_events()
     return Outcome(ids.show_task(token.id), row["status"])
 
@@ -215,18 +225,16 @@ class RuntimeAnswer(NamedTuple):
 
 
 async def beat_runtime(
-    tx: Tx, _engine: Engine, _caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
+    tx: Tx, _engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
 ) -> RuntimeAnswer:
     """One write that extends the lease of everything the runtime holds."""
-    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
+    # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
     await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
+    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
     cancel: dict[str, str | None] = {}
     lost: list[str] = []
-    found = (
-        {row["id"]: row for row in await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))])}
-        if holding
-        else {}
-    )
+    rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []
+    found = {row["id"]: row for row in rows if caller.sees(row["workspace"])}
     for token in holding:
         row = found.get(token.id)
         if row is not None and row["status"] in HELD and row["fence"] == token.fence:

@@ -108,15 +108,13 @@ class LaneBook:
     def might_take(self, lane_id: int, workspace: str, wants: Wants) -> bool:
         """Whether a claim should look at a lane with news; what the agent registered is not known here."""
         lane = self._by_id.get(lane_id)
-        if lane is None:
-            return True
-        key = lane.key
-        if key.workspace != workspace:
-            return False
-        return (wants.types is None or key.type in wants.types) and key.target_agent_id in {
-            None,
-            wants.agent_id,
-        }
+        meant_for_it = lane is None or lane.key.target_agent_id in {None, wants.agent_id}
+        return meant_for_it and self.might_hold(lane_id, workspace, wants.types)
+
+    def might_hold(self, lane_id: int, workspace: str, types: frozenset[str] | None) -> bool:
+        """Whether a lane belongs to this workspace and to these types, whoever its work is meant for."""
+        lane = self._by_id.get(lane_id)
+        return lane is None or (lane.key.workspace == workspace and (types is None or lane.key.type in types))
 
     def _remember(self, row: Row) -> Lane:
         lane = Lane(row["id"], _key_of(row))

@@ -11,8 +11,8 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import NewTask
 from shiftwork.queue.prepare import lane_of
-from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import PATH_PENDING, PATH_READY, blank_row, write_rows
+from shiftwork.queue.rows import TaskRow, blank_row
+from shiftwork.queue.submit import PATH_PENDING, PATH_READY, write_rows
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.errors import ConflictError, InputError, NotFound
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import STORED
 from shiftwork.core.task import Dollars
-from shiftwork.queue import agents, change, check, control, review
+from shiftwork.queue import agents, alerts, change, check, control, dags, review, tokens
+from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.control import WHOLE, Purge
+from shiftwork.queue.dags import DagChanges, DagSummary
 from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.review import Verdict
+from shiftwork.queue.tokens import NewToken, TokenInfo
 
 REDRIVE_BATCH = 500
 
@@ -68,6 +71,13 @@ class Operating(Handle):
         checked = check.fit(check.read(changes, Changes, "changes"), "changes")
         return await self._run(change.update, await self._find(task_id), checked, check.text(note, "note"), version)
 
+    async def update_dag(self, dag_id: str, changes: DagChanges | Mapping[str, Any]) -> DagSummary:
+        """Change a DAG's title or the most it may cost."""
+        checked = check.fit(check.read(changes, DagChanges, "changes"), "changes")
+        if checked == DagChanges():
+            raise InputError("there is nothing to change", where="changes")
+        return await self._run(dags.update, self.workspace, self._find_dag(dag_id), checked)
+
     # -- dead letters ----------------------------------------------------------------------------------------------
 
     async def review(
@@ -96,6 +106,10 @@ class Operating(Handle):
             if len(page) < REDRIVE_BATCH:
                 break
         return done
+
+    async def acknowledge_alert(self, seq: int) -> Alert:
+        """Note that the caller has looked at an alert; the first who did stands."""
+        return await self._run(alerts.acknowledge, self.workspace, check.count(seq, "seq", 2**62))
 
     # -- the queue -------------------------------------------------------------------------------------------------
 
@@ -148,6 +162,22 @@ class Operating(Handle):
         """Change one setting for the workspace or a type; in force at once, recorded as an event."""
         return await self._change_setting(key, value, type, unset=False)
 
+    async def change_settings(
+        self,
+        values: Mapping[str, Any] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        type: str | None = None,  # noqa: A002  # the task's word
+        profile: str | None = None,
+    ) -> list[InForce]:
+        """Change several settings, and perhaps the profile, all together or none."""
+        try:
+            return await self._run(
+                control.change_settings, self.workspace, type or "", dict(values or {}), list(unset), profile
+            )
+        finally:
+            self._engine.book.forget(self.workspace)
+
     async def unset_setting(self, key: str, type: str | None = None) -> list[InForce]:  # noqa: A002  # the task's word
         """Let the level above decide again."""
         return await self._change_setting(key, None, type, unset=True)
@@ -158,9 +188,46 @@ class Operating(Handle):
         finally:
             self._engine.book.forget(self.workspace)
 
+    async def profile(self) -> str:
+        """The profile of this workspace."""
+        row = await self._read(lambda tx: tx.one("read_workspace", name=self.workspace))
+        return str(row["profile"]) if row else self._engine.book.default_profile
+
     async def use_profile(self, profile: str) -> None:
         """Choose the profile of this workspace."""
         try:
             await self._run(control.use_profile, self.workspace, profile)
         finally:
             self._engine.book.forget(self.workspace)
+
+    # -- access ----------------------------------------------------------------------------------------------------
+
+    async def create_token(self, name: str, scopes: Sequence[str], *, expires_at: float | None = None) -> NewToken:
+        """Make a token for this workspace. Its secret stands in this answer and nowhere else."""
+        terms = tokens.check_terms(name, scopes, expires_at)
+        token_id, secret = tokens.make_secret()
+        info = await self._run(tokens.create, self.workspace, token_id, tokens.digest(secret), terms)
+        if info.id != token_id:
+            raise ConflictError(
+                f"this request has made the token {info.id} already, whose secret is not kept",
+                token=info.id,
+                mend="Revoke that token, and make another under a new key.",
+            )
+        return NewToken(
+            id=info.id,
+            name=info.name,
+            workspace_id=info.workspace_id,
+            scopes=info.scopes,
+            secret=secret,
+            created_at=info.created_at,
+            created_by=info.created_by,
+            expires_at=info.expires_at,
+        )
+
+    async def tokens(self) -> list[TokenInfo]:
+        """The tokens of this workspace, oldest first, also those that open nothing any more."""
+        return await self._read(lambda tx: tokens.read_all(tx, self.workspace))
+
+    async def revoke_token(self, token_id: str) -> TokenInfo:
+        """Let nobody in with this token any more."""
+        return await self._run(tokens.revoke, self.workspace, check.name(token_id, "token"))

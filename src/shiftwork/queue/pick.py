@@ -36,6 +36,8 @@ class ClaimRequest(NamedTuple):
     types: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    fifo: bool = False
+    """The oldest first, whatever its priority."""
 
 
 class Picker:
@@ -93,8 +95,9 @@ class Picker:
 
     async def _fitting(self, rows: Sequence[Row], lanes: dict[int, Lane]) -> list[Row]:
         fitting = []
+        anybody = self._money is None and not any(lane.key.mixed for lane in lanes.values())
         for row in rows:
-            if await self._fits(row, lanes[row["lane"]]):
+            if (anybody and row["last_agent_id"] is None) or await self._fits(row, lanes[row["lane"]]):
                 fitting.append(row)
             else:
                 self.misfits += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,45 +19,110 @@ from shiftwork.queue.work import own_settings
 SUMMARY_CHARS = 200
 """`trigger_summary` is for lists; what is longer is cut."""
 
-_IN_ROW = frozenset({"key", "id", "dependencies"})
+
+class Plan(NamedTuple):
+    """What follows from a task's type and from the settings it brought: most tasks of a batch share one."""
+
+    settings: Settings
+    lane: LaneKey
+    boost: float
+    cost_limit: int | None
+    timeout_sec: float | None
+    max_attempts: int
+    validation: str | None
+    at_most_once: bool
+    has_own_settings: bool
 
 
 class Prepared(NamedTuple):
     """One task, ready to be inserted as soon as its dependencies are known."""
 
     new: NewTask
-    settings: Settings
-    lane: LaneKey
+    plan: Plan
     body: str
     key: str | None
     name: str | None
     uuid: str | None
-    has_own_settings: bool
-    boost: float
-    cost_limit: int | None
-    timeout_sec: float | None
+
+    @property
+    def settings(self) -> Settings:
+        return self.plan.settings
+
+    @property
+    def lane(self) -> LaneKey:
+        return self.plan.lane
+
+    @property
+    def cost_limit(self) -> int | None:
+        return self.plan.cost_limit
+
+    @property
+    def timeout_sec(self) -> float | None:
+        return self.plan.timeout_sec
+
+    @property
+    def has_own_settings(self) -> bool:
+        return self.plan.has_own_settings
 
 
-def prepare(new: NewTask, workspace: str, resolver: Resolver, where: str = "task") -> Prepared:
+Plans = dict[str, Plan]
+"""By type, for the tasks of one batch that say nothing but their type."""
+
+
+def prepare(
+    new: NewTask, workspace: str, resolver: Resolver, where: str = "task", plans: Plans | None = None
+) -> Prepared:
+    plan = plans.get(new.type) if plans and _is_plain(new) else None
+    if plan is None:
+        plan = _plan(new, workspace, resolver, where)
+        if plans is not None and _is_plain(new):
+            plans[new.type] = plan
+    if new.dependencies or new.id is not None:
+        _check_references(new, plan.settings, where)
+    limits = plan.settings.limits
+    body = check.to_json(_body(new), limits.body_bytes, limits, where)
+    uuid = ids.parse(new.id) if new.id else None
+    idempotency = plan.settings.idempotency
+    return Prepared(
+        new,
+        plan,
+        body,
+        dedupe.task_key(idempotency, given=new.idempotency_key, type=new.type, payload=new.payload),
+        new.id if new.id and uuid is None else None,
+        uuid,
+    )
+
+
+def _is_plain(new: NewTask) -> bool:
+    """Whether its plan follows from its type alone."""
+    return (
+        new.spec is None
+        and new.output is None
+        and new.target_agent_id is None
+        and new.max_attempts is None
+        and new.timeout_sec is None
+        and new.estimated_cost_usd is None
+        and new.priority_boost_per_minute is None
+        and not (new.settings or new.retry or new.delivery)
+    )
+
+
+def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
     own = own_settings(msgspec.structs.asdict(new)) if new.settings or new.retry or new.delivery else {}
     settings = resolver.settings(new.type, own or None)
     _check(new, settings, where)
-    body = check.to_json(_body(new, where), settings.limits.body_bytes, settings.limits, where)
     boost = _boost(new, settings, where)
-    uuid = ids.parse(new.id) if new.id else None
     constraints = new.spec.constraints if new.spec else None
-    return Prepared(
-        new=new,
+    return Plan(
         settings=settings,
         lane=lane_of(new, workspace, settings, boost, failures=0),
-        body=body,
-        key=dedupe.task_key(settings.idempotency, given=new.idempotency_key, type=new.type, payload=new.payload),
-        name=new.id if new.id and uuid is None else None,
-        uuid=uuid,
-        has_own_settings=bool(own),
         boost=boost,
         cost_limit=cost_limit(new),
         timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
+        max_attempts=new.max_attempts or settings.max_attempts,
+        validation=new.output.validation if new.output and new.output.validation != "none" else None,
+        at_most_once=settings.delivery == "at_most_once",
+        has_own_settings=bool(own),
     )
 
 
@@ -76,36 +141,35 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
     return lane_key(workspace, new.type, capabilities, models, rate, new.target_agent_id)
 
 
-def _body(new: NewTask, where: str) -> dict[str, Any]:
+def _body(new: NewTask) -> NewTask:
     """What stands in `bodies`: all that was written, without what has a column of its own."""
-    body = {k: v for k, v in check.plain(new, where).items() if k not in _IN_ROW}
-    if new.trigger_summary and len(new.trigger_summary) > SUMMARY_CHARS:
-        body["trigger_summary"] = new.trigger_summary[: SUMMARY_CHARS - 1] + "…"
-    return body
+    summary = new.trigger_summary
+    if summary and len(summary) > SUMMARY_CHARS:
+        new = msgspec.structs.replace(new, trigger_summary=summary[: SUMMARY_CHARS - 1] + "…")
+    if new.dependencies or new.key is not None or new.id is not None:
+        new = msgspec.structs.replace(new, key=None, id=None, dependencies=[])
+    return new
 
 
 def _check(new: NewTask, settings: Settings, where: str) -> None:
     if settings.allowed_types is not None and new.type not in settings.allowed_types:
         allowed = ", ".join(settings.allowed_types)
         raise InputError(f"type {new.type!r} is not one of this workspace's: {allowed}", where=f"{where}.type")
+    check.text(new.type, where)
+    check.text(new.target_agent_id, where)
+    if new.output and new.output.validation == "json-schema" and new.output.validation_schema is not None:
+        verdict.check_schema(new.output.validation_schema)
+
+
+def _check_references(new: NewTask, settings: Settings, where: str) -> None:
+    """Texts that are kept outside of the body; those inside are checked with it."""
     if len(new.dependencies) > settings.limits.dependencies:
         raise TooLarge(
             f"{len(new.dependencies)} dependencies, at most {settings.limits.dependencies}",
             where=f"{where}.dependencies",
         )
-    for reference in (
-        new.type,
-        new.id,
-        new.idempotency_key,
-        new.target_agent_id,
-        new.issue_id,
-        new.session_id,
-    ):
+    for reference in (new.id, *new.dependencies):
         check.text(reference, where)
-    for reference in (*new.dependencies, *new.tags, new.work_dir):
-        check.text(reference, where)
-    if new.output and new.output.validation == "json-schema" and new.output.validation_schema is not None:
-        verdict.check_schema(new.output.validation_schema)
 
 
 def _boost(new: NewTask, settings: Settings, where: str) -> float:

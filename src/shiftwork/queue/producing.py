@@ -9,8 +9,8 @@ from shiftwork.core.errors import TooLarge
 from shiftwork.core.task import NewDag, NewTask, Submitted
 from shiftwork.queue import check
 from shiftwork.queue.handle import Handle
-from shiftwork.queue.prepare import Prepared, prepare
-from shiftwork.queue.submit import DagFields, ceiling, submit
+from shiftwork.queue.prepare import Plans, Prepared, prepare
+from shiftwork.queue.submit import DagFields, ceiling, lanes_of, submit
 
 Fields = NewTask | Mapping[str, Any]
 
@@ -21,7 +21,8 @@ class Producing(Handle):
     async def submit(self, task: Fields | None = None, **fields: Any) -> Submitted:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments."""
         prepared = (await self._prepare([fields if task is None else task]))[0]
-        if prepared.new.key is not None or prepared.new.dependencies:
+        alone = self.caller.once is not None or self.caller.request_id is not None  # its events carry them
+        if alone or prepared.new.key is not None or prepared.new.dependencies:
             return (await self._submit([prepared], DagFields()))[0]
         answer: Submitted = await self._coalescer("submit", self._submit_lone).call(prepared)
         return answer
@@ -53,10 +54,11 @@ class Producing(Handle):
         if len(tasks) > most:
             raise TooLarge(f"{len(tasks)} tasks in one batch, at most {most}", where="tasks")
         alone = len(tasks) == 1
-        prepared = []
+        prepared: list[Prepared] = []
+        plans: Plans = {}
         for place, task in enumerate(tasks):
             where = "task" if alone else f"tasks[{place}]"
-            prepared.append(prepare(check.read(task, NewTask, where), self.workspace, resolver, where))
+            prepared.append(prepare(check.read(task, NewTask, where), self.workspace, resolver, where, plans))
         return prepared
 
     async def _submit_lone(self, batch: Sequence[Prepared]) -> list[Submitted]:
@@ -65,5 +67,5 @@ class Producing(Handle):
     async def _submit(self, batch: Sequence[Prepared], dag: DagFields) -> list[Submitted]:
         if not batch:
             return []
-        lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})
+        lanes = await self._engine.lanes.intern(self._engine.store, lanes_of(batch))
         return await self._run(submit, self.workspace, batch, lanes, dag)

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from shiftwork.queue import check
 from shiftwork.queue.book import check_workspace
+from shiftwork.queue.claiming import Claiming
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.handle import Shared
 from shiftwork.queue.operating import Operating
@@ -18,7 +19,7 @@ from shiftwork.store.opening import open_store
 from shiftwork.store.store import Clock
 
 
-class Queue(Producing, Working, Operating, Reading):
+class Queue(Producing, Claiming, Working, Operating, Reading):
     """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
 
     @classmethod
@@ -64,8 +65,13 @@ class Queue(Producing, Working, Operating, Reading):
 
     def as_caller(self, actor: str, request_id: str | None = None) -> Queue:
         """The same queue, spoken to by somebody else: `human:ada`, `agent:coder-1`, `cron:nightly`."""
-        caller = Caller(check.name(actor, "actor"), check.text(request_id, "request_id", 255))
+        request_id = check.text(request_id, "request_id", 255)
+        caller = self.caller._replace(actor=check.name(actor, "actor"), request_id=request_id)
         return Queue(self._shared, self.workspace, caller)
+
+    def speaking_as(self, caller: Caller) -> Queue:
+        """For doors, which know who comes in and to which workspace."""
+        return Queue(self._shared, caller.workspace or self.workspace, caller)
 
     async def close(self) -> None:
         """Answer what is under way, then close the store."""

@@ -136,8 +136,8 @@ _SAME = (
         "max_attempts",
     ),
     *("deadline", "blocked_reason", "hold", "external_id", "idempotency_key", "target_agent_id", "issue_id"),
-    *("trigger_type", "session_id", "work_dir", "timeout_sec", "available_at", "started_at", "cancel_reason"),
-    "failure_reason",
+    *("trigger_type", "session_id", "work_dir", "timeout_sec", "available_at", "claimed_at", "started_at"),
+    *("cancel_reason", "failure_reason"),
 )
 """Columns that a reader sees as they are."""
 
@@ -311,6 +311,34 @@ def _result(row: TaskRow, around: Around) -> Result | None:
     )
 
 
+class Attempt(msgspec.Struct, frozen=True):
+    """One execution by one agent, as it ended."""
+
+    fence: int
+    round: int
+    agent_id: str
+    runtime_id: str | None
+    claimed_at: float
+    started_at: float | None
+    ended_at: float
+    outcome: str
+    counted: bool
+    reason: str | None
+    error: str | None
+    note: str | None
+    cost_usd: float
+
+
+def attempt(row: Row) -> Attempt:
+    same = {name: row[name] for name in Attempt.__struct_fields__ if name not in {"cost_usd", "counted"}}
+    return Attempt(**same, counted=bool(row["counted"]), cost_usd=dollars(row["cost"]))
+
+
+async def must_exist(tx: Tx, engine: Engine, workspace: str, uuid: str) -> None:
+    if not await tasks(tx, engine, workspace, [uuid]):
+        raise NotFound(f"there is no task {ids.show_task(uuid)}", task_id=ids.show_task(uuid))
+
+
 # -- DAGs --------------------------------------------------------------------------------------------------------
 
 
@@ -407,6 +435,8 @@ class Event(msgspec.Struct, frozen=True):
     fence: int | None
     reason: str | None
     data: dict[str, Any] | None
+    type: str | None = None
+    """The task's; None where there is none, or no longer."""
 
 
 def event(row: Row) -> Event:
@@ -425,4 +455,5 @@ def event(row: Row) -> Event:
         fence=row["fence"],
         reason=row["reason"],
         data=data,
+        type=row["type"],
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,16 +10,15 @@ import msgspec
 
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.core.states import FINAL, STORED, WAITING
+from shiftwork.core.states import FINAL, STORED
 from shiftwork.core.task import Dag, Failed, Result, Task, dollars
-from shiftwork.queue import agents, check, explain, read
+from shiftwork.queue import agents, check, explain, held, log, read, tokens
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.explain import Explanation
-from shiftwork.queue.handle import Handle
-from shiftwork.queue.read import Event
+from shiftwork.queue.observing import LARGEST_PAGE, Observing
+from shiftwork.queue.read import Attempt, Event
+from shiftwork.queue.tokens import TokenInfo
 from shiftwork.store.store import Row, Tx
-
-LARGEST_PAGE = 1000
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -51,21 +49,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     round: int
 
 
-class Status(msgspec.Struct, frozen=True):
-    """How the queue stands."""
-
-    calculated_at: float
-    counts: dict[str, int]
-    types: dict[str, dict[str, int]]
-    tiers: dict[str, int]
-    depth: dict[str, int]
-    workers: dict[str, int]
-    paused: list[str]
-    tombstones: int
-    archived: int
-
-
-class Reading(Handle):
+class Reading(Observing):
     """Verbs that change nothing."""
 
     async def get(self, task_id: str) -> Task:
@@ -159,6 +143,16 @@ class Reading(Handle):
 
         return await self._read(load)
 
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        """Every attempt at a task that has ended, oldest first."""
+
+        async def load(tx: Tx) -> list[Attempt]:
+            uuid = await read.find(tx, self.workspace, task_id)
+            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            return [read.attempt(row) for row in await tx.all("read_attempts", items=[(uuid,)])]
+
+        return await self._read(load)
+
     async def explain(self, task_id: str) -> Explanation:
         """Why a task is not running, and what would change that."""
 
@@ -169,6 +163,14 @@ class Reading(Handle):
 
     async def agents(self) -> list[Agent]:
         return await self._read(lambda tx: agents.read_agents(tx, self._engine, self.workspace))
+
+    async def agent(self, agent_id: str) -> Agent:
+        """One agent."""
+        name = check.name(agent_id, "agent_id")
+        found = await self._read(lambda tx: agents.read_agents(tx, self._engine, self.workspace, name))
+        if not found:
+            raise NotFound(f"there is no agent {agent_id!r}", agent_id=agent_id)
+        return found[0]
 
     async def runtimes(self) -> list[dict[str, Any]]:
         return await self._read(lambda tx: agents.read_runtimes(tx, self.workspace))
@@ -214,24 +216,36 @@ class Reading(Handle):
             for row in rows
         ]
 
-    async def status(self) -> Status:
-        """Counts of everything, as of now."""
-        return await self._read(lambda tx: _status(tx, self.workspace))
+    # -- for doors -------------------------------------------------------------------------------------------------
+
+    async def find_token(self, secret: str) -> TokenInfo | None:
+        """Whoever has this secret, of any workspace; None when it is not known, has expired or was revoked."""
+        token_id = tokens.id_in(secret)
+        return None if token_id is None else await self._read(lambda tx: tokens.find(tx, token_id, secret))
+
+    async def current_token(self, task_id: str, *, agent_id: str | None = None, runtime_id: str | None = None) -> str:
+        """The claim token that a write by the task's id alone means, made by whoever it names."""
+
+        async def load(tx: Tx) -> str:
+            uuid = await read.find(tx, self.workspace, task_id)
+            return (await held.current(tx, self.caller, uuid, agent_id, runtime_id)).text
+
+        return await self._read(load)
+
+    async def claims_made(self, who: str, request_id: str) -> list[Task]:
+        """What an agent or a runtime holds by the claim of one request: the answer when that claim is sent again."""
+        return await self._read(lambda tx: held.made(tx, self._engine, self.caller, self.workspace, who, request_id))
 
     # -- events ----------------------------------------------------------------------------------------------------
 
     async def events(self, after: int = 0, *, limit: int = 1000) -> tuple[list[Event], int]:
         """Events after a cursor, and the next cursor. Whoever goes on from there sees every event once."""
-        count = check.count(limit, "limit", 10_000)
-        numbers = await self._read(lambda tx: tx.all("event_numbers", after=after, count=count))
-        if not numbers:
-            return [], after
-        last = int(numbers[-1]["seq"])
-        if last - after != len(numbers):
-            # A number is missing: its transaction is still open, or was rolled back. Wait for those open now.
-            await self._engine.store.settle_events()
-        rows = await self._read(lambda tx: tx.all("events_upto", after=after, last=last, workspace=self.workspace))
-        return [read.event(row) for row in rows], last
+        part = await log.read(self._engine.store, after, check.count(limit, "limit", 10_000), self.workspace)
+        return [read.event(row) for row in part.rows], part.last
+
+    async def newest_event(self) -> int:
+        """The cursor of now: whatever is committed from now on stands behind it."""
+        return await log.newest(self._engine.store)
 
     async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
         """Events as they come, each once, for ever."""
@@ -266,39 +280,4 @@ def _letter(row: Row, task: Task) -> DeadLetter:
         poison_pill=bool(row["poison_pill"]),
         signature=row["signature"],
         round=row["round"],
-    )
-
-
-async def _status(tx: Tx, workspace: str) -> Status:
-    counts: dict[str, int] = defaultdict(int)
-    types: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in await tx.all("status_counts", workspace=workspace):
-        counts[row["status"]] += int(row["total"])
-        types[row["type"]][row["status"]] = int(row["total"])
-    tiers = {row["tier"]: int(row["total"]) for row in await tx.all("tier_depth", workspace=workspace)}
-    workers = await tx.all("list_agents", workspace=workspace)
-    alive = [a for a in workers if a["status"] in {"active", "draining"}]
-    gates = await tx.all("read_gates", workspace=workspace)
-    stones = await tx.one("tombstone_count", workspace=workspace)
-    archived = await tx.one("archive_count", workspace=workspace)
-    return Status(
-        calculated_at=tx.now,
-        counts=dict(counts),
-        types=dict(types),
-        tiers=tiers,
-        depth={
-            "high": tiers.get("critical", 0) + tiers.get("high", 0),
-            "medium": tiers.get("normal", 0),
-            "low": tiers.get("low", 0) + tiers.get("background", 0),
-            "total": sum(counts.get(status, 0) for status in WAITING),
-        },
-        workers={
-            "active": sum(1 for a in alive if a["current_tasks"]),
-            "idle": sum(1 for a in alive if not a["current_tasks"]),
-            "failed": sum(1 for a in workers if a["status"] == "failed"),
-            "offline": sum(1 for a in workers if a["status"] == "offline"),
-        },
-        paused=[gate["scope"] for gate in gates],
-        tombstones=int(stones["total"]) if stones else 0,
-        archived=int(archived["total"]) if archived else 0,
     )

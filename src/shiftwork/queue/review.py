@@ -94,6 +94,8 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
         await _modify(work, row, verdict.change or {})
     path = await _leave(work, row, verdict) if verdict.decision in _LEAVES else None
     work.tell(row, "reviewed", path, reason=verdict.note, data={"decision": verdict.decision, "round": round_})
+    if verdict.decision == "escalate":
+        work.alert(row.workspace, "escalated", row.id, actor=work.caller.actor, note=verdict.note)
     if verdict.decision == "cancel":
         await consequences.cancel_dependents(work, {row.root_id})
     if verdict.chain and verdict.decision in _LEAVES - {"cancel"}:

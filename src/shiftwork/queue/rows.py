@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import msgspec
@@ -168,10 +169,37 @@ _SAVED = [
 ]
 
 
+_BLANK: dict[str, Any] = {
+    **dict.fromkeys(COLUMNS, None),
+    **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0),
+    **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
+    **dict.fromkeys(("front", "at_most_once", "own_settings", "force_fresh_session"), False),
+    "round": 1,
+    "version": 1,
+    "rank": 0.0,
+}
+
+
+def blank_row(**fields: Any) -> TaskRow:
+    """A row as a new task has it, but for these fields."""
+    return TaskRow(**{**_BLANK, **fields})
+
+
 def load(row: Row) -> TaskRow:
     return TaskRow(**{name: row[name] for name in COLUMNS})
 
 
-def to_save(row: TaskRow) -> tuple[Any, ...]:
-    """The row in the column order of the statement `save_tasks`."""
-    return tuple(getattr(row, name) for name in _SAVED)
+to_save = operator.attrgetter(*_SAVED)
+"""The row in the column order of the statement `save_tasks`."""
+
+
+INSERTED = (
+    *("id", "workspace", "type", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "boost"),
+    *("deadline", "path_weight", "dag_id", "root_id", "parent_id", "retry_of", "rerun_of", "waiting", "block_check_at"),
+    *("attempts", "max_attempts", "available_at", "last_agent_id", "last_runtime_id", "timeout_sec", "validation"),
+    *("at_most_once", "own_settings", "cost_limit", "external_id", "idempotency_key", "target_agent_id", "issue_id"),
+    *("trigger_type", "session_id", "work_dir", "force_fresh_session", "created_at", "updated_at"),
+)
+"""The columns of the statement `insert_tasks`; a new row has no other."""
+
+to_insert = operator.attrgetter(*INSERTED)

@@ -76,7 +76,7 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
 async def _claimed(work: Work, token: Token, *, need_running: bool) -> TaskRow:
     raw = await lock_claims(work.tx, work.caller, [token])
     allowed = frozenset({"running"} if need_running else {"claimed", "running"})
-    if error := refusal(work.engine, token, raw.get(token.id), allowed):
+    if error := refusal(work.engine, work.caller, token, raw.get(token.id), allowed):
         raise error
     return (await work.lock([token.id]))[0]
 

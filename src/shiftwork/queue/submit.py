@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core import graph, ids
+from shiftwork.core import alerts, graph, ids
 from shiftwork.core.errors import (
     CircularDependency,
     DuplicateTask,
@@ -20,12 +20,13 @@ from shiftwork.core.errors import (
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import Submitted, micros
-from shiftwork.policy import dedupe
+from shiftwork.policy import dedupe, rank
 from shiftwork.queue import consequences, parents
 from shiftwork.queue.engine import Caller, Engine, log
+from shiftwork.queue.lanes import LaneKey
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import Prepared
-from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 
@@ -85,13 +86,20 @@ async def submit(
     await inherit_fate(work, edges)
     if own:
         await work.save()
-    answers = {item.place: _answer(item, work.rows.get(row.id, row)) for item, row in zip(items, rows, strict=True)}
+    answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
     return [answers.get(place) or known[place] for place in range(len(batch))]
 
 
-def _answer(item: _Item, row: TaskRow) -> Submitted:
-    key = item.prepared.new.key
-    return Submitted(ids.show_task(row.id), row.status, key=key, dag_id=ids.show_dag(row.dag_id))
+def _answer(work: Work, item: _Item, row: tuple[Any, ...]) -> Submitted:
+    now = work.rows.get(item.id)
+    status = now.status if now is not None else row[_STATUS]
+    return Submitted(ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=ids.show_dag(row[_DAG]))
+
+
+def lanes_of(batch: Sequence[Prepared]) -> set[LaneKey]:
+    """The lanes of a batch; hashing one costs more than to see that the next task has the same plan."""
+    plans = {id(prepared.plan): prepared.plan for prepared in batch}
+    return {plan.lane for plan in plans.values()}
 
 
 # -- who is already there ----------------------------------------------------------------------------------------
@@ -128,6 +136,7 @@ async def _duplicate(work: Work, item: _Item, existing: str, status: str, *, mer
     settings = item.prepared.settings.idempotency
     task_id = ids.show_task(existing)
     work.engine.conflict("duplicate_task", key=item.prepared.key, task=task_id)
+    log.info(alerts.DUPLICATE, item.prepared.key, extra={"key": item.prepared.key, "task": task_id})
     if settings.on_duplicate == "reject":
         raise DuplicateTask(
             f"task {task_id} has the idempotency key {item.prepared.key!r}",
@@ -216,7 +225,7 @@ def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, 
 async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str, str]) -> dict[str, list[Parent]]:
     """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
     if not any(item.prepared.new.dependencies for item in items):
-        return {item.id: [] for item in items}
+        return {}
     new = {item.id for item in items}
     wanted: dict[str, list[str]] = {}
     outside: dict[str, None] = {}
@@ -287,30 +296,47 @@ async def _insert(
     workspace: str,
     items: list[_Item],
     edges: dict[str, list[Parent]],
-    lanes: Mapping[Any, int],
+    lanes: Mapping[LaneKey, int],
     dag: DagFields,
     origin: Origin,
-) -> list[TaskRow]:
+) -> list[tuple[Any, ...]]:
     if any(i.prepared.uuid or i.prepared.name for i in items):
         # The way back may lead through tasks of this batch that nobody could name before.
         await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     dags = await _dags(work, workspace, items, edges, dag)
     weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
+    places = _Places(lanes, work.now)
     rows = []
     for item in items:
-        open_ = sum(1 for p in edges[item.id] if p.status != State.COMPLETED)
-        row = _row(work, workspace, item, open_, dags.get(item.id, item.id), origin, lanes[item.prepared.lane])
-        row.path_weight = weights.get(item.id, 0)
-        row.block_check_at = block_check_at(item.prepared.settings, edges[item.id], work.now)
-        row.place(item.prepared.settings, work.now)
-        rows.append(row)
-    await write_rows(work, rows, [item.prepared.body for item in items])
+        above, dag_id, weight = edges.get(item.id, ()), dags.get(item.id, item.id), weights.get(item.id, 0)
+        lane, place = places.of(item.prepared, weight)
+        rows.append(_row(work, workspace, item, above, dag_id, origin, lane, weight, place))
+    await _write(work, rows, [item.prepared.body for item in items])
     await _write_around(work, workspace, items, edges)
-    for item, row in zip(items, rows, strict=True):
-        _tell_created(work, row, origin.verb, item.prepared.new.created_by)
-        if row.dag_id != row.id:
-            work.count_in_dag(row.dag_id, None, row.status)
+    _tell_created(work, items, rows, origin.verb)
+    for row in rows:
+        if row[_DAG] != row[_ID]:
+            work.count_in_dag(row[_DAG], None, row[_STATUS])
     return rows
+
+
+class _Places:
+    """Where new tasks stand: worked out once for those that are alike, as the tasks of a batch mostly are."""
+
+    def __init__(self, lanes: Mapping[LaneKey, int], now: float) -> None:
+        self._lanes = lanes
+        self._now = now
+        self._known: dict[Any, tuple[int, rank.Ranked]] = {}
+
+    def of(self, prepared: Prepared, weight: int) -> tuple[int, rank.Ranked]:
+        new, plan = prepared.new, prepared.plan
+        key = id(plan), new.priority, new.deadline, weight
+        found = self._known.get(key)
+        if found is None:
+            facts = rank.RankFacts(new.priority, plan.boost, self._now, self._now, new.deadline, weight, front=False)
+            place = rank.rank(facts, plan.settings, self._now)
+            found = self._known[key] = self._lanes[plan.lane], place
+        return found
 
 
 async def _dags(
@@ -385,54 +411,32 @@ async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
             work.count_in_dag(dag_id, None, row["status"])
 
 
-def _row(work: Work, workspace: str, item: _Item, waiting: int, dag_id: str, origin: Origin, lane: int) -> TaskRow:
-    new, settings, now = item.prepared.new, item.prepared.settings, work.now
-    return blank_row(
-        id=item.id,
-        workspace=workspace,
-        type=new.type,
-        status=(State.PENDING if waiting else State.READY).value,
-        lane=lane,
-        ordered_at=now,
-        priority=float(new.priority),
-        boost=item.prepared.boost,
-        deadline=new.deadline,
-        dag_id=dag_id,
-        root_id=item.id,
-        parent_id=origin.parent_id,
-        waiting=waiting,
-        max_attempts=new.max_attempts or settings.max_attempts,
-        timeout_sec=item.prepared.timeout_sec,
-        validation=new.output.validation if new.output and new.output.validation != "none" else None,
-        at_most_once=settings.delivery == "at_most_once",
-        own_settings=item.prepared.has_own_settings,
-        cost_limit=item.prepared.cost_limit,
-        external_id=item.prepared.name,
-        idempotency_key=item.prepared.key,
-        target_agent_id=new.target_agent_id,
-        issue_id=new.issue_id,
-        trigger_type=new.trigger_type,
-        session_id=new.session_id,
-        work_dir=new.work_dir,
-        force_fresh_session=new.force_fresh_session,
-        created_at=now,
-        updated_at=now,
-    )
+def _row(
+    work: Work,
+    workspace: str,
+    item: _Item,
+    above: Sequence[Parent],
+    dag_id: str,
+    origin: Origin,
+    lane: int,
+    weight: int,
+    place: rank.Ranked,
+) -> tuple[Any, ...]:
+    """In the column order of the statement `insert_tasks`."""
+    new, plan, now, id_ = item.prepared.new, item.prepared.plan, work.now, item.id
+    waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
+    check_at = block_check_at(plan.settings, above, now) if above else None
+    return (
+        id_, workspace, new.type, _PENDING if waiting else _READY, None, lane, place.rank, now, place.rerank_at,
+        float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
+        check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
+        plan.has_own_settings, plan.cost_limit, item.prepared.name, item.prepared.key, new.target_agent_id,
+        new.issue_id, new.trigger_type, new.session_id, new.work_dir, new.force_fresh_session, now, now,
+    )  # fmt: skip
 
 
-_BLANK: dict[str, Any] = {
-    **dict.fromkeys((f.name for f in msgspec.structs.fields(TaskRow)), None),
-    **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0),
-    **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
-    **dict.fromkeys(("front", "at_most_once", "own_settings", "force_fresh_session"), False),
-    "round": 1,
-    "version": 1,
-    "rank": 0.0,
-}
-
-
-def blank_row(**fields: Any) -> TaskRow:
-    return TaskRow(**{**_BLANK, **fields})
+_ID, _STATUS, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "lane", "dag_id"))
+_READY, _PENDING = State.READY.value, State.PENDING.value
 
 
 def block_check_at(settings: Settings, above: Sequence[Parent], now: float) -> float | None:
@@ -445,60 +449,14 @@ def block_check_at(settings: Settings, above: Sequence[Parent], now: float) -> f
 
 
 async def write_rows(work: Work, rows: Sequence[TaskRow], bodies: Sequence[str]) -> None:
-    await work.tx.insert("insert_tasks", [_to_insert(row) for row in rows])
-    await work.tx.insert("insert_bodies", [(row.id, body) for row, body in zip(rows, bodies, strict=True)])
-    for row in rows:
-        if row.status == State.READY:
-            work.tx.wake(row.lane)
+    await _write(work, [to_insert(row) for row in rows], bodies)
 
 
-def _to_insert(r: TaskRow) -> tuple[Any, ...]:
-    """In the column order of the statement `insert_tasks`."""
-    return (
-        (
-            r.id,
-            r.workspace,
-            r.type,
-            r.status,
-            r.hold,
-            r.lane,
-            r.rank,
-            r.ordered_at,
-            r.rerank_at,
-            r.priority,
-            r.boost,
-        )
-        + (
-            r.deadline,
-            r.path_weight,
-            r.dag_id,
-            r.root_id,
-            r.parent_id,
-            r.retry_of,
-            r.rerun_of,
-            r.waiting,
-            r.block_check_at,
-        )
-        + (
-            r.attempts,
-            r.max_attempts,
-            r.available_at,
-            r.last_agent_id,
-            r.last_runtime_id,
-            r.timeout_sec,
-            r.validation,
-        )
-        + (
-            r.at_most_once,
-            r.own_settings,
-            r.cost_limit,
-            r.external_id,
-            r.idempotency_key,
-            r.target_agent_id,
-            r.issue_id,
-        )
-        + (r.trigger_type, r.session_id, r.work_dir, r.force_fresh_session, r.created_at, r.updated_at)
-    )
+async def _write(work: Work, rows: Sequence[tuple[Any, ...]], bodies: Sequence[str]) -> None:
+    await work.tx.insert("insert_tasks", rows)
+    await work.tx.insert("insert_bodies", [(row[_ID], body) for row, body in zip(rows, bodies, strict=True)])
+    for lane in {row[_LANE] for row in rows if row[_STATUS] == _READY}:
+        work.tx.wake(lane)
 
 
 async def _write_around(work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]]) -> None:
@@ -509,12 +467,17 @@ async def _write_around(work: Work, workspace: str, items: list[_Item], edges: d
     await work.tx.insert("insert_tags", tags)
 
 
-def _tell_created(work: Work, row: TaskRow, verb: str, created_by: str | None) -> None:
-    path = PATH_READY if row.status == State.READY else PATH_PENDING
-    work.add_event(
-        [work.now, row.workspace, row.id, row.dag_id, verb, path, created_by or work.caller.actor]
-        + [work.caller.request_id, None, None, None]
-    )
+def _tell_created(work: Work, items: list[_Item], rows: list[tuple[Any, ...]], verb: str) -> None:
+    now, actor, request_id = work.now, work.caller.actor, work.caller.request_id
+    work.add_events(
+        [
+            (
+                now, row[1], row[_ID], row[_DAG], verb, PATH_READY if row[_STATUS] == _READY else PATH_PENDING,
+                item.prepared.new.created_by or actor, request_id, None, None, None,
+            )
+            for item, row in zip(items, rows, strict=True)
+        ]
+    )  # fmt: skip
 
 
 def ceiling(dollars: float | None) -> int | None:

@@ -1,25 +1,27 @@
 """One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
 
-Locks are taken in one order: tasks by id (finished, then children), agents, DAGs; events come last.
+Locks are taken in one order: tasks by id (finished, then children), agents, DAGs; events and alerts come last.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from shiftwork.core import ids
+from shiftwork.core import alerts, ids
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
 from shiftwork.policy import dedupe
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.rows import TaskRow, load, to_save
-from shiftwork.store.store import Tx
+from shiftwork.store.store import Row, Tx
 
 _encode = msgspec.json.Encoder().encode
+_COMPLETED = write_path([State.RUNNING, State.VALIDATING, State.COMPLETED])
+_LONE = '{"dag":"completed"}'
 
 
 def as_json(value: Any) -> str:
@@ -38,8 +40,11 @@ class Work:
         self._was: dict[str, str] = {}
         self._dirty: dict[str, None] = {}
         self._events: list[list[Any]] = []
+        self._written: list[tuple[Any, ...]] = []
+        self._accepted: list[Row] = []
         self._attempts: list[tuple[Any, ...]] = []
         self._letters: list[tuple[Any, ...]] = []
+        self._alerts: list[tuple[Any, ...]] = []
         self._settlements: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         self._open: dict[str, int] = defaultdict(int)
         self._settled: dict[str, int] = defaultdict(int)
@@ -192,6 +197,22 @@ class Work:
         row.forget_claim()
         self.touch(row)
 
+    def accept(self, rows: Sequence[Row], results: Mapping[str, str]) -> None:
+        """Attempts that the statement `complete_tasks` has ended: their rows and events are written at the end."""
+        now, self._accepted = self.now, [*self._accepted, *rows]
+        self._attempts += [
+            (
+                row["id"], row["fence"], row["round"], row["last_agent_id"], row["last_runtime_id"], row["claimed_at"],
+                row["started_at"], now, "completed", False, None, None, None, row["attempt_cost"], 0,
+                results[row["id"]],
+            )
+            for row in rows
+        ]  # fmt: skip
+        for row in rows:
+            self._open[row["dag_id"]] -= 1
+            if row["reserved"] or row["attempt_cost"]:
+                self.settle_agent(row["workspace"], row["last_agent_id"], row["reserved"], row["attempt_cost"])
+
     def add_attempt(self, attempt: tuple[Any, ...]) -> None:
         """In the column order of the statement `insert_attempts`."""
         self._attempts.append(attempt)
@@ -206,11 +227,27 @@ class Work:
         """In the column order of the statement `insert_events`."""
         self._events.append(event)
 
+    def add_events(self, events: list[tuple[Any, ...]]) -> None:
+        """The same for many that are written as they are: data is JSON text already."""
+        self._written += events
+
     def bury(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
         """Add the dead letter of this round."""
         self._letters.append(
             (row.id, row.round, row.workspace, row.type, reason, error, signature(row.type, reason, error))
             + (row.attempts, poison, self.now)
+        )
+        for kind in alerts.of_letter(reason, poison=poison):
+            self.alert(row.workspace, kind, row.id, type=row.type, reason=reason)
+
+    def alert(self, workspace: str, kind: str, task_id: str | None = None, **facts: Any) -> None:
+        """Somebody should look at this. Called after its event was told, which then names it, too."""
+        event = self._events[-1]
+        event[10] = {**(event[10] or {}), "alerts": [*(event[10] or {}).get("alerts", ()), kind]}
+        named = facts if task_id is None else {**facts, "task": ids.show_task(task_id)}
+        message = alerts.words(kind, named)
+        self._alerts.append(
+            (self.now, workspace, kind, alerts.KINDS[kind].severity, message, task_id, as_json(facts))
         )
 
     def count_in_dag(self, dag_id: str, was: str | None, now: str | None) -> None:
@@ -235,11 +272,11 @@ class Work:
     async def save(self) -> None:
         """Write everything, in lock order. Nothing may be changed after it."""
         await self.save_rows()
-        await self.tx.insert("insert_attempts", self._attempts)
-        await self.tx.insert("insert_dead_letters", self._letters)
         await self._free_keys()
         await self._settle_agents()
         await self._settle_dags()
+        await self.tx.insert("insert_attempts", self._attempts)
+        await self.tx.insert("insert_dead_letters", self._letters)
         await self.save_events()
 
     async def save_rows(self) -> None:
@@ -247,10 +284,10 @@ class Work:
             await self.tx.run("save_tasks", items=[to_save(self.rows[i]) for i in sorted(self._dirty)])
 
     async def save_events(self) -> None:
-        await self.tx.insert(
-            "insert_events",
-            [(*event[:10], None if event[10] is None else as_json(event[10])) for event in self._events],
-        )
+        told = [(*event[:10], None if event[10] is None else as_json(event[10])) for event in self._events]
+        await self.tx.insert("insert_events", self._written + told)
+        if self._alerts:
+            await self.tx.insert("insert_alerts", self._alerts)
 
     async def _free_keys(self) -> None:
         leaving = []
@@ -283,6 +320,16 @@ class Work:
 
     def _tell_of_lone(self, lone: set[str]) -> None:
         """A lone task is its own DAG: its last event says how that ended."""
+        caller, request_id = self.caller, self.caller.request_id
+        accepted = [
+            (
+                self.now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED,
+                caller.for_agent(row["last_agent_id"]), request_id, row["fence"], None,
+                _LONE if row["dag_id"] in lone else None,
+            )
+            for row in self._accepted
+        ]  # fmt: skip
+        self._written = accepted + self._written  # an end stands before what it frees
         for event in self._events:
             if event[2] is None or event[3] not in lone or event[5] is None:
                 continue

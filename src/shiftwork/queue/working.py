@@ -1,37 +1,25 @@
-"""What agents do: claim work, hold it, hand it in or give it back."""
+"""What agents do with work they have claimed: hold it, hand it in or give it back."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from shiftwork.core.errors import InputError, ShiftworkError
+from shiftwork.core.errors import InputError
 from shiftwork.core.settings import Limits
 from shiftwork.core.task import NewTask, Submitted, Usage
 from shiftwork.queue import agents, check, finish, hold, spawn
 from shiftwork.queue.agents import Agent, NewAgent
-from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
-from shiftwork.queue.claims import Outcome
+from shiftwork.queue.claims import Outcome, Token
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.hold import Beat, BeatAnswer, RuntimeAnswer
-from shiftwork.queue.lanes import Wants
-from shiftwork.queue.pick import ClaimRequest
 from shiftwork.queue.prepare import prepare
-
-MOST_CLAIMED = 1000
-LONGEST_WAIT_SEC = 25.0
-SHORTEST_POLL_SEC = 0.01
-CONTENDED_SEC = 0.05
-"""Until a waiting claim looks again at work that somebody else had locked, who may leave it ready."""
-
 
 class Report(NamedTuple):
     """A result to be handed in, for `complete_many`."""
 
-    token: str
+    token: str | Token
     data: Any = None
     text: str | None = None
     artifacts: Sequence[str] = ()
@@ -42,7 +30,7 @@ class Report(NamedTuple):
 class Problem(NamedTuple):
     """A failed attempt, for `fail_many`. With `retry=False` it is settled at once."""
 
-    token: str
+    token: str | Token
     reason: str | None = None
     error: str | None = None
     usage: Usage | Mapping[str, Any] | None = None
@@ -60,6 +48,10 @@ class Working(Handle):
         new = check.fit(check.read(fields if agent is None else agent, NewAgent, "agent"), "agent")
         return await self._run(agents.register, self.workspace, new)
 
+    async def deregister_agent(self, agent_id: str) -> None:
+        """The agent's program ends: it is offline and gets no work until it registers again."""
+        await self._run(agents.set_status, self.workspace, check.name(agent_id, "agent_id"), "offline")
+
     async def agent_heartbeat(self, agent_id: str) -> None:
         """The agent is there, whether or not it holds anything."""
         await self._run(_beat_agent, self.workspace, check.name(agent_id, "agent_id"))
@@ -76,91 +68,6 @@ class Working(Handle):
     async def runtime_gone(self, runtime_id: str) -> list[Outcome]:
         """A runtime is known to have died: what it held goes back at once, without cost."""
         return await self._run(agents.runtime_gone, self.workspace, check.name(runtime_id, "runtime_id"))
-
-    # -- claiming --------------------------------------------------------------------------------------------------
-
-    async def claim(self, agent_id: str, count: int = 1, *, wait: float = 0, **options: Any) -> list[Assignment]:
-        """Up to `count` tasks, best first; with `wait`, for up to 25 s until there is one."""
-        return (await self.claim_answer(agent_id, count, wait=wait, **options)).assignments
-
-    async def claim_answer(
-        self,
-        agent_id: str,
-        count: int = 1,
-        *,
-        wait: float = 0,
-        runtime_id: str | None = None,
-        start: bool = False,
-        types: Sequence[str] | None = None,
-        capabilities: Sequence[str] = (),
-        models: Sequence[str] = (),
-    ) -> ClaimAnswer:
-        """The same, with what stood in the way when there is nothing."""
-        request = ClaimRequest(
-            self.workspace,
-            check.name(agent_id, "agent_id"),
-            check.name(runtime_id, "runtime_id") if runtime_id is not None else None,
-            check.count(count, "count", MOST_CLAIMED),
-            start,
-            None if types is None else check.names(types, "types"),
-            check.names(capabilities, "capabilities"),
-            check.names(models, "models"),
-        )
-        if not 0 <= wait <= LONGEST_WAIT_SEC:
-            raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
-        answer = await self._claim(request)
-        return answer if answer.assignments or wait == 0 else await self._wait_and_claim(request, wait)
-
-    async def _claim(self, request: ClaimRequest) -> ClaimAnswer:
-        """A claim whose caller has gone meanwhile is given back: nobody would work on it."""
-        claiming = asyncio.ensure_future(self._run(claim, request))
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            self._shared.keep(asyncio.ensure_future(self._give_back(claiming)))
-            raise
-
-    async def _give_back(self, claiming: asyncio.Future[ClaimAnswer]) -> None:
-        with suppress(ShiftworkError):
-            tokens = [assignment.token for assignment in (await claiming).assignments]
-            if tokens:
-                await self.release_many(tokens, "whoever claimed it has gone")
-
-    async def _wait_and_claim(self, request: ClaimRequest, wait: float) -> ClaimAnswer:
-        """Park until a lane this agent may take gets work; a poll mends wake-ups that were lost."""
-        settings = (await self._engine.book.get(self._engine.store, self.workspace)).settings()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        if settings.wakeup == "poll":
-            return await self._poll_and_claim(request, deadline, settings.poll_interval_sec)
-        types = None if request.types is None else frozenset(request.types)
-        wants = Wants(request.agent_id, types, frozenset(), frozenset())
-        async with self._shared.parking.park(
-            lambda lane: self._engine.lanes.might_take(lane, self.workspace, wants)
-        ) as waiter:
-            while True:
-                waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
-                answer = await self._claim(request)
-                left = deadline - loop.time()
-                if answer.assignments or left <= 0:
-                    return answer
-                self._shared.parking.pass_on(waiter, answer.ready)
-                # Nobody announces that a full agent has room again, or that a lock is let go: it looks more often.
-                pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
-                pause = CONTENDED_SEC if answer.contended else pause
-                with suppress(TimeoutError):
-                    # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
-                    async with asyncio.timeout(min(left, pause)):
-                        await waiter.woken.wait()
-
-    async def _poll_and_claim(self, request: ClaimRequest, deadline: float, interval: float) -> ClaimAnswer:
-        loop = asyncio.get_running_loop()
-        while True:
-            left = deadline - loop.time()
-            await asyncio.sleep(max(0.0, min(left, max(interval, SHORTEST_POLL_SEC))))
-            answer = await self._claim(request)
-            if answer.assignments or left <= interval:
-                return answer
 
     # -- holding ---------------------------------------------------------------------------------------------------
 
@@ -217,27 +124,19 @@ class Working(Handle):
         usage: Usage | Mapping[str, Any] | None = None,
     ) -> Outcome:
         """Hand in a result. It is accepted once, however often it is sent."""
-        item = await self._completion(Report(token, data, text, artifacts, decision_report, usage))
+        item = _completion(await self._token(token), Report(token, data, text, artifacts, decision_report, usage))
+        if self.caller.once is not None or self.caller.request_id is not None:
+            return one(await self._complete([item]))
         answer: Outcome = await self._coalescer("complete", self._complete).call(item)
         return answer.unwrap()
 
     async def complete_many(self, reports: Sequence[Report]) -> list[Outcome]:
         """Hand in several; each has its own outcome."""
-        return await self._complete([await self._completion(report) for report in reports])
+        tokens = await self._tokens([report.token for report in reports])
+        return await self._complete([_completion(*each) for each in zip(tokens, reports, strict=True)])
 
     async def _complete(self, items: Sequence[Completion]) -> list[Outcome]:
         return await self._run(finish.complete, items)
-
-    async def _completion(self, report: Report) -> Completion:
-        fields: dict[str, Any] = {} if report.data is None else {"data": report.data}
-        if report.text is not None:
-            fields["text"] = report.text
-        if report.artifacts:
-            fields["artifacts"] = list(report.artifacts)
-        if report.decision_report is not None:
-            fields["decision_report"] = report.decision_report
-        result = _json(fields, "result")
-        return Completion(await self._token(report.token), result, report.data, _usage(report.usage))
 
     async def fail(
         self,
@@ -291,6 +190,17 @@ class Working(Handle):
 
 async def _beat_agent(tx: Any, _engine: Any, _caller: Any, workspace: str, agent_id: str) -> None:
     await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
+
+
+def _completion(token: Token, report: Report) -> Completion:
+    fields: dict[str, Any] = {} if report.data is None else {"data": report.data}
+    if report.text is not None:
+        fields["text"] = report.text
+    if report.artifacts:
+        fields["artifacts"] = list(report.artifacts)
+    if report.decision_report is not None:
+        fields["decision_report"] = report.decision_report
+    return Completion(token, _json(fields, "result"), report.data, _usage(report.usage))
 
 
 _LIMITS = Limits()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import fcntl
 import os
 import time
@@ -90,3 +92,52 @@ class Turn:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+_IN_MODIFY = 0x2
+
+
+class Changes:
+    """Says when a file is written to, by whatever process. Where the system does not tell (not Linux), never."""
+
+    def __init__(self, path: Path) -> None:
+        self._happened = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._watch = _watch(path)
+        if self._watch is not None:
+            self._loop.add_reader(self._watch, self._read)
+
+    def _read(self) -> None:
+        assert self._watch is not None
+        os.read(self._watch, 65_536)
+        self._happened.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether it was written to, now or at any time since the last call."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._happened.wait()
+        except TimeoutError:
+            return False
+        self._happened.clear()
+        return True
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._loop.remove_reader(self._watch)
+            os.close(self._watch)
+
+
+def _watch(path: Path) -> int | None:
+    """A descriptor that has something to read when the file is written to."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        watch: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, AttributeError):
+        return None
+    if watch < 0:
+        return None
+    if libc.inotify_add_watch(watch, os.fsencode(path), _IN_MODIFY) < 0:
+        os.close(watch)
+        return None
+    return watch

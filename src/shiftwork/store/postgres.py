@@ -10,11 +10,12 @@ import asyncio
 import logging
 import math
 import random
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -56,11 +57,12 @@ RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
 BEGIN = """begin; set local jit = off; set local random_page_cost = 1.1; set local enable_seqscan = off;
-set local enable_hashjoin = off; set local enable_mergejoin = off;
+set local enable_hashjoin = off; set local enable_mergejoin = off; set local plan_cache_mode = force_generic_plan;
 set local idle_in_transaction_session_timeout = '10s'"""
 """Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
-the whole table for a batch of 500. A process that is stopped in the middle must not hold its locks for ever: the whole
-fleet may wait for them. Local to the transaction, so that a pooler may hand the connection on."""
+the whole table for a batch of 500; and it would plan each batch anew, since it sees how long it is (0.3 ms a claim). A
+process that is stopped in the middle must not hold its locks for ever: the whole fleet may wait for them. Local to the
+transaction, so that a pooler may hand the connection on."""
 
 BEGIN_READING = BEGIN.replace("begin;", "begin isolation level repeatable read read only;")
 """Everything a reader is told comes from one moment."""
@@ -127,18 +129,22 @@ class PostgresTx:
         self.wakes: set[int] = set()
         self._connection = connection
         self._statements = statements.load("postgres")
+        self._late: dict[str, Sequence[tuple[Any, ...]]] = {}
 
     async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
+        await self.flush()
         text, values = self._bind(name, parameters)
         rows: Sequence[Row] = await self._connection.fetch(text, *values)
         return rows
 
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
+        await self.flush()
         text, values = self._bind(name, parameters)
         row: Row | None = await self._connection.fetchrow(text, *values)
         return row
 
     async def run(self, name: str, /, **parameters: Any) -> None:
+        await self.flush()
         text, values = self._bind(name, parameters)
         await self._connection.execute(text, *values) if values else await self._connection.execute(text)
 
@@ -146,11 +152,22 @@ class PostgresTx:
         statement = self._statements[name]
         if len(rows) >= COPY_FROM and statement.target is not None:
             columns = [column.name for column in statement.columns]
+            await self.flush()
             await self._connection.copy_records_to_table(statement.target, records=rows, columns=columns)
         elif rows:
-            await self._connection.execute(statement.text, *zip(*rows, strict=True))
+            if name in self._late:
+                await self.flush()
+            self._late[name] = rows
+
+    async def flush(self) -> None:
+        """Write the small inserts that have come one after the other, in one statement: a round trip for all."""
+        if self._late:
+            late, self._late = self._late, {}
+            values = [column for rows in late.values() for column in zip(*rows, strict=True)]
+            await self._connection.execute(_together(*late), *values)
 
     async def take_turn(self, name: str, /) -> None:
+        await self.flush()
         await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
 
     def wake(self, lane: int, /) -> None:
@@ -164,6 +181,22 @@ class PostgresTx:
             for column, values in zip(columns, turned, strict=True):
                 parameters[f"{table}.{column.name}"] = values
         return statement.text, [parameters[key] for key in statement.parameters]
+
+
+@cache
+def _together(*names: str) -> str:
+    """Several inserts as one statement, their parameters numbered on."""
+    texts: list[str] = []
+    before = 0
+    for name in names:
+        statement = statements.load("postgres")[name]
+        texts.append(_PLACEHOLDER.sub(lambda m, before=before: f"${int(m[1]) + before}", statement.text))  # type: ignore[misc]  # mypy cannot type the default
+        before += len(statement.columns)
+    first = ", ".join(f"i{number} as ({text})" for number, text in enumerate(texts[:-1]))
+    return f"with {first} {texts[-1]}" if first else texts[-1]
+
+
+_PLACEHOLDER = re.compile(r"\$(\d+)")
 
 
 class DatabaseClock:
@@ -292,14 +325,18 @@ class PostgresStore:
                 await connection.execute(begin)
                 tx = PostgresTx(connection, self._clock())
                 result = await verb(tx)
+                await tx.flush()
             except BaseException:
                 await _roll_back(connection)
                 raise
             # From here on running out of time must not be told as "nothing was changed".
             left = (limit.when() or math.inf) - asyncio.get_running_loop().time()
             limit.reschedule(None)
+            notice = self._notice(tx.wakes)
             try:
-                await connection.execute("commit", timeout=max(0.01, left))
+                await connection.execute("commit" + notice, timeout=max(0.01, left))
+            except asyncpg.ProgramLimitExceededError as error:  # the commit has no such limit, the notice has
+                log.info("a wake-up was not sent (%s); the poll finds the work", error)
             except _LOST as error:
                 # The server may have committed: trying again could do it twice, so the caller must look.
                 raise StoreUnavailable(
@@ -307,7 +344,7 @@ class PostgresStore:
                     mend="It is not known whether this was done; read the task before you try again.",
                 ) from error
         if tx.wakes:
-            self._announce(tx.wakes)
+            self._announce(tx.wakes, told=bool(notice))
         return result
 
     def now(self) -> float:
@@ -361,22 +398,37 @@ class PostgresStore:
 
     # -- wake-ups ----------------------------------------------------------------------------------------------
 
-    def _announce(self, lanes: set[int]) -> None:
+    def _notice(self, lanes: set[int]) -> str:
+        """What tells other processes, to be sent with the commit: a round trip less. None soon after another."""
+        if not lanes or not self._is_quiet():
+            return ""
+        self._notifier = asyncio.create_task(self._notify_others())
+        return f"; {self._notify(lanes)}"
+
+    def _announce(self, lanes: set[int], *, told: bool) -> None:
+        """Tell who waits in this process; others are told now or, if it was quiet no longer, with the next notice."""
         self.wakes.announce(frozenset(lanes))
-        self._to_notify |= lanes
-        if self._notifier is None or self._notifier.done():
-            self._notifier = asyncio.create_task(self._notify_others())
+        if not told:
+            self._to_notify |= lanes
+            if self._is_quiet():
+                self._notifier = asyncio.create_task(self._notify_others())
+
+    def _is_quiet(self) -> bool:
+        return self._notifier is None or self._notifier.done()
+
+    def _notify(self, lanes: set[int]) -> str:
+        # More than fit into a payload: an empty list, which means all of them.
+        names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MOST_NOTIFIED else ""
+        return f"notify {CHANNEL}, '{self._instance}:{names}'"  # digits and commas alone
 
     async def _notify_others(self) -> None:
-        """Tell other processes, folding what comes within a few milliseconds."""
+        """Tell of what came within a few milliseconds after a notice, folded."""
+        await asyncio.sleep(NOTIFY_EVERY_SEC)
         while self._to_notify:
             lanes, self._to_notify = self._to_notify, set()
-            # More than fit into a payload: an empty list, which means all of them.
-            names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MOST_NOTIFIED else ""
             try:
                 async with self._pool.acquire() as connection:
-                    # One plain message, which needs no transaction behind a pooler; digits and commas alone.
-                    await connection.execute(f"notify {CHANNEL}, '{self._instance}:{names}'")
+                    await connection.execute(self._notify(lanes))  # a plain message, no transaction behind a pooler
             except (asyncpg.PostgresError, *_LOST) as error:
                 log.info("a wake-up was not sent (%s); the poll finds the work", error)
             await asyncio.sleep(NOTIFY_EVERY_SEC)

@@ -49,7 +49,10 @@ OLDEST_ENGINE = (3, 51, 3)
 """Before it, several writing connections could corrupt a WAL database."""
 
 FOREIGN_POLL_SEC = 0.02
-"""How often `data_version` is looked at for commits of other processes, while somebody listens."""
+"""How often `data_version` is looked at for commits of other processes, while somebody listens, unasked."""
+
+VISIBLE_SEC, SOON = 0.0005, 20
+"""How often, and how many times, after something was written to the log."""
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
     (apsw.FullError, StoreFull),
@@ -245,19 +248,34 @@ class SqliteStore:
 
     async def _watch_other_processes(self) -> None:
         """Commits of other processes change `data_version`; which lanes they touched is not known, so wake all."""
+        assert self._path is not None
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        changes: files.Changes | None = None
         try:
-            seen = (connection.pragma("data_version"), self._own_commits)
+            seen, asked = (connection.pragma("data_version"), self._own_commits), time.monotonic()
+            changes = files.Changes(self._path.with_name(self._path.name + "-wal"))
             await self._ask_writer()  # about commits between the last look of whoever waits and this first one
+            soon = 0
             while True:
-                await asyncio.sleep(FOREIGN_POLL_SEC)
+                # A commit becomes visible a moment after its pages are written: then look again soon.
+                soon = SOON if await changes.wait(VISIBLE_SEC if soon else FOREIGN_POLL_SEC) else max(0, soon - 1)
                 now = (connection.pragma("data_version"), self._own_commits)
-                if now[0] != seen[0] and now[1] == seen[1]:
+                if now[0] == seen[0]:
+                    seen = now
+                    continue
+                soon = 0
+                if now[1] == seen[1]:
                     self.wakes.announce(frozenset())
-                elif now[0] != seen[0]:
+                elif self._jobs.empty() or time.monotonic() - asked >= FOREIGN_POLL_SEC:
                     await self._ask_writer()
-                seen = now
+                    asked = time.monotonic()
+                else:
+                    await asyncio.sleep(VISIBLE_SEC)  # a busy writer looks by itself after each job
+                    continue
+                seen = (now[0], self._own_commits)
         finally:
+            if changes is not None:
+                changes.close()
             connection.close()
 
     async def _ask_writer(self) -> None:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from shiftwork.core import reasons
-from shiftwork.core.states import SETTLED, State
-from shiftwork.views.view import TIME, UUID, Pair, Record, View, both, made, read, words
+from shiftwork.core.states import SETTLED, WAITING, State
+from shiftwork.views.view import FAILURE, TIME, UUID, Field, Pair, Record, View, both, made, read, sent, time_out, words
 
 SUMMARY_CHARS = 200
 
@@ -56,6 +56,16 @@ def _failure(task: Record) -> Any:
     return None if reason is None else reason_out(reason)
 
 
+def _of_this_execution(name: str) -> Field:
+    """A time that a task given back to the queue has no more."""
+
+    def make(task: Record) -> Any:
+        at = task.get(name)
+        return None if at is None or task.get("status") in WAITING else time_out(at)
+
+    return made(name, make)
+
+
 def text_out(output: Any) -> str:
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
@@ -87,8 +97,9 @@ TASK = (
     read("retry_of", "parent_task_id", UUID),
     read("claim.runtime_id", "runtime_id"),
     read("progress"),
-    read("claim.claimed_at", "claimed_at", TIME),
-    read("started_at", "started_at", TIME),
+    read("last_error", "error"),
+    _of_this_execution("claimed_at"),
+    _of_this_execution("started_at"),
     read("completed_at", "completed_at", TIME),
     read("created_at", "created_at", TIME),
     read("updated_at", "updated_at", TIME),
@@ -137,11 +148,13 @@ EVENTS = {
 
 VIEW = View(
     name="aegis",
+    ids=UUID,
     states=STATES,
     task=TASK,
     result=RESULT,
     dead_letter=DEAD_LETTER,
     agent=AGENT,
+    failure=(*FAILURE, sent("reason", "failure_reason")),
     events=EVENTS,
     only_these_events=True,
     reasons=Pair(reason_out),

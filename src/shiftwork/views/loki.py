@@ -130,6 +130,7 @@ AGENT = (
 
 VIEW = View(
     name="loki",
+    ids=UUID,
     states=STATES,
     task=TASK,
     result=RESULT,

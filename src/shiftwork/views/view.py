@@ -98,6 +98,8 @@ def plain_ids(texts: Iterable[str]) -> list[str]:
 
 
 TIME = Pair(time_out, time_in)
+FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry"))
+"""How a failed attempt is reported where a document has no names of its own for it."""
 UUID = Pair(plain_id)
 UUIDS = Pair(plain_ids)
 
@@ -158,6 +160,8 @@ class View:
     assignment: tuple[Field, ...] = ()
     events: Mapping[str, str] = field(default_factory=dict)
     only_these_events: bool = False
+    ids: Pair = SAME
+    failure: tuple[Field, ...] = FAILURE
     reasons: Pair = SAME
     resolutions: Pair = SAME
     filters: Mapping[str, frozenset[State]] = field(default_factory=dict)
@@ -191,6 +195,10 @@ class View:
     def result_in(self, fields: Record) -> dict[str, Any]:
         """What an agent hands in, under our names."""
         return self._in(self.result, fields)
+
+    def failure_in(self, fields: Record) -> dict[str, Any]:
+        """What an agent says about a failed attempt, under our names."""
+        return self._in(self.failure, fields)
 
     def dead_letter_out(self, entry: Record) -> dict[str, Any]:
         return self._out(self.dead_letter, entry)
@@ -226,6 +234,14 @@ class View:
     def events_out(self, names: Iterable[str]) -> list[str]:
         """The document's names for the events of one row; what it calls the same is told once."""
         return list(dict.fromkeys(told for name in names if (told := self.event_out(name)) is not None))
+
+    def event_fields(self, event: Record) -> dict[str, Any]:
+        """An event's own fields, with ids, time, states and the reason of a failure as the document writes them."""
+        ours = {name: _optional(self.ids.out, event[name]) for name in ("task_id", "dag_id")}
+        path = self.history_out([State(state) for state in event["path"]])
+        failed = event["verb"] == "failed" and event["reason"] is not None
+        reason = self.reason_out(event["reason"]) if failed else event["reason"]
+        return {**event, **ours, "at": time_out(event["at"]), "path": path, "reason": reason}
 
     def reason_out(self, reason: str) -> str:
         return str(self.reasons.out(reason))

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from shiftwork.worker.context import Context
 
 Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
 
 
-async def call(handler: Handler, context: Context) -> Any:
-    """What the handler returns; whatever it raises is raised here."""
+Call = Callable[[Context], Awaitable[Any]]
+
+
+def as_coroutine(handler: Handler) -> Call:
+    """The handler as something to await: what it returns is returned, what it raises is raised."""
     if _is_async(handler):
-        return await handler(context)
+        return cast(Call, handler)
+    return functools.partial(_call_plain, handler)
+
+
+async def _call_plain(handler: Handler, context: Context) -> Any:
     result = await _in_thread(handler, context)
     return await result if inspect.isawaitable(result) else result
 

@@ -14,6 +14,7 @@ from shiftwork.queue.claim import Assignment
 from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.worker")
+_NOTHING = Usage()
 
 
 class Fail(Exception):
@@ -51,7 +52,7 @@ class Context:
         self._queue = queue
         self._assignment = assignment
         self._task: Task | None = None
-        self._usage = Usage()
+        self._usage = _NOTHING
         self._cancelled = False
 
     @property
@@ -123,13 +124,15 @@ class Context:
 
     def usage(self) -> dict[str, Any] | None:
         """What is noted and not yet booked."""
+        if self._usage is _NOTHING:
+            return None
         used = {name: getattr(self._usage, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
         return used if any(used.values()) else None
 
     def take_usage(self) -> dict[str, Any] | None:
         """The same, for whoever books it now."""
         used = self.usage()
-        self._usage = Usage()
+        self._usage = _NOTHING
         return used
 
     async def book_usage(self) -> None:

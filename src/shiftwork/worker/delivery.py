@@ -10,6 +10,7 @@ import msgspec
 
 from shiftwork.core import reasons
 from shiftwork.core.errors import ConflictError, InputError, NotFound, OperationTimeout, ShiftworkError, StoreError
+from shiftwork.queue.claims import Token
 from shiftwork.queue.queue import Queue
 from shiftwork.worker.outbox import Kept, Outbox
 
@@ -62,7 +63,7 @@ class Delivery:
 
     async def deliver(self, kept: Kept) -> None:
         """Hand a result in; while the queue is away it is kept on disk and tried again."""
-        timer = asyncio.get_running_loop().call_later(KEEP_AFTER_SEC, self._keep, kept, "there is no answer yet")
+        timer = asyncio.get_running_loop().call_later(KEEP_AFTER_SEC, self.keep, kept, "there is no answer yet")
         try:
             if await self._try_until_answered(kept):
                 self._outbox.drop(kept.token)
@@ -77,7 +78,7 @@ class Delivery:
             except InputError as error:
                 kept = _refused(kept, error)
             except (StoreError, OperationTimeout) as error:
-                self._keep(kept, error)
+                self.keep(kept, error)
                 if self._stopping.is_set():
                     return False  # the next start delivers it
                 with suppress(TimeoutError):
@@ -87,7 +88,13 @@ class Delivery:
             else:
                 return True
 
-    def _keep(self, kept: Kept, why: object) -> None:
+    def answered(self, claim: Token) -> None:
+        """The queue has it: nothing need be kept."""
+        if self._outbox.holds_any:
+            self._outbox.drop(claim.text)
+
+    def keep(self, kept: Kept, why: object) -> None:
+        """Write it down, once."""
         if not self._outbox.has(kept.token) and self._outbox.keep(kept):
             log.warning("%s is kept in the outbox: %s", kept.token, why)
 

@@ -81,6 +81,10 @@ class Outbox:
             os.fsync(file.fileno())
         temporary.rename(target)
 
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._written)
+
     def has(self, token: str) -> bool:
         return token in self._written
 

@@ -15,12 +15,14 @@ from shiftwork.core.errors import AgentUnavailable, LeaseLost, ShiftworkError, S
 from shiftwork.core.settings import Settings
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.claim import Assignment
+from shiftwork.queue.claims import Token, parse_token
 from shiftwork.queue.queue import Queue
-from shiftwork.worker.calling import call, describe
+from shiftwork.worker.calling import as_coroutine, describe
 from shiftwork.worker.context import Context, Fail, GiveBack, Parked
 from shiftwork.worker.delivery import Delivery, Summary
 from shiftwork.worker.outbox import Kept, Outbox, default_folder
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
+from shiftwork.worker.sending import Parcel, Sender
 
 if TYPE_CHECKING:
     from shiftwork.worker.worker import Worker
@@ -34,8 +36,11 @@ IDLE_LOOK_SEC = 0.05
 class _Work:
     """One handler at work."""
 
+    __slots__ = ("assignment", "claim", "context", "ending", "given_up", "task")
+
     def __init__(self, assignment: Assignment, context: Context) -> None:
         self.assignment = assignment
+        self.claim = assignment.claim
         self.context = context
         self.task: asyncio.Task[None]
         self.ending: Ending | None = None
@@ -61,10 +66,12 @@ class Runner:
         self._restarted = runtime_id is not None
         self._worker = worker
         self._queue: Queue
+        self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
         self._delivery: Delivery
+        self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
-        self._work: dict[str, _Work] = {}
-        """By token, until its result is answered: so long its lease is kept up."""
+        self._work: dict[Token, _Work] = {}
+        """By claim, until its result is answered: so long its lease is kept up."""
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
@@ -76,6 +83,7 @@ class Runner:
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
         outbox = Outbox(self._worker.outbox or default_folder(url or queue.url))
         self._delivery = Delivery(self._queue, outbox, self.summary, self._stopping)
+        self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         await self._register()
         await self._take_up_what_was_left()
         async with AsyncExitStack() as stack:
@@ -153,13 +161,13 @@ class Runner:
     # -- the pulse's view ------------------------------------------------------------------------------------------
 
     def tokens(self) -> list[str]:
-        return list(self._work)
+        return [claim.text for claim in list(self._work)]
 
     def stop_work(self, token: str, ending: Ending, why: str) -> None:
         self._loop.call_soon_threadsafe(self._stop_work, token, ending, why)
 
     def _stop_work(self, token: str, ending: Ending, why: str) -> None:
-        work = self._work.get(token)
+        work = self._work.get(parse_token(token))
         if work is None or not work.executing or work.ending is not None:
             return  # what is only being reported meets the queue's own answer
         log.info("stopping %s: %s", work, why)
@@ -244,23 +252,25 @@ class Runner:
     # -- working ---------------------------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
-        work = self._work[assignment.token] = _Work(assignment, Context(self._queue, assignment))
-        work.task = asyncio.create_task(self._execute(work))
+        work = _Work(assignment, Context(self._queue, assignment))
+        self._work[work.claim] = work
+        work.task = self._loop.create_task(self._execute(work))
 
     async def _execute(self, work: _Work) -> None:
-        """Run the handler and turn whatever it does into a report."""
-        kept: Kept | None
+        """Run the handler and send whatever it came to."""
+        parcel: Parcel | None
         try:
-            data = await call(self._worker.handlers[work.assignment.type], work.context)
-            kept = Kept(work.assignment.token, done=True, data=data, usage=work.context.usage())
+            data = await self._calls[work.assignment.type](work.context)
+            parcel = Parcel(work.claim, data, work.context.usage())
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
-            kept = self._judge(work, error)
-        if work.ending is not None and not (work.ending == "cut_off" and kept is not None and kept.done):
+            failure = self._judge(work, error)
+            parcel = Parcel(work.claim, None, None, failure) if failure is not None else None
+        if work.ending is not None and not (work.ending == "cut_off" and parcel is not None and parcel.failure is None):
             self._settle(work)
-        elif kept is None:
-            self._forget(work)
+        elif parcel is None:
+            self._forget(work.claim)
         else:
-            self._spawn_report(self._deliver_and_forget(work, kept))
+            self._sender.send(parcel)
 
     def _judge(self, work: _Work, error: BaseException) -> Kept | None:
         """What an exception of a handler means for its task."""
@@ -287,7 +297,7 @@ class Runner:
 
     def _settle(self, work: _Work) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""
-        self._forget(work)
+        self._forget(work.claim)
         if work.ending == "cut_off":
             self._spawn_report(self._release(work, "its lease ran out while the queue could not be reached"))
         elif usage := work.context.take_usage():
@@ -304,8 +314,8 @@ class Runner:
             await work.context.book_usage()
             await self._queue.release(work.assignment.token, why[:1000])
 
-    def _forget(self, work: _Work) -> None:
-        self._work.pop(work.assignment.token, None)
+    def _forget(self, claim: Token) -> None:
+        self._work.pop(claim, None)
         self._room.set()
 
     # -- reporting -------------------------------------------------------------------------------------------------
@@ -320,12 +330,6 @@ class Runner:
         self._room.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a report failed: %s", error, exc_info=error)
-
-    async def _deliver_and_forget(self, work: _Work, kept: Kept) -> None:
-        try:
-            await self._delivery.deliver(kept)
-        finally:
-            self._forget(work)
 
     # -- stopping --------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ create table tasks (
 
   agent_id text,
   runtime_id text,
+  holder text,
   claimed_at <float>,
   started_at <float>,
   heartbeat_at <float>,
@@ -198,7 +199,8 @@ create table dags (
   created_at <float> not null,
   finished_at <float>
 ){lite: strict};
-create index idx_dags_workspace on dags (workspace, created_at);
+create index idx_dags_workspace on dags (workspace, id);
+create index idx_dags_status on dags (workspace, status, id);
 
 -- One execution by one agent; written once, at its end.
 create table attempts (
@@ -310,6 +312,7 @@ create table events (
   data <json>
 ){lite: strict};
 create index idx_events_task on events (task_id) {pg: with (fillfactor = 90)};
+create index idx_events_failed on events (workspace, at, seq) where verb = 'failed';
 
 create table archive (
   id <uuid> primary key,
@@ -340,6 +343,49 @@ create table duties (
   runs <bigint> not null default 0
 ){lite: strict};
 
+-- Who may come in over HTTP. The secret itself is not kept, only its SHA-256.
+create table tokens (
+  id text primary key,
+  workspace text not null,
+  name text not null,
+  scopes <json> not null,
+  hash text not null unique,
+  created_at <float> not null,
+  created_by text not null,
+  expires_at <float>,
+  revoked_at <float>
+){lite: strict};
+create index idx_tokens_workspace on tokens (workspace);
+
+-- What a request with an Idempotency-Key came to, written in the transactions of its verb.
+create table replies (
+  workspace text not null,
+  key text not null,
+  step <int> not null,
+  fingerprint text not null,
+  at <float> not null,
+  result <json>,
+  primary key (workspace, key, step)
+){lite: strict};
+create index idx_replies_at on replies (at);
+
+-- What somebody should look at; written after the events of the same transaction, whose lock covers its numbers.
+create table alerts (
+  seq {pg: bigint generated always as identity primary key}{lite: integer primary key autoincrement},
+  at <float> not null,
+  workspace text not null,
+  kind text not null,
+  severity text not null check (severity in ('info', 'warning', 'critical')),
+  message text not null,
+  task_id <uuid>,
+  data <json>,
+  acknowledged_at <float>,
+  acknowledged_by text
+){lite: strict};
+create index idx_alerts_workspace on alerts (workspace, seq);
+create index idx_alerts_open on alerts (workspace, seq) where acknowledged_at is null;
+create index idx_alerts_acknowledged on alerts (workspace, acknowledged_at) where acknowledged_at is not null;
+
 -- SQL as a door: the documents' own names over the same rows.
 create view agent_task_queue as
   select t.id, t.workspace as workspace_id, t.target_agent_id as agent_id, t.issue_id,
@@ -350,8 +396,13 @@ create view agent_task_queue as
     t.session_id, t.work_dir,
     (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
     t.attempts + case when t.status in ('failed', 'dead_lettered') then 0 else 1 end as attempt, t.max_attempts,
-    case when t.failure_reason in ('claim_expired', 'heartbeat_timeout') then 'timeout' else t.failure_reason end as failure_reason,
-    t.retry_of as parent_task_id, <at t.claimed_at> as claimed_at, <at t.started_at> as started_at,
+    case when t.failure_reason in ('timeout', 'claim_expired', 'heartbeat_timeout') then 'timeout'
+         when t.failure_reason in ('cancelled', 'approval_rejected') then 'cancelled'
+         when t.failure_reason = 'runtime_offline' then 'runtime_offline'
+         when t.failure_reason is not null then 'agent_error' end as failure_reason,
+    t.retry_of as parent_task_id,
+    case when t.status not in ('pending', 'waiting_approval', 'ready', 'retrying') then <at t.claimed_at> end as claimed_at,
+    case when t.status not in ('pending', 'waiting_approval', 'ready', 'retrying') then <at t.started_at> end as started_at,
     case when t.status = 'completed' then <at t.finished_at> end as completed_at,
     <at t.created_at> as created_at, <at t.updated_at> as updated_at
   from tasks t join bodies b on b.task_id = t.id;

@@ -16,9 +16,15 @@ union all
 select null, g.scope from gates g where g.workspace = :workspace
 
 -- name: take_from_lane
--- One eligible lane: lock while scanning the index, so that claimers never wait for each other.
+-- One eligible lane: lock while scanning the index, so that claimers never wait for each other. What a ready row never
+-- has is not read.
 {pg: with picked as materialized (}
-  select t.* {lite: , b.body} from tasks t {lite: join bodies b on b.task_id = t.id}
+  select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
+  t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
+  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.cost, t.tokens_in,
+  t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
+  t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
+  from tasks t {lite: join bodies b on b.task_id = t.id}
   where t.lane = :lane and t.status = 'ready' and t.hold is null and (t.rank, t.ordered_at, t.id) > (:rank, :ordered_at, :id)
   order by t.rank, t.ordered_at, t.id limit :count
   {pg: for update skip locked)
@@ -40,12 +46,23 @@ select h.id, h.lane, h.rank, h.ordered_at from {lanes} cross join lateral (
     and (x.rank, x.ordered_at, x.id) > (lanes.rank, lanes.ordered_at, lanes.id)
   order by x.rank, x.ordered_at, x.id limit :count) h
 
+-- name: oldest_ready
+-- In the order of creation, which no index has.
+-- rows lanes: lane int
+select t.id, t.lane, t.created_at from {lanes} join tasks t on t.lane = lanes.lane and t.status = 'ready' and t.hold is null
+where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limit :count
+
 -- name: take_chosen
 -- Several lanes: lock of the chosen what nobody else holds, re-checking what may have changed since. (`|| ''` keeps the
 -- planner from walking the claim index instead of looking up the ids: without statistics that took 68 s on a million.)
 -- rows items: place int, id uuid, lane int
 {pg: with picked as materialized (}
-  select items.place as place, t.* {lite: , b.body} from {items} join tasks t on t.id = items.id {lite: join bodies b on b.task_id = t.id}
+  select items.place as place, t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
+  t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
+  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.cost, t.tokens_in,
+  t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
+  t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
+  from {items} join tasks t on t.id = items.id {lite: join bodies b on b.task_id = t.id}
   where t.status || '' = 'ready' and t.hold is null and t.lane = items.lane
   order by items.place limit :count
   {pg: for update of t skip locked)
@@ -55,13 +72,27 @@ select h.id, h.lane, h.rank, h.ordered_at from {lanes} cross join lateral (
 -- All of one type share their limits, so these are not sent per row.
 -- rows items: id uuid
 update tasks set status = :status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
-  claimed_at = :now, started_at = :started_at, heartbeat_at = null, ack_by = :ack_by, run_until = :run_until,
+  holder = :holder, claimed_at = :now, started_at = :started_at, heartbeat_at = null, ack_by = :ack_by, run_until = :run_until,
   lease_until = :lease_until, lease_check_at = :lease_check_at, reserved = :reserved, attempt_cost = 0, available_at = null,
   lost_agent_id = null, updated_at = :now
 from {items} where tasks.id = items.id
 
+-- name: waiting_targets
+-- Agents that work is meant for and waits, whose best task is best first: one probe of the claim index per such agent.
+select l.target_agent_id as agent_id from lanes l join tasks t on t.id = (
+  select x.id from tasks x where x.lane = l.id and x.status = 'ready' and x.hold is null
+  order by x.rank, x.ordered_at, x.id limit 1)
+left join agents a on a.workspace = l.workspace and a.id = l.target_agent_id
+where l.workspace = :workspace and l.target_agent_id is not null and coalesce(a.status, 'active') not in ('draining', 'offline')
+order by t.rank, t.ordered_at, t.id limit :count
+
 -- name: lock_agent
 select * from agents where workspace = :workspace and id = :id {pg: for update}
+
+-- name: lock_claimer
+-- With the last sign of life of the runtime it claims for, which need not be exact.
+select a.*, (select r.seen_at from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active') as runtime_seen_at
+from agents a where a.workspace = :workspace and a.id = :id {pg: for update of a}
 
 -- name: read_agent
 select * from agents where workspace = :workspace and id = :id

@@ -88,7 +88,7 @@ from {items} where tasks.id = items.id
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.status, t.dag_id, t.root_id, t.fence, t.round, t.agent_id, t.runtime_id, t.claimed_at,
   t.started_at, t.reserved, t.attempt_cost, t.validation, t.own_settings, t.idempotency_key, t.cancel_reason, t.timeout_sec,
-  t.heartbeat_at
+  t.heartbeat_at, t.holder
 from {items} join tasks t on t.id = items.id order by t.id {pg: for update of t}
 
 -- name: satisfy_pairs

@@ -33,36 +33,15 @@ where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id
 -- name: edges_of_dag
 select e.child, e.parent from tasks t join edges e on e.child = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
--- name: list_dags
-select id from dags where workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or id > :after) order by id limit :count
-
 -- name: tag_counts
 select t.status, count(*) as total from tags g join tasks t on t.id = g.task_id
 where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by t.status
-
--- name: status_counts
-select status, type, count(*) as total from tasks where workspace = :workspace group by status, type
-
--- name: tier_depth
--- Not yet claimed, by band of the priority given.
-select case when priority < 10 then 'critical' when priority < 30 then 'high' when priority < 60 then 'normal'
-            when priority < 80 then 'low' else 'background' end as tier, count(*) as total
-from tasks where workspace = :workspace and status in ('pending', 'waiting_approval', 'ready', 'retrying') group by 1
-
--- name: tombstone_count
-select count(*) as total from tombstones where workspace = :workspace
-
--- name: archive_count
-select count(*) as total from archive where workspace = :workspace
 
 -- name: read_archive
 select * from archive where id = :id
 
 -- name: find_archived_name
 select id from archive where workspace = :workspace and external_id = :name
-
--- name: events_after
-select * from events where seq > :after and (cast(:workspace as text) is null or workspace = :workspace) order by seq limit :count
 
 -- name: event_numbers
 -- Of all workspaces: a gap is a gap whoever made it
@@ -72,7 +51,9 @@ select seq from events where seq > :after order by seq limit :count
 select max(seq) as seq from events
 
 -- name: events_of_task
-select * from events where task_id = :id and seq > :after order by seq limit :count
+select e.*, coalesce(t.type, a.type) as type
+from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
+where e.task_id = :id and e.seq > :after order by e.seq limit :count
 
 -- name: event_writers
 select virtualtransaction as holder from pg_locks where relation = 'events'::regclass and mode = 'RowExclusiveLock' and granted
@@ -165,7 +146,17 @@ select count(*) as ahead from tasks t where t.lane = :lane and t.status = 'ready
   and (t.rank, t.ordered_at, t.id) < (:rank, :ordered_at, :id)
 
 -- name: events_upto
-select * from events where seq > :after and seq <= :last and workspace = :workspace order by seq
+-- Of one workspace or of all, with the type of the task while anything is known of it.
+select e.*, coalesce(t.type, a.type) as type
+from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
+where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
+
+-- name: claims_of_request
+-- What an agent holds by the claim that one request made, or a runtime for all its agents.
+select t.id from tasks t join events e on e.task_id = t.id and e.verb = 'claimed' and e.fence = t.fence
+where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace and e.request_id = :request
+  and (cast(:holder as text) is null or t.holder = :holder)
+order by e.seq
 
 -- name: newest_of_issue
 select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1

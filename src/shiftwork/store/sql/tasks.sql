@@ -58,6 +58,7 @@ update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id
 from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
   and (tasks.validation is null or cast(:checked as {pg: boolean}{lite: integer}))
   and (cast(:workspace as text) is null or tasks.workspace = :workspace)
+  and (cast(:holder as text) is null or tasks.holder = :holder)
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
   started_at, reserved, attempt_cost, idempotency_key
 
@@ -66,6 +67,8 @@ returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_a
 update tasks set attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
   tokens_out = tasks.tokens_out + items.tokens_out
 from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
+  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
+  and (cast(:holder as text) is null or tasks.holder = :holder)
 
 -- name: read_bodies
 -- rows items: id uuid
@@ -90,7 +93,8 @@ where a.counted
 select a.* from {items} join attempts a on a.task_id = items.id order by a.task_id, a.fence
 
 -- name: read_attempt
-select * from attempts where task_id = :id and fence = :fence
+select a.* from attempts a join tasks t on t.id = a.task_id where a.task_id = :id and a.fence = :fence
+  and (cast(:workspace as text) is null or t.workspace = :workspace)
 
 -- name: book_late_usage
 update attempts set cost = cost + :cost, reserved = :reserved where task_id = :id and fence = :fence

@@ -1,0 +1,172 @@
+"""Commands for whoever watches: `alerts`, `failures`, `dags`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.shell import Answer, Command, Group, Shell, refuse, with_queue
+from shiftwork.core.alerts import KINDS
+
+if TYPE_CHECKING:
+    from shiftwork.core.task import Dag
+    from shiftwork.queue.alerts import Alert
+    from shiftwork.queue.dags import DagSummary
+    from shiftwork.queue.failures import Pattern
+    from shiftwork.queue.queue import Queue
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def alerts(context: click.Context) -> Answer:
+    """Show what somebody should look at, and note that somebody did. Alone: the open ones."""
+    return context.invoke(list_alerts) if context.invoked_subcommand is None else None
+
+
+@alerts.command("list")
+@click.option("--all", "acknowledged_too", is_flag=True, help="Also those that somebody has acknowledged.")
+@click.option("--kind", help=f"One of {', '.join(KINDS)}.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Go on behind this number.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@with_queue()
+async def list_alerts(shell: Shell, queue: Queue, *, acknowledged_too: bool, **filters: Any) -> Answer:
+    """List alerts, oldest first."""
+    found = await queue.alerts(open_only=not acknowledged_too, **filters)
+    shell.answer(found, lambda: _alerts(found))
+    return None
+
+
+def _alerts(found: list[Alert]) -> None:
+    show.table(
+        ["alert", "at", "severity", "kind", "message", "acknowledged"],
+        [(a.seq, show.when(a.at), a.severity, a.kind, a.message, a.acknowledged_by) for a in found],
+        "no alerts",
+    )
+
+
+@alerts.command()
+@click.argument("seq", type=click.IntRange(min=1), nargs=-1, required=True)
+@with_queue()
+async def ack(shell: Shell, queue: Queue, *, seq: tuple[int, ...]) -> Answer:
+    """Acknowledge alerts by their numbers."""
+    done = [await queue.acknowledge_alert(number) for number in seq]
+    shell.answer(done, lambda: _alerts(done))
+    return None
+
+
+@click.command(cls=Command)
+@click.option(
+    "--by",
+    type=click.Choice(["type", "agent", "reason", "signature"]),
+    default="signature",
+    show_default=True,
+    help="What they have in common.",
+)
+@click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
+@click.option("--limit", type=int, default=50, show_default=True, help="At most so many groups.")
+@with_queue()
+async def failures(shell: Shell, queue: Queue, *, by: Any, since: float | None, limit: int) -> Answer:
+    """Group failed attempts by what they have in common, the most frequent first."""
+    found = await queue.failures(by, since=None if since is None else queue.now() - since, limit=limit)
+    columns = [by, "failures", "first", "last", "newest task", "its error"]
+    shell.answer(found, lambda: show.table(columns, [_pattern(each) for each in found], "nothing has failed"))
+    return None
+
+
+def _pattern(found: Pattern) -> tuple[object, ...]:
+    first, last = show.when(found.first_at), show.when(found.last_at)
+    return found.value, found.total, first, last, found.task_id, show.clip(found.error)
+
+
+# -- DAGs --------------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def dags(context: click.Context) -> Answer:
+    """Show and change DAGs of more than one task. Alone: the list."""
+    return context.invoke(list_dags) if context.invoked_subcommand is None else None
+
+
+@dags.command("list")
+@click.option("--status", help="pending, running, completed, failed or cancelled.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="DAG", help="Go on behind this DAG; `next` of the page before.")
+@with_queue()
+async def list_dags(shell: Shell, queue: Queue, **filters: Any) -> Answer:
+    """List DAGs, newest first."""
+    page = await queue.dags(**filters)
+    now = queue.now()
+
+    def text() -> None:
+        show.table(["dag", "status", "done", "spent", "age", "title"], [_row(dag, now) for dag in page.dags], "no DAGs")
+        if page.next:
+            click.echo(f"There may be more: --after {page.next}", err=True)
+
+    shell.answer(page, text)
+    return None
+
+
+def _row(dag: DagSummary, now: float) -> tuple[object, ...]:
+    spent = _spent(dag)
+    return dag.id, dag.status, f"{dag.done}/{dag.total}", spent, show.ago(dag.created_at, now), show.clip(dag.title)
+
+
+def _spent(dag: DagSummary | Dag) -> str:
+    most = dag.budget_ceiling_usd
+    return show.usd(dag.spent_usd) + ("" if most is None else f" of {show.usd(most)}")
+
+
+@dags.command("show")
+@click.argument("dag")
+@with_queue()
+async def show_dag(shell: Shell, queue: Queue, *, dag: str) -> Answer:
+    """Show a DAG: its shape, how far it is, what it cost."""
+    found = await queue.dag(dag)
+
+    def text() -> None:
+        show.facts(
+            [
+                ("dag", found.id),
+                ("title", found.title),
+                ("status", found.status),
+                ("done", f"{found.done} of {found.total}"),
+                ("tasks", ", ".join(f"{status} {count}" for status, count in found.counts.items())),
+                ("begins with", found.roots),
+                ("ends with", found.leaves),
+                ("spent", _spent(found)),
+                ("created", f"{show.when(found.created_at)} by {found.created_by or 'unknown'}"),
+                ("finished", show.when(found.finished_at)),
+            ]
+        )
+
+    shell.answer(found, text)
+    return None
+
+
+def _anything(*, title: str | None, ceiling: float | None, no_ceiling: bool, **_: Any) -> None:
+    if title is None and ceiling is None and not no_ceiling:
+        refuse("there is nothing to change")
+    if ceiling is not None and no_ceiling:
+        refuse("give either --ceiling or --no-ceiling")
+
+
+@dags.command("update")
+@click.argument("dag")
+@click.option("--title", help="What it is, for people.")
+@click.option("--ceiling", type=float, metavar="USD", help="The most it may cost, in dollars.")
+@click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
+@with_queue(check=_anything)
+async def update_dag(
+    shell: Shell, queue: Queue, *, dag: str, title: str | None, ceiling: float | None, no_ceiling: bool
+) -> Answer:
+    """Change a DAG's title or ceiling."""
+    changes: dict[str, Any] = {} if title is None else {"title": title}
+    if ceiling is not None or no_ceiling:
+        changes["budget_ceiling_usd"] = ceiling
+    changed = await queue.update_dag(dag, changes)
+    now = queue.now()
+    shell.answer(changed, lambda: show.table(["dag", "status", "done", "spent", "age", "title"], [_row(changed, now)]))
+    return None

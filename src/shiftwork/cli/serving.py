@@ -1,0 +1,69 @@
+"""`serve`: the queue over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+from shiftwork.core.errors import InputError
+from shiftwork.core.resolve import PROFILES
+
+
+@click.command(cls=Command)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback: with --tokens.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 for a free one.")
+@click.option(
+    "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Of new workspaces."
+)
+@click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork token create`).")
+@click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
+@click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of standard error.")
+def serve(  # an option each
+    *,
+    host: str,
+    port: int,
+    profile: str,
+    tokens: bool,
+    no_duties: bool,
+    test_clock: bool,
+    log_format: str,
+    log_file: Path | None,
+) -> Answer:
+    """Serve the queue over HTTP until stopped. The API is described at /openapi.json."""
+    shell = current()
+    if shell.workspace != "default":
+        refuse("a server serves all workspaces: callers name theirs, or their token does")
+    try:
+        from shiftwork.server import logs  # noqa: PLC0415  # no server for `--help`
+        from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
+    except ImportError as error:
+        raise InputError(
+            f"the server needs {error.name}, which is not installed", mend="pip install 'shiftwork[server]'"
+        ) from None
+    logs.set_up(json=log_format == "json", file=log_file)
+    options = serving.Options(
+        store=shell.store,
+        host=host,
+        port=port,
+        profile=profile,
+        tokens=tokens,
+        test_clock=test_clock,
+        duties=not no_duties,
+    )
+    asyncio.run(serving.serve(options, functools.partial(_announce, shell)))
+    return None
+
+
+def _announce(shell: Shell, url: str) -> None:
+    """One line, for whoever started it and waits to know the port."""
+    line = json.dumps({"url": url}) if shell.json else f"Shiftwork serves {shell.store} on {url}. Ctrl-C stops it."
+    click.echo(line)
+    sys.stdout.flush()

@@ -1,0 +1,67 @@
+"""`token`: who may come in over HTTP, and what they may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.core.scopes import MEANING, SCOPES
+
+if TYPE_CHECKING:
+    from shiftwork.queue.queue import Queue
+    from shiftwork.queue.tokens import TokenInfo
+
+_SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def token(context: click.Context) -> Answer:
+    """Make, list and revoke tokens of the workspace. Alone: the list."""
+    return context.invoke(list_) if context.invoked_subcommand is None else None
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES), help=f"Repeatable. {_SCOPES}"
+)
+@click.option("--expires", type=values.when, metavar="WHEN", help="ISO time, or from now: 12h, 30d [default: never].")
+@with_queue(create=True)
+async def create(
+    shell: Shell, queue: Queue, *, name: str, scopes: tuple[str, ...], expires: values.When | None
+) -> Answer:
+    """Make a token with a NAME that says whose it is. Its secret is shown now and never again."""
+    made = await queue.create_token(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))
+    shell.answer(made, lambda: click.echo(made.secret))
+    if not shell.json:
+        click.echo(f"This is token {made.id}. Keep its secret: it will not be shown again.", err=True)
+    return None
+
+
+@token.command("list")
+@with_queue()
+async def list_(shell: Shell, queue: Queue) -> Answer:
+    """List the tokens, oldest first, also those that open nothing any more."""
+    found = await queue.tokens()
+    columns = ["token", "name", "status", "scopes", "created", "by", "expires"]
+    shell.answer(found, lambda: show.table(columns, [_row(each) for each in found], "no tokens"))
+    return None
+
+
+def _row(found: TokenInfo) -> tuple[object, ...]:
+    created, expires = show.when(found.created_at), show.when(found.expires_at) or "never"
+    return found.id, found.name, found.status, found.scopes, created, found.created_by, expires
+
+
+@token.command()
+@click.argument("token_id", metavar="ID")
+@with_queue()
+async def revoke(shell: Shell, queue: Queue, *, token_id: str) -> Answer:
+    """Let nobody in with the token ID any more."""
+    found = await queue.revoke_token(token_id)
+    shell.answer(found, lambda: click.echo(f"{found.id} {show.clean(found.name)} revoked"))
+    return None

@@ -1,0 +1,225 @@
+"""Commands for agents that are shell scripts: `claim` and what is done under a claim."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import changing, show, values
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Command, Shell, current, end, person, with_queue
+from shiftwork.core import ids
+from shiftwork.core.errors import StoreLocked
+
+if TYPE_CHECKING:
+    from shiftwork.queue.claim import Assignment, ClaimAnswer
+    from shiftwork.queue.queue import Queue
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Action = Callable[..., Coroutine[Any, Any, Answer]]
+
+AGENT = click.option(
+    "--agent", envvar="SHIFTWORK_AGENT", show_envvar=True, metavar="NAME", help="Who works [default: --actor]."
+)
+
+
+def _agent(shell: Shell, agent: str | None) -> str:
+    return agent or shell.actor or person()
+
+
+def _as_agent(shell: Shell, queue: Queue) -> Queue:
+    """What is done under a claim is done by its agent, unless it was said who acts."""
+    return queue if shell.actor else queue.as_caller("system")
+
+
+# -- claim -------------------------------------------------------------------------------------------------------
+
+
+def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
+    """A claim that cannot get the file's lock ends with 1, as the shell scripts of old did."""
+
+    @functools.wraps(run)
+    def claim_or_end(**named: Any) -> Answer:
+        try:
+            return run(**named)
+        except StoreLocked as error:
+            end(error.as_dict(), ExitCode.FAILED, in_json=current().json)
+
+    return claim_or_end
+
+
+@click.command(cls=Command)
+@AGENT
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only tasks of this type. Repeatable.")
+@click.option("--capability", "capabilities", multiple=True, help="What the agent can do. Repeatable.")
+@click.option("--model", "models", multiple=True, help="A model the agent has. Repeatable.")
+@click.option("--count", type=int, default=1, show_default=True, help="At most so many.")
+@click.option("--wait", type=float, default=0, metavar="SEC", help="Wait up to so long for work; 25 at most.")
+@click.option("--start", is_flag=True, help="Begin at once.")
+@click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")
+@click.option("--token", is_flag=True, help="Print claim tokens instead of ids.")
+@_told_by_lock
+@with_queue()
+async def claim(
+    shell: Shell, queue: Queue, *, agent: str | None, types: tuple[str, ...], token: bool, **options: Any
+) -> Answer:
+    """Take work and print its id. Without work nothing is printed."""
+    name = _agent(shell, agent)
+    answer = await _as_agent(shell, queue).claim_answer(name, types=types or None, **options)
+
+    def text() -> None:
+        for assignment in answer.assignments:
+            click.echo(assignment.token if token else assignment.id)
+        if not answer.assignments and (why := _in_the_way(answer, name)):
+            click.echo(show.clean(why), err=True)
+
+    shell.answer(_answer(answer), text)
+    return None
+
+
+def _in_the_way(answer: ClaimAnswer, agent: str) -> str | None:
+    """Why there is nothing for this agent, where that is more than that there is nothing."""
+    if answer.at_capacity:
+        return f"agent {agent} holds as much as it may"
+    if answer.closed:
+        return "paused: " + ", ".join("everything" if scope == "*" else scope for scope in answer.closed)
+    return f"{answer.no_fit} ready tasks do not fit agent {agent} now" if answer.no_fit else None
+
+
+def _answer(answer: ClaimAnswer) -> dict[str, Any]:
+    return {
+        "assignments": [_assignment(assignment) for assignment in answer.assignments],
+        "closed": list(answer.closed),
+        "no_fit": answer.no_fit,
+        "at_capacity": answer.at_capacity,
+    }
+
+
+def _assignment(assignment: Assignment) -> dict[str, Any]:
+    return {
+        "token": assignment.token,
+        "assignment_id": assignment.assignment_id,
+        "task": assignment.task(),
+        "ack_required_by": assignment.ack_required_by,
+        "execution_deadline": assignment.execution_deadline,
+        "heartbeat_interval_sec": assignment.heartbeat_interval_sec,
+    }
+
+
+# -- under a claim -----------------------------------------------------------------------------------------------
+
+
+def _under_claim(action: Action) -> Callable[..., Answer]:
+    """A command whose first argument is a claim token, or the id of a task that the agent holds."""
+
+    @functools.wraps(action)
+    async def with_token(shell: Shell, queue: Queue, *, claim: str, agent: str | None, **named: Any) -> Answer:
+        worker = _as_agent(shell, queue)
+        token = claim
+        if ids.split_token(claim) is None:
+            token = await worker.current_token(claim, agent_id=_agent(shell, agent))
+        return await action(shell, worker, token, **named)
+
+    return click.argument("claim", metavar="TOKEN")(AGENT(with_queue()(with_token)))
+
+
+def _usage(action: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Options that say what the work has cost since the last report."""
+
+    @functools.wraps(action)
+    def with_usage(*, cost: float, tokens_in: int, tokens_out: int, **named: Any) -> Answer:
+        usage = {"cost_usd": cost, "tokens_in": tokens_in, "tokens_out": tokens_out}
+        return action(usage=usage if any(usage.values()) else None, **named)
+
+    options: list[Decorator] = [
+        click.option("--cost", type=float, default=0, metavar="USD", help="Dollars spent since the last report."),
+        click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
+        click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
+    ]
+    command: Callable[..., Answer] = with_usage
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@_under_claim
+async def start(shell: Shell, queue: Queue, token: str) -> Answer:
+    """Begin with claimed work.
+
+    TOKEN is the claim's token, or the id of a task that the agent holds. The token is safer: it is refused once
+    somebody else, or another run of the same agent, has the task.
+    """
+    changing.one(shell, await queue.start(token))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--progress", type=values.word_or_json, metavar="VALUE", help="How far it is: JSON, or a word.")
+@_usage
+@_under_claim
+async def heartbeat(shell: Shell, queue: Queue, token: str, *, progress: Any, usage: Any) -> Answer:
+    """Say that the work goes on. Prints continue, cancel or lost; the last two end with code 4."""
+    answer = await queue.heartbeat(token, progress, usage)
+    reason = f": {answer.reason}" if answer.reason else ""
+    shell.answer(answer, lambda: click.echo(show.clean(f"{answer.action}{reason}")))
+    return None if answer.action == "continue" else ExitCode.CONFLICT
+
+
+@click.command(cls=Command)
+@_under_claim
+@click.argument("value", type=values.word_or_json)
+async def progress(shell: Shell, queue: Queue, token: str, *, value: Any) -> Answer:
+    """Say how far the work is. VALUE is JSON, or a word."""
+    changing.one(shell, await queue.progress(token, value))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--kind", default="text", show_default=True, help="text, tool_call or error.")
+@click.option("--data", type=values.json_object, metavar="JSON", help="More of it: a JSON object, or - for stdin.")
+@_under_claim
+@click.argument("text")
+async def message(
+    shell: Shell, queue: Queue, token: str, *, kind: str, text: str, data: dict[str, Any] | None
+) -> Answer:
+    """Tell what the agent is doing."""
+    changing.one(shell, await queue.message(token, kind, text, data))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--data", type=values.json_value, metavar="JSON", help="The result: JSON, @file, or - for stdin.")
+@click.option("--text", help="The result in words.")
+@click.option("--artifact", "artifacts", multiple=True, help="A reference to something made. Repeatable.")
+@_usage
+@_under_claim
+async def complete(shell: Shell, queue: Queue, token: str, **report: Any) -> Answer:
+    """Hand in a result. It is accepted once, however often it is sent."""
+    changing.one(shell, await queue.complete(token, **report))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--reason", required=True, help="Why, in a word that the retry settings know: crash, rate_limit, ...")
+@click.option("--error", help="What was said about it.")
+@click.option("--data", type=values.json_value, metavar="JSON", help="What there is of a result: JSON, @file, or -.")
+@click.option("--no-retry", "retry", is_flag=True, flag_value=False, default=True, help="Do not try again.")
+@_usage
+@_under_claim
+async def fail(shell: Shell, queue: Queue, token: str, **problem: Any) -> Answer:
+    """Report a failed attempt. The answer is what became of the task."""
+    changing.one(shell, await queue.fail(token, **problem))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--reason", help="Why; stands in the history.")
+@_under_claim
+async def release(shell: Shell, queue: Queue, token: str, *, reason: str | None) -> Answer:
+    """Give work back. It costs no attempt."""
+    changing.one(shell, await queue.release(token, reason))
+    return None

@@ -1,0 +1,34 @@
+"""What producers do: submit tasks, batches and DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shiftwork.client.handle import Handle, part
+from shiftwork.core.task import NewDag, NewTask, Submitted
+from shiftwork.queue import check
+from shiftwork.queue.producing import Fields
+from shiftwork.wire.shapes import SubmittedBatch
+
+
+class Producing(Handle):
+    """Verbs that bring work in."""
+
+    async def submit(self, /, task: Fields | None = None, **fields: Any) -> Submitted:
+        return await self._once("/api/tasks", Submitted, check.read(fields if task is None else task, NewTask, "task"))
+
+    async def submit_many(self, tasks: Sequence[Fields]) -> list[Submitted]:
+        return await self._once("/api/tasks", list[Submitted], new_tasks(tasks)) if tasks else []
+
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
+        return (await self._once("/api/dags", SubmittedBatch, check.read(dag, NewDag, "dag"))).tasks
+
+    async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:
+        path = f"/api/dags/{part(dag_id, 'dag_id')}/tasks"
+        return (await self._once(path, SubmittedBatch, {"tasks": new_tasks(tasks)})).tasks
+
+
+def new_tasks(tasks: Sequence[Fields]) -> list[NewTask]:
+    """A wrong field is named by its place before anything is sent."""
+    return [check.read(task, NewTask, f"tasks[{place}]") for place, task in enumerate(tasks)]

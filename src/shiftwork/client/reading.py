@@ -1,0 +1,121 @@
+"""What anybody may look at: tasks, DAGs, dead letters, agents, events, and how the queue stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from shiftwork.client.handle import Handle, batches, part
+from shiftwork.core.task import Dag, Result, Task
+from shiftwork.queue.agents import Agent
+from shiftwork.queue.explain import Explanation
+from shiftwork.queue.read import Attempt, Event
+from shiftwork.queue.reading import DeadLetter, Page
+from shiftwork.queue.status import Status
+from shiftwork.wire.shapes import AgentList, EventPage, History, LetterList, Listed, TaskList
+
+
+class Reading(Handle):
+    """Verbs that change nothing."""
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    async def get(self, task_id: str) -> Task:
+        return await self._get(f"/api/tasks/{part(task_id, 'task_id')}", Task)
+
+    async def get_many(self, task_ids: Sequence[str]) -> list[Task]:
+        found: list[Task] = []
+        for batch in batches(task_ids):
+            found += (await self._post("/api/batch/get", TaskList, {"task_ids": batch})).tasks
+        return found
+
+    async def tasks(  # noqa: PLR0913  # a filter each, all optional and by name
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        type: str | None = None,  # noqa: A002  # the task's word
+        agent: str | None = None,
+        issue: str | None = None,
+        tag: str | None = None,
+        dag: str | None = None,
+        parent: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        statuses = [status] if isinstance(status, str) else [*(status or [])]
+        place = {"issue": issue, "tag": tag, "dag": dag, "parent": parent}
+        page = {"since": since, "until": until, "after": after, "limit": limit}
+        return await self._get("/api/tasks", Page, status=statuses, type=type, agent=agent, **place, **page)
+
+    async def result(self, task_id: str) -> Result:
+        return await self._get(f"/api/tasks/{part(task_id, 'task_id')}/result", Result)
+
+    async def history(self, task_id: str, *, limit: int = 1000) -> list[Event]:
+        path = f"/api/tasks/{part(task_id, 'task_id')}/history"
+        return (await self._get(path, History, limit=limit)).events
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        path = f"/api/tasks/{part(task_id, 'task_id')}/history"
+        return (await self._get(path, History, limit=1)).attempts
+
+    async def explain(self, task_id: str) -> Explanation:
+        return await self._get(f"/api/tasks/{part(task_id, 'task_id')}/explain", Explanation)
+
+    async def tag_counts(self, tag: str) -> dict[str, int]:
+        return await self._get(f"/api/tags/{part(tag, 'tag')}", dict[str, int])
+
+    async def dag(self, dag_id: str) -> Dag:
+        return await self._get(f"/api/dags/{part(dag_id, 'dag_id')}", Dag)
+
+    # -- dead letters ----------------------------------------------------------------------------------------------
+
+    async def dead_letters(
+        self,
+        *,
+        reviewed_too: bool = False,
+        signature: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[DeadLetter]:
+        query = {"reviewed_too": reviewed_too, "signature": signature, "after": after, "limit": limit}
+        return (await self._get("/api/dead-letters", LetterList, **query)).dead_letters
+
+    async def failure_groups(self, *, limit: int = 100) -> list[dict[str, Any]]:
+        return (await self._get("/api/dead-letters/groups", Listed, limit=limit)).items
+
+    async def reviews(self, task_id: str) -> list[dict[str, Any]]:
+        return (await self._get(f"/api/dead-letters/{part(task_id, 'task_id')}/reviews", Listed)).items
+
+    # -- the fleet and the queue -----------------------------------------------------------------------------------
+
+    async def agents(self) -> list[Agent]:
+        return (await self._get("/api/agents", AgentList)).agents
+
+    async def agent(self, agent_id: str) -> Agent:
+        return await self._get(f"/api/agents/{part(agent_id, 'agent_id')}", Agent)
+
+    async def runtimes(self) -> list[dict[str, Any]]:
+        return (await self._get("/api/runtimes", Listed)).items
+
+    async def status(self) -> Status:
+        return await self._get("/api/queue", Status)
+
+    async def duties(self) -> list[dict[str, Any]]:
+        return (await self._get("/api/duties", Listed)).items
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    async def events(self, after: int = 0, *, limit: int = 1000) -> tuple[list[Event], int]:
+        page = await self._get("/api/events", EventPage, after=after, limit=limit)
+        return page.events, page.next
+
+    async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
+        while True:
+            found, after = await self.events(after)
+            for event in found:
+                yield event
+            if not found:
+                await asyncio.sleep(poll_sec)

@@ -1,0 +1,219 @@
+"""The same verbs for programs without an event loop: each blocks until its answer is there."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from shiftwork.client.client import PATIENCE_SEC, TIMEOUT_SEC, Client
+from shiftwork.core.errors import StoreClosed
+from shiftwork.queue.read import Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+END_SEC = 10.0
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="shiftwork-client", daemon=True)
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Called from any thread but its own."""
+        try:
+            answer = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise StoreClosed("the client was closed", mend="Open it again.") from None
+        try:
+            return answer.result()
+        except concurrent.futures.CancelledError:
+            raise StoreClosed("the client was closed meanwhile", mend="Open it again.") from None
+        finally:
+            answer.cancel()  # where the caller was interrupted
+
+    def end(self) -> None:
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(END_SEC)
+            self._loop.close()
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def _blocking(
+    verb: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    @functools.wraps(verb)
+    def call(self: SyncClient, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._loop.wait(verb(self._client, *args, **named))
+
+    return call
+
+
+class SyncClient:
+    """A `Client` whose verbs block. It may be used from several threads at once; not from inside an event loop."""
+
+    def __init__(self, loop: _Loop, client: Client) -> None:
+        self._loop = loop
+        self._client = client
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        token: str | None = None,
+        workspace: str | None = None,
+        actor: str = "system",
+        timeout_sec: float = TIMEOUT_SEC,
+        patience_sec: float = PATIENCE_SEC,
+    ) -> SyncClient:
+        """As `Client.open` does."""
+        loop = _Loop()
+        opening = Client.open(
+            url, token=token, workspace=workspace, actor=actor, timeout_sec=timeout_sec, patience_sec=patience_sec
+        )
+        try:
+            return cls(loop, loop.wait(opening))
+        except BaseException:
+            loop.end()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Sync{self._client!r}"
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    @property
+    def workspace(self) -> str:
+        return self._client.workspace
+
+    def now(self) -> float:
+        """The server's time: the same for every process of the fleet."""
+        return self._client.now()
+
+    def in_workspace(self, name: str) -> SyncClient:
+        """The same server, another workspace."""
+        return SyncClient(self._loop, self._client.in_workspace(name))
+
+    def as_caller(self, actor: str, request_id: str | None = None) -> SyncClient:
+        """The same server, spoken to by somebody else."""
+        return SyncClient(self._loop, self._client.as_caller(actor, request_id))
+
+    def close(self) -> None:
+        """Close the connections; whoever still waits for an answer gets `StoreClosed`."""
+        try:
+            self._loop.wait(self._client.close())
+        except StoreClosed:
+            return
+        self._loop.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> Iterator[Event]:
+        """Events as they come, each once, for ever."""
+        source = self._client.follow(after, poll_sec=poll_sec)
+
+        async def following() -> Event:
+            return await anext(source)
+
+        while True:
+            yield self._loop.wait(following())
+
+    submit = _blocking(Client.submit)
+    submit_many = _blocking(Client.submit_many)
+    submit_dag = _blocking(Client.submit_dag)
+    add_to_dag = _blocking(Client.add_to_dag)
+
+    claim = _blocking(Client.claim)
+    claim_answer = _blocking(Client.claim_answer)
+    claim_for_runtime = _blocking(Client.claim_for_runtime)
+    claims_made = _blocking(Client.claims_made)
+
+    register_agent = _blocking(Client.register_agent)
+    deregister_agent = _blocking(Client.deregister_agent)
+    agent_heartbeat = _blocking(Client.agent_heartbeat)
+    beat_runtime = _blocking(Client.beat_runtime)
+    orphans = _blocking(Client.orphans)
+    runtime_gone = _blocking(Client.runtime_gone)
+    start = _blocking(Client.start)
+    start_many = _blocking(Client.start_many)
+    heartbeat = _blocking(Client.heartbeat)
+    heartbeat_many = _blocking(Client.heartbeat_many)
+    progress = _blocking(Client.progress)
+    message = _blocking(Client.message)
+    pin_session = _blocking(Client.pin_session)
+    complete = _blocking(Client.complete)
+    complete_many = _blocking(Client.complete_many)
+    fail = _blocking(Client.fail)
+    fail_many = _blocking(Client.fail_many)
+    release = _blocking(Client.release)
+    release_many = _blocking(Client.release_many)
+    spawn = _blocking(Client.spawn)
+    wait_for = _blocking(Client.wait_for)
+
+    cancel = _blocking(Client.cancel)
+    cancel_many = _blocking(Client.cancel_many)
+    cancel_dag = _blocking(Client.cancel_dag)
+    rerun = _blocking(Client.rerun)
+    rerun_issue = _blocking(Client.rerun_issue)
+    update = _blocking(Client.update)
+    review = _blocking(Client.review)
+    redrive = _blocking(Client.redrive)
+    pause = _blocking(Client.pause)
+    resume = _blocking(Client.resume)
+    purge = _blocking(Client.purge)
+    rebalance = _blocking(Client.rebalance)
+    set_agent_status = _blocking(Client.set_agent_status)
+    set_agent_budget = _blocking(Client.set_agent_budget)
+    settings = _blocking(Client.settings)
+    set_setting = _blocking(Client.set_setting)
+    change_settings = _blocking(Client.change_settings)
+    unset_setting = _blocking(Client.unset_setting)
+    use_profile = _blocking(Client.use_profile)
+    create_token = _blocking(Client.create_token)
+    tokens = _blocking(Client.tokens)
+    revoke_token = _blocking(Client.revoke_token)
+
+    get = _blocking(Client.get)
+    get_many = _blocking(Client.get_many)
+    tasks = _blocking(Client.tasks)
+    result = _blocking(Client.result)
+    history = _blocking(Client.history)
+    attempts = _blocking(Client.attempts)
+    explain = _blocking(Client.explain)
+    tag_counts = _blocking(Client.tag_counts)
+    dag = _blocking(Client.dag)
+    dead_letters = _blocking(Client.dead_letters)
+    failure_groups = _blocking(Client.failure_groups)
+    reviews = _blocking(Client.reviews)
+    agents = _blocking(Client.agents)
+    agent = _blocking(Client.agent)
+    runtimes = _blocking(Client.runtimes)
+    status = _blocking(Client.status)
+    duties = _blocking(Client.duties)
+    events = _blocking(Client.events)

@@ -1,0 +1,198 @@
+"""Calls over HTTP: sent again while the server cannot be reached, and answered as its verbs would answer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shiftwork.core.errors import InputError, ShiftworkError, StoreClosed, StoreUnavailable, StoreUnsuitable
+from shiftwork.wire.problem import error_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
+log = logging.getLogger("shiftwork.client")
+CONNECT_SEC = 5.0
+MOST_CONNECTIONS = 256
+KEEP_CONNECTION_SEC = 4.0
+"""Less than servers keep one that nobody uses, so that we seldom write to one that is being closed."""
+
+PAUSE_SEC = (0.05, 2.0)
+"""Between attempts: first and longest, each shortened by chance so that a fleet does not come back as one."""
+
+AWAY = frozenset({429, 502, 503, 504})
+"""Answers of a server, or of what stands before it, that cannot serve now."""
+
+
+class Call(NamedTuple):
+    """One request. All can be sent twice: they read, say the same again, or carry a key by which they are known."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: dict[str, str] = {}
+    wait_sec: float = 0.0
+    """How long the server may wait before it answers, because it was asked to."""
+
+
+class Transport:
+    """A pool of connections to one server, shared by all handles of a client."""
+
+    def __init__(self, url: str, token: str | None, *, timeout_sec: float, patience_sec: float) -> None:
+        self.url = check_address(url)
+        self.ahead_sec = 0.0
+        """By how much the server's clock is ahead of ours."""
+        self._timeout_sec = timeout_sec
+        self._patience_sec = patience_sec
+        self._session = _open_session(token)
+        self._closed = False
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """See to the end of something nobody waits for."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def close(self) -> None:
+        if self._under_way:
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+        self._closed = True
+        await self._session.close()
+
+    async def call(self, call: Call, kind: type[T]) -> T:
+        """The answer as a record of this kind; a refusal is raised as the queue's own verb would raise it."""
+        raw = await self._until_answered(call)
+        try:
+            return cast(T, _decoder(cast(Any, kind)).decode(raw))
+        except msgspec.DecodeError as error:
+            raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", mend=_MEND) from error
+
+    async def _until_answered(self, call: Call) -> bytes:
+        deadline: float | None = None
+        pause = PAUSE_SEC[0]
+        while True:
+            answer = await self._attempt(call)
+            if isinstance(answer, bytes):
+                return answer
+            now = time.monotonic()
+            deadline = deadline or now + max(self._patience_sec, call.wait_sec)
+            wait = max(answer.after_sec, pause * random.uniform(0.5, 1.0))
+            if now + wait > deadline:
+                raise answer.error
+            log.info("%s; trying again in %.2f s", answer.error.what, wait)
+            await asyncio.sleep(wait)
+            pause = min(2 * pause, PAUSE_SEC[1])
+
+    async def _attempt(self, call: Call) -> bytes | _Away:
+        if self._closed:
+            raise StoreClosed("the client was closed", mend="Open it again.")
+        try:
+            status, headers, raw = await self._send(call)
+        except TimeoutError:
+            return _Away(StoreUnavailable(f"{self.url} does not answer", mend=_MEND_AWAY))
+        except _failures() as error:
+            what = str(error) or type(error).__name__
+            return _Away(StoreUnavailable(f"{self.url} cannot be reached: {what}", mend=_MEND_AWAY))
+        if status in AWAY:
+            return _Away(_refusal(self.url, status, headers, raw), _seconds(headers.get("retry-after")))
+        if not 200 <= status < 300:
+            raise _refusal(self.url, status, headers, raw)
+        return raw or b"null"
+
+    async def _send(self, call: Call) -> tuple[int, Any, bytes]:
+        import aiohttp  # noqa: PLC0415  # an extra
+        from yarl import URL  # noqa: PLC0415  # comes with it
+
+        limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SEC, sock_read=self._timeout_sec + call.wait_sec)
+        async with self._session.request(
+            call.method,
+            URL(self.url + call.path, encoded=True),
+            data=call.body,
+            headers=call.headers,
+            timeout=limits,
+            allow_redirects=False,
+        ) as answer:
+            return answer.status, answer.headers, await answer.read()
+
+
+class _Away(NamedTuple):
+    """The server did not serve: what to raise if that lasts, and when it wants to be asked again."""
+
+    error: ShiftworkError
+    after_sec: float = 0.0
+
+
+_MEND = "Check the address, and that the server has this client's version."
+_MEND_AWAY = "Is the server running there? Acknowledged work is safe; try again."
+
+
+def check_address(url: str) -> str:
+    """The address without a slash at its end; what is not one, or holds a secret, is refused."""
+    if "@" in url.partition("//")[2].partition("/")[0]:
+        raise InputError(
+            "an address is no place for a secret", where="url", mend="Give the token as `token` or SHIFTWORK_TOKEN."
+        )
+    if not _is_address(url):
+        raise InputError(f"{url!r} is not the address of a server", where="url", mend="Write http://host:port.")
+    return url.rstrip("/")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        place = parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
+    return bool(place) and parts.scheme in {"http", "https"} and not parts.query and not parts.fragment
+
+
+def _open_session(token: str | None) -> aiohttp.ClientSession:
+    try:
+        import aiohttp  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise StoreUnsuitable("the HTTP client is not installed", mend="pip install 'shiftwork[client]'") from error
+    headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    pool = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_CONNECTION_SEC)
+    return aiohttp.ClientSession(connector=pool, headers=headers)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a call meets when the server or the way to it is not there."""
+    import aiohttp  # noqa: PLC0415  # an extra
+
+    return aiohttp.ClientError, OSError
+
+
+def _refusal(url: str, status: int, headers: Any, raw: bytes) -> ShiftworkError:
+    """The error a server answered with; what stands before a server has its own words."""
+    try:
+        problem = msgspec.json.decode(raw, type=dict[str, Any])
+    except msgspec.DecodeError:
+        problem = {}
+    if "code" in problem:
+        return error_of(problem)
+    if status in AWAY:
+        return StoreUnavailable(f"{url} answers {status}", mend=_MEND_AWAY)
+    elsewhere = f" and sends us to {headers['location']}" if "location" in headers else ""
+    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, not as a Shiftwork server", mend=_MEND)
+
+
+def _seconds(header: str | None) -> float:
+    return float(header) if header is not None and header.isdecimal() else 0.0
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)

@@ -1,0 +1,129 @@
+"""Who is asking, for which workspace, and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+from shiftwork.core.errors import Forbidden, NotFound, Unauthorized
+from shiftwork.core.scopes import SCOPES, allows
+from shiftwork.queue.queue import Queue
+
+FRESH_SEC = 1.0
+"""How long a revoked token may still open doors of this server."""
+MOST_KNOWN = 10_000
+BEARER_PROTOCOL = "bearer."
+"""A browser cannot set headers on a WebSocket: it offers the token as a subprotocol with this prefix."""
+
+
+class Identity(NamedTuple):
+    """Whoever came in."""
+
+    name: str | None
+    token_id: str | None
+    workspace: str | None
+    """The token's own; None where no token is needed and any may be named."""
+    scopes: frozenset[str]
+
+    def may(self, scope: str) -> bool:
+        return allows(self.scopes, scope)
+
+
+NOBODY = Identity(None, None, None, frozenset())
+ANYBODY = Identity(None, None, None, frozenset(SCOPES))
+
+
+class Gatekeeper:
+    """Lets in whoever has a token, or anybody from this machine where none is needed."""
+
+    def __init__(self, queue: Queue, *, tokens: bool) -> None:
+        self._queue = queue
+        self.tokens = tokens
+        self._known: dict[str, tuple[float, Identity | None]] = {}
+        self._asking: dict[str, asyncio.Task[Identity | None]] = {}
+
+    async def identify(self, headers: Headers) -> Identity:
+        secret = _secret(headers)
+        if secret is None:
+            if self.tokens:
+                raise Unauthorized("this server needs a token")
+            check_local(headers)
+            return ANYBODY
+        found = await self._find(secret)
+        if found is None:
+            raise Unauthorized("the token is not known, has expired or was revoked")
+        return found
+
+    async def _find(self, secret: str) -> Identity | None:
+        known = self._known.get(secret)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        asking = self._asking.get(secret)
+        if asking is None:  # hundreds of streams with one token ask at the same moment; the store is asked once
+            asking = self._asking[secret] = asyncio.create_task(self._ask(secret))
+            asking.add_done_callback(lambda _: self._asking.pop(secret, None))
+        return await asyncio.shield(asking)
+
+    async def _ask(self, secret: str) -> Identity | None:
+        now = time.monotonic()
+        token = await self._queue.find_token(secret)
+        found = None if token is None else Identity(token.name, token.id, token.workspace_id, frozenset(token.scopes))
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()  # somebody is guessing
+        self._known[secret] = now + FRESH_SEC, found
+        return found
+
+
+def _secret(headers: Headers) -> str | None:
+    kind, _, secret = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and secret:
+        return secret.strip()
+    if kind:
+        raise Unauthorized("the Authorization header is not of the kind `Bearer <token>`")
+    offered = (name.strip() for name in headers.get("sec-websocket-protocol", "").split(","))
+    return next((name.removeprefix(BEARER_PROTOCOL) for name in offered if name.startswith(BEARER_PROTOCOL)), None)
+
+
+def check_local(headers: Headers) -> None:
+    """A page of another site that a browser on this machine shows must not reach us, by whatever name it calls us."""
+    if not is_local(headers.get("host", "")):
+        raise Forbidden("without tokens only this machine is served, by the name localhost", where="Host", mend=_MEND)
+    origin = headers.get("origin")
+    if origin is not None and not is_local(urlsplit(origin).netloc):
+        raise Forbidden("pages of other sites may not call this server", where="Origin", mend=_MEND)
+
+
+_MEND = "Call it as http://localhost or http://127.0.0.1, or serve with --tokens."
+
+
+def is_local(netloc: str) -> bool:
+    try:
+        host = urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def workspace_for(who: Identity, named: str | None) -> str:
+    if who.workspace is None:
+        return named or "default"
+    if named is not None and named != who.workspace:
+        raise NotFound(f"there is no workspace {named!r}", where="workspace")
+    return who.workspace
+
+
+def require(who: Identity, scope: str) -> None:
+    if not who.may(scope):
+        raise Forbidden(f"this needs the scope {scope}", needs=scope, has=sorted(who.scopes))

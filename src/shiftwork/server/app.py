@@ -1,0 +1,180 @@
+"""The ASGI application: finds the door, lets the caller in, reads what it says, and answers."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from shiftwork import views
+from shiftwork.core.errors import NotFound, ShiftworkError
+from shiftwork.queue import check
+from shiftwork.queue.engine import Caller, Once
+from shiftwork.queue.queue import Queue
+from shiftwork.server import reading
+from shiftwork.server.access import NOBODY, Identity, require, workspace_for
+from shiftwork.server.ask import Ask
+from shiftwork.server.door import Door
+from shiftwork.server.house import House
+from shiftwork.server.live import websocket
+from shiftwork.server.openapi import document
+from shiftwork.server.routes import DOORS
+from shiftwork.wire import problem
+
+log = logging.getLogger("shiftwork.server")
+REQUEST_ID = "x-request-id"
+_encoder = msgspec.json.Encoder()
+
+
+def build(house: House) -> Starlette:
+    """The application over an open house."""
+    described = _encoder.encode(document(DOORS))
+
+    async def openapi(_request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    app = Starlette(
+        routes=[
+            *(Route(door.path, _endpoint(door), methods=[door.method]) for door in DOORS),
+            Route("/openapi.json", openapi),
+            WebSocketRoute("/ws", websocket),
+        ],
+        middleware=[Middleware(reading.RawPath), Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1)],
+        exception_handlers={HTTPException: _http_exception},
+    )
+    app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
+    app.state.house = house
+    return app
+
+
+def _endpoint(door: Door) -> Callable[[Request], Awaitable[Response]]:
+    decoder = msgspec.json.Decoder(door.body) if door.body is not None else None
+
+    async def endpoint(request: Request) -> Response:
+        request_id = _request_id(request)
+        began = time.perf_counter()
+        try:
+            response = await _serve(request, door, decoder, request_id)
+            if door.changes:
+                request.app.state.house.hub.nudge()
+        except ShiftworkError as error:
+            response = _refusal(problem.of(error, request_id))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except Exception:
+            log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
+            response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
+        response.headers[REQUEST_ID] = request_id
+        response.headers["server-timing"] = f"app;dur={1000 * (time.perf_counter() - began):.2f}"
+        return response
+
+    return endpoint
+
+
+async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any] | None, request_id: str) -> Response:
+    house: House = request.app.state.house
+    reading.header(request, "X-Request-Id")
+    if door.scope is None:
+        ask = Ask(request, house, house.queue, NOBODY, reading.query(request, door.query), None)
+        return answer(await door.handler(ask), door.status)
+    who = await house.gatekeeper.identify(request.headers)
+    require(who, door.scope)
+    query = reading.query(request, door.query)
+    raw = await reading.body(request) if door.changes else b""
+    queue = _handle(house.queue, door, who, query.workspace, request, request_id, raw)
+    view = views.get(query.view) if door.viewed and query.view else None
+    ask = Ask(request, house, queue, who, query, view)
+    if decoder is None:
+        return answer(await door.handler(ask), door.status)
+    body = reading.decode(raw, reading.in_document(door) if view is not None and door.viewed_body else decoder)
+    return answer(await door.handler(ask, body), door.status)
+
+
+def answer(result: Any, status: int) -> Response:
+    if isinstance(result, Response):
+        return result
+    if result is None:
+        return Response(status_code=204)
+    return Response(_encoder.encode(result), status, media_type="application/json")
+
+
+def _refusal(told: problem.Problem) -> Response:
+    headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
+    headers |= {"retry-after": "1"} if told.status == 503 else {}
+    return Response(_encoder.encode(told), told.status, headers, problem.MEDIA_TYPE)
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    """A path nobody answers, or a method it does not have."""
+    assert isinstance(error, HTTPException)
+    request_id = _request_id(request)
+    told = problem.of(
+        NotFound(f"there is no path {request.url.path}", mend="/openapi.json lists every path."), request_id
+    )
+    headers = {REQUEST_ID: request_id}
+    if error.status_code == 405:
+        headers["allow"] = _allowed(request)
+        told = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)
+    response = _refusal(told)
+    response.headers.update(headers)
+    return response
+
+
+def _allowed(request: Request) -> str:
+    """Every method of this path, of which each is a route of its own."""
+    path = request.url.path
+    found = [route for route in request.app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in found for method in route.methods or ()}))
+
+
+def _request_id(request: Request) -> str:
+    """The caller's own, or a new one where it has none that we can keep."""
+    given = request.headers.get(REQUEST_ID, "")
+    return given if reading.is_header_text(given) else secrets.token_hex(8)
+
+
+# -- who speaks --------------------------------------------------------------------------------------------------
+
+
+def _handle(  # all of it decides who speaks
+    queue: Queue, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+) -> Queue:
+    """The queue as this caller sees it."""
+    workspace = check.name(workspace_for(who, named), "workspace")
+    caller = Caller(
+        _actor(door, who, request),
+        request_id,
+        workspace,
+        holder=None if who.may("operate") else who.token_id,
+        once=_once(door, request, raw),
+    )
+    return queue.speaking_as(caller)
+
+
+def _actor(door: Door, who: Identity, request: Request) -> str:
+    """Under a claim the agent speaks for itself; else the token, or whoever the caller says it is."""
+    if door.scope == "work":
+        return "system"
+    if who.name is not None:
+        return f"token:{who.name}"
+    return reading.header(request, "X-Actor") or "system"
+
+
+def _once(door: Door, request: Request, raw: bytes) -> Once | None:
+    key = reading.header(request, "Idempotency-Key") if door.changes else None
+    if key is None:
+        return None
+    told = f"{door.method} {request.url.path}?{request.url.query}\n".encode() + raw
+    return Once(key, hashlib.sha256(told).hexdigest())

@@ -1,0 +1,88 @@
+"""What a handler is given: the queue as this caller sees it, the query, the path and the view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from shiftwork.core.errors import FenceRequired
+from shiftwork.core.task import Task
+from shiftwork.queue.queue import Queue
+from shiftwork.server import reading
+from shiftwork.server.access import Identity
+from shiftwork.views.view import View
+from shiftwork.wire.shapes import Held
+
+if TYPE_CHECKING:
+    from shiftwork.server.house import House
+
+T = TypeVar("T")
+FENCELESS = ("aegis", "loki")
+"""Documents whose workers know only the task's id (K-10)."""
+
+
+class Ask:
+    """One call."""
+
+    def __init__(  # made in one place only
+        self, request: Request, house: House, queue: Queue, who: Identity, query: Any, view: View | None
+    ) -> None:
+        self.request = request
+        self.path = reading.path(request)
+        self.house = house
+        self.queue = queue
+        self.who = who
+        self.query = query
+        self.view = view
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def task(self, task: Task) -> Any:
+        return task if self.view is None else self.view.task_out(plain(task))
+
+    def tasks(self, tasks: Iterable[Task]) -> list[Any]:
+        return [self.task(task) for task in tasks]
+
+    async def task_after(self, task_id: str, otherwise: T) -> Any:
+        """A document's reader wants the task back after a change; ours get the verb's own answer."""
+        return otherwise if self.view is None else self.task(await self.queue.get(task_id))
+
+    # -- claims ----------------------------------------------------------------------------------------------------
+
+    async def token(self, held: Held) -> str:
+        """The claim that a write is made under."""
+        task_id = self.path["task_id"]
+        if held.token is not None:
+            return held.token
+        if held.fence is not None:
+            return f"{task_id}.{held.fence}"
+        if self.view is None or self.view.name not in FENCELESS:
+            raise FenceRequired("the write names no claim", where="token")
+        return await self.queue.current_token(task_id, agent_id=held.agent_id, runtime_id=held.runtime_id)
+
+    # -- long calls ------------------------------------------------------------------------------------------------
+
+    async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Wait for something as long as the caller is there and the server is not about to stop."""
+        waiting = asyncio.create_task(work)
+        ends = [asyncio.ensure_future(self.request.receive()), asyncio.create_task(self.house.stopping.wait())]
+        try:
+            await asyncio.wait({waiting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+            if not waiting.done():
+                waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            return await waiting
+        return None
+
+
+def plain(value: Any) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(value)
+    return built

@@ -1,0 +1,95 @@
+"""A door: one operation of the API, declared once. Routing, reading, access and the OpenAPI document follow from it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, NamedTuple
+
+from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.task import Fields, Name
+
+Scope = Literal["read", "submit", "work", "operate", "admin"]
+ViewName = Literal["aegis", "loki", "redis", "factory", "coscientist"]
+Handler = Callable[..., Awaitable[Any]]
+
+
+class Query(Fields):
+    """What every call may say after the `?`."""
+
+    workspace: Name | None = None
+    """Which workspace; a token has its own and may name no other."""
+
+
+class ViewQuery(Query):
+    """A call that answers in the names of a document when asked to."""
+
+    view: ViewName | None = None
+
+
+class Door(NamedTuple):
+    """One operation. `scope` None lets everybody in; `body` None means that none is read."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    handler: Handler
+    group: str
+    body: Any
+    query: type[Query]
+    answer: Any
+    status: int
+    errors: tuple[type[ShiftworkError], ...]
+    viewed_body: bool
+    """With `?view=` the body is in the document's names, and read as plain JSON."""
+
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        return inspect.cleandoc(self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
+
+    @property
+    def description(self) -> str:
+        return inspect.cleandoc(self.handler.__doc__ or "")
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def viewed(self) -> bool:
+        return issubclass(self.query, ViewQuery)
+
+
+class Doors:
+    """The operations of one group, in the order of their declaration."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.all: list[Door] = []
+
+    def __call__(  # what an operation is, each by name
+        self,
+        call: str,
+        scope: Scope | None,
+        *,
+        answer: Any,
+        body: Any = None,
+        query: type[Query] = Query,
+        status: int = 200,
+        errors: tuple[type[ShiftworkError], ...] = (),
+        viewed_body: bool = False,
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated coroutine as the operation `call`, written as "POST /api/tasks"."""
+        method, path = call.split(" ")
+
+        def declare(handler: Handler) -> Handler:
+            self.all.append(
+                Door(method, path, scope, handler, self.group, body, query, answer, status, errors, viewed_body)
+            )
+            return handler
+
+        return declare

@@ -1,0 +1,39 @@
+"""What the whole server shares: the open queue, who is let in, and the end of its life."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from shiftwork.queue.queue import Queue
+from shiftwork.server.access import Gatekeeper
+from shiftwork.server.hub import Hub
+
+
+class MovableClock:
+    """Real time, and whatever an observer has moved it on by."""
+
+    def __init__(self) -> None:
+        self.ahead_sec = 0.0
+        self.moves: dict[str, tuple[str, Any]] = {}
+        """By their Idempotency-Key: what was asked, and what was answered."""
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_sec
+
+    def advance(self, seconds: float) -> None:
+        self.ahead_sec += seconds
+
+
+class House:
+    """One running server."""
+
+    def __init__(self, queue: Queue, *, tokens: bool = False, clock: MovableClock | None = None) -> None:
+        self.queue = queue
+        self.gatekeeper = Gatekeeper(queue, tokens=tokens)
+        self.clock = clock
+        """Moved by whoever tests against this server; None where time is real."""
+        self.stopping = asyncio.Event()
+        """Long polls are answered and streams end once it is set."""
+        self.hub = Hub(queue.engine.store, self.stopping)

@@ -1,0 +1,180 @@
+"""One reader of the log for all who listen at this server: it reads each event once, however many are told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from shiftwork.core.errors import Overloaded
+from shiftwork.queue import log as event_log
+from shiftwork.queue.log import Part
+from shiftwork.server.telling import Entry
+from shiftwork.store.store import Store
+
+log = logging.getLogger("shiftwork.server")
+POLL_SEC = 0.025
+"""How often the log is looked at for events of other processes, while somebody listens."""
+
+FOLD_SEC = 0.005
+"""A storm of changes is read in gulps, not one by one."""
+
+PAGE = 1000
+BATCH = 256
+"""Rows handed to a listener at once: all that one which does not read holds in memory."""
+
+MOST_KEPT = 4096
+MOST_BYTES = 16 * 1024 * 1024
+"""Of the newest rows and what was said with them; whoever is further behind reads the log itself."""
+
+MOST_LISTENERS = 2000
+READERS = 2
+"""Listeners that read the log itself at the same time; all others go on undisturbed."""
+
+AGAIN_SEC = 0.5
+
+
+class Listener:
+    """One who is woken when there may be something new."""
+
+    __slots__ = ("woken",)
+
+    def __init__(self) -> None:
+        self.woken = asyncio.Event()
+
+
+class Hub:
+    """The newest rows of the log, of all workspaces, while anybody listens.
+
+    A listener keeps nothing but its own cursor, so one that is slow costs no memory and delays nobody: once it is
+    further behind than what is kept here, it reads the log itself until it has caught up.
+    """
+
+    def __init__(self, store: Store, stopping: asyncio.Event) -> None:
+        self.stopping = stopping
+        self.most_listeners = MOST_LISTENERS
+        self.most_kept = MOST_KEPT
+        self._store = store
+        self._listeners: set[Listener] = set()
+        self._nudged = asyncio.Event()
+        self._turns = asyncio.Semaphore(READERS)
+        self._reader: asyncio.Task[None] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._kept: list[Entry] = []
+        self._bytes = 0
+        self._first: float = math.inf  # everything behind it, up to the last number, is kept
+        self._last = 0
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    @property
+    def kept(self) -> int:
+        return len(self._kept)
+
+    # -- listening ---------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[Listener]:
+        """Be woken when there is something new, or the server is about to stop."""
+        self.check_room()
+        listener = Listener()
+        self._listeners.add(listener)
+        if self._reader is None:
+            self._reader = asyncio.create_task(self._follow())
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self._rest()
+
+    def check_room(self) -> None:
+        if len(self._listeners) >= self.most_listeners:
+            raise Overloaded(f"{self.most_listeners} already listen at this server")
+
+    async def after(self, number: int, workspace: str) -> tuple[Sequence[Entry], int]:
+        """Some rows behind a number, and the number to go on from: the same one if there is nothing new."""
+        if number >= self._first:
+            start = bisect_right(self._kept, number, key=_number)
+            found = self._kept[start : start + BATCH]
+            more = start + BATCH < len(self._kept)
+            return found, found[-1].event.seq if more else max(number, self._last)
+        async with self._turns:
+            part = await event_log.read(self._store, number, BATCH, workspace)
+        return [Entry(row) for row in part.rows], part.last
+
+    def nudge(self) -> None:
+        """Something was written here just now: look at once."""
+        self._nudged.set()
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._rest()
+
+    def _rest(self) -> None:
+        assert self._reader is not None
+        self._reader.cancel()
+        self._reader = None
+        self._forget()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        ending = asyncio.create_task(self._wake_at_the_end())
+        try:
+            while True:
+                try:
+                    await self._read_on()
+                except Exception as error:  # noqa: BLE001  # without a reader all listeners would wait for ever
+                    log.warning("the log of events cannot be read (%s); trying again", error)
+                    await asyncio.sleep(AGAIN_SEC)
+        finally:
+            ending.cancel()
+
+    async def _read_on(self) -> None:
+        if self._first == math.inf:
+            self._first = self._last = await event_log.newest(self._store)
+            self._wake()  # whoever came before may have missed what stands just before it
+        self._nudged.clear()
+        part = await event_log.read(self._store, self._last, PAGE)
+        if part.last != self._last:
+            self._keep(part)
+            self._wake()
+            await asyncio.sleep(FOLD_SEC)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SEC):
+                await self._nudged.wait()
+
+    def _keep(self, part: Part) -> None:
+        entries = [Entry(row) for row in part.rows]
+        self._kept += entries
+        self._bytes += sum(entry.size for entry in entries)
+        self._last = part.last
+        dropped = max(0, len(self._kept) - self.most_kept)
+        self._bytes -= sum(entry.size for entry in self._kept[:dropped])
+        while self._bytes > MOST_BYTES:
+            self._bytes -= self._kept[dropped].size
+            dropped += 1
+        if dropped:
+            self._first = self._kept[dropped - 1].event.seq
+            del self._kept[:dropped]
+
+    def _wake(self) -> None:
+        for listener in self._listeners:
+            listener.woken.set()
+
+    async def _wake_at_the_end(self) -> None:
+        await self.stopping.wait()
+        self._wake()
+
+
+def _number(entry: Entry) -> int:
+    return entry.event.seq

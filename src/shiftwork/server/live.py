@@ -1,0 +1,402 @@
+"""Events as they happen: pages that wait for them, server-sent events, and the WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from shiftwork.core.errors import (
+    Forbidden,
+    InputError,
+    Malformed,
+    NotFound,
+    OperationTimeout,
+    Overloaded,
+    ShiftworkError,
+    StoreError,
+    Unauthorized,
+)
+from shiftwork.core.task import Fields
+from shiftwork.queue import check
+from shiftwork.queue.engine import Caller
+from shiftwork.queue.queue import Queue
+from shiftwork.server import reading
+from shiftwork.server.access import Identity, require, workspace_for
+from shiftwork.server.ask import Ask
+from shiftwork.server.house import House
+from shiftwork.server.hub import Hub, Listener
+from shiftwork.server.telling import Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
+from shiftwork.wire import problem
+from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
+
+log = logging.getLogger("shiftwork.server")
+PROTOCOL = "shiftwork"
+"""A browser that offers its token as a subprotocol offers this one, too: one of them must be chosen, and told."""
+
+ALIVE_SEC = 15.0
+SEND_SEC = 30.0
+"""A subscriber that has not taken a batch by then is gone; it may come back and go on from its cursor."""
+
+RECHECK_SEC = 2.0
+"""How long a stream goes on under a token that was revoked."""
+
+MOST_SCANNED = 20_000
+"""Rows looked at for one page, whatever they hold: a page that finds few is short, not late."""
+
+NORMAL, BINARY, BAD_DATA, REFUSED, INTERNAL, RESTART, LATER = 1000, 1003, 1007, 1008, 1011, 1012, 1013
+CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
+    (InputError, BAD_DATA),
+    (Unauthorized, REFUSED),
+    (Forbidden, REFUSED),
+    (NotFound, REFUSED),
+    (Overloaded, LATER),
+    (OperationTimeout, LATER),
+    (StoreError, LATER),
+)
+"""Close codes of RFC 6455. The first that fits an error's class counts."""
+
+
+class EventQuery(Wanted):
+    """Which events, from where, and how long to wait for one."""
+
+    after: Place | None = None
+    """A page begins at the start of the log, a stream now, unless this says otherwise."""
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    wait_sec: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SEC)] = 0
+
+
+class SocketQuery(Wanted):
+    """Which events a WebSocket gets until it asks for others."""
+
+    after: Place | None = None
+
+
+class Subscribe(Fields):
+    """What a WebSocket client may send: other filters, and from where. Without `after` it goes on where it is."""
+
+    subscribe: Wanted
+    after: Place | int | None = None
+
+
+# -- pages -------------------------------------------------------------------------------------------------------
+
+
+class Page:
+    """Rows found so far, and how far the log was read for them."""
+
+    def __init__(self, wanted: Subscription, limit: int) -> None:
+        self.wanted = wanted
+        self.limit = limit
+        self.rows: list[Any] = []
+        self.at_end = False
+        self._taken = 0
+
+    async def fill(self, hub: Hub) -> None:
+        wanted, begin = self.wanted, self.wanted.cursor.after
+        while self._taken < self.limit and wanted.cursor.after - begin < MOST_SCANNED:
+            entries, upto = await hub.after(wanted.cursor.after, wanted.wanted.workspace)
+            found = wanted.of(entries)
+            left = self.limit - self._taken
+            if len(found) > left:
+                found, upto = found[:left], found[left - 1][0].event.seq
+            self.at_end = upto == wanted.cursor.after
+            if self.at_end:
+                return
+            self.rows += [row for entry, told in found for row in self._shown(entry, told)]
+            self._taken += len(found)
+            wanted.cursor = Cursor(upto)
+
+    def _shown(self, entry: Entry, told: list[Told]) -> list[Any]:
+        return [shown(entry, told)] if self.wanted.view is None else [msgspec.Raw(t.text.encode()) for t in told]
+
+    async def wait(self, hub: Hub, seconds: float) -> None:
+        """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
+        with suppress(TimeoutError):
+            async with hub.listen() as listener, asyncio.timeout(seconds):
+                while not self.rows:
+                    await listener.woken.wait()
+                    listener.woken.clear()
+                    await self.fill(hub)
+
+    def answer(self) -> Any:
+        last = self.wanted.cursor.after
+        return EventPage(self.rows, last) if self.wanted.view is None else {"events": self.rows, "next": last}
+
+
+async def events(ask: Ask) -> Any:
+    """A page, or a stream for whoever accepts one."""
+    if "text/event-stream" in ask.request.headers.get("accept", ""):
+        return await _event_stream(ask)
+    page = Page(await subscription(ask.queue, ask.query, ask.query.after, Cursor(0)), ask.query.limit)
+    await page.fill(ask.house.hub)
+    if ask.query.wait_sec and page.at_end and not page.rows:
+        await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
+        await ask.while_wanted(page.wait(ask.house.hub, ask.query.wait_sec))
+    return page.answer()
+
+
+# -- streams -----------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Tells one subscriber what it wants from its cursor on, as long as it may hear it and takes it."""
+
+    def __init__(self, house: House, headers: Headers, who: Identity, wanted: Subscription) -> None:
+        self.house = house
+        self.hub = house.hub
+        self.wanted = wanted
+        self._headers = headers
+        self._who = who
+        self._recheck_at = 0.0
+        self._news: asyncio.Queue[Message] = asyncio.Queue(1)
+
+    async def run(self, listener: Listener, receive: Receive) -> None:
+        """Until the server stops or the subscriber is gone; raises what ends it otherwise."""
+        hearing = asyncio.create_task(self._hear(listener, receive))
+        try:
+            await self.begin()
+            while True:
+                listener.woken.clear()
+                if self.hub.stopping.is_set() or not await self._heed():
+                    return
+                await self._check_token()
+                if not await self._go_on():
+                    await self._rest(listener)
+        finally:
+            hearing.cancel()
+
+    async def _hear(self, listener: Listener, receive: Receive) -> None:
+        """One message at a time: the next is read once this one was heeded."""
+        while True:
+            message = await receive()
+            await self._news.put(message)
+            listener.woken.set()
+            if message["type"].endswith(".disconnect"):
+                return
+
+    async def _heed(self) -> bool:
+        while not self._news.empty():
+            message = self._news.get_nowait()
+            if message["type"].endswith(".disconnect"):
+                return False
+            await self.heed(message)
+        return True
+
+    async def _check_token(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._who.token_id is None or loop.time() < self._recheck_at:
+            return
+        self._recheck_at = loop.time() + RECHECK_SEC * random.uniform(0.5, 1)  # not all at once
+        self._who = await self.house.gatekeeper.identify(self._headers)
+        require(self._who, "read")
+
+    async def _go_on(self) -> bool:
+        """Tell of some more rows; False if there were none."""
+        wanted = self.wanted
+        entries, upto = await self.hub.after(wanted.cursor.after, wanted.wanted.workspace)
+        if upto == wanted.cursor.after:
+            return False
+        told = [each for _, names in wanted.of(entries) for each in names]
+        for start in range(0, len(told), CHUNK):
+            chunk = told[start : start + CHUNK]
+            async with asyncio.timeout(SEND_SEC):
+                await self.send(chunk)
+            wanted.cursor = chunk[-1].cursor
+            if not self._news.empty():
+                return True  # something else may be wanted from here on
+            await asyncio.sleep(0)  # a stream that is never full would let no other go on
+        wanted.cursor = Cursor(upto)
+        return True
+
+    async def _rest(self, listener: Listener) -> None:
+        try:
+            async with asyncio.timeout(ALIVE_SEC):
+                await listener.woken.wait()
+        except TimeoutError:
+            await self.show_life()
+
+    async def begin(self) -> None:
+        """Say from where it goes."""
+        raise NotImplementedError
+
+    async def send(self, told: Sequence[Told]) -> None:
+        raise NotImplementedError
+
+    async def show_life(self) -> None:
+        """Called when there was nothing to tell for a while."""
+
+    async def heed(self, message: Message) -> None:
+        """Something that the subscriber says."""
+
+
+CHUNK = 64
+
+
+async def _check_place(queue: Queue, wanted: Subscription) -> None:
+    """A cursor of another queue would be waited at for ever."""
+    newest = await queue.newest_event()
+    if wanted.cursor.after > newest:
+        raise InputError(
+            f"the log ends at {newest}: {wanted.cursor} is no cursor of this queue",
+            where="after",
+            mend="Begin at 0, or at `now`.",
+        )
+
+
+# -- server-sent events ------------------------------------------------------------------------------------------
+
+
+async def _event_stream(ask: Ask) -> Response:
+    """A browser that reconnects sends the last id it got, which counts more than what its address says."""
+    place = ask.request.headers.get("last-event-id") or ask.query.after
+    wanted = await subscription(ask.queue, ask.query, place)
+    await _check_place(ask.queue, wanted)
+    ask.house.hub.check_room()
+    return EventStream(ask, wanted)
+
+
+class EventStream(Response):
+    """An answer that does not end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, ask: Ask, wanted: Subscription) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._ask = ask
+        self._wanted = wanted
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        ask = self._ask
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        lines = Lines(ask.house, ask.request.headers, ask.who, self._wanted, send)
+        with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun: all that can be done is to end it
+            async with ask.house.hub.listen() as listener:
+                await lines.run(listener, receive)
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(SEND_SEC):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Lines(Stream):
+    """Server-sent events: the id is the cursor."""
+
+    def __init__(self, house: House, headers: Headers, who: Identity, wanted: Subscription, send: Send) -> None:
+        super().__init__(house, headers, who, wanted)
+        self._send = send
+
+    async def begin(self) -> None:
+        await self._write(f"retry: 1000\nid: {self.wanted.cursor}\n\n")
+
+    async def send(self, told: Sequence[Told]) -> None:
+        await self._write("".join(f"id: {each.cursor}\nevent: {each.name}\ndata: {each.text}\n\n" for each in told))
+
+    async def show_life(self) -> None:
+        """The cursor goes with it: whoever wants little need not have the whole log looked through again."""
+        async with asyncio.timeout(SEND_SEC):
+            await self._write(f": still here\nid: {self.wanted.cursor}\n\n")
+
+    async def _write(self, text: str) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+
+# -- WebSocket ---------------------------------------------------------------------------------------------------
+
+
+async def websocket(socket: WebSocket) -> None:
+    """`/ws`: one JSON message for each named event. What went wrong is told before it is closed."""
+    await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
+    with suppress(WebSocketDisconnect, TimeoutError):
+        async with _closing(socket):
+            house: House = socket.app.state.house
+            who = await house.gatekeeper.identify(socket.headers)
+            require(who, "read")
+            query: SocketQuery = reading.query(socket, SocketQuery)
+            queue = _queue(house, who, query)
+            wanted = await subscription(queue, query, query.after)
+            await _check_place(queue, wanted)
+            async with house.hub.listen() as listener:
+                await Messages(house, who, wanted, socket).run(listener, socket.receive)
+
+
+def _queue(house: House, who: Identity, wanted: Wanted) -> Queue:
+    workspace = check.name(workspace_for(who, wanted.workspace), "workspace")
+    return house.queue.speaking_as(Caller(workspace=workspace))
+
+
+@asynccontextmanager
+async def _closing(socket: WebSocket) -> AsyncIterator[None]:
+    """Close with the code for what happened, after the error if there was one."""
+    try:
+        yield
+    except BadFrame:
+        await _refuse(socket, Malformed("a message is text, not bytes"), BINARY)
+    except ShiftworkError as error:
+        await _refuse(socket, error, next((code for kind, code in CLOSE if isinstance(error, kind)), INTERNAL))
+    except (WebSocketDisconnect, TimeoutError):
+        raise
+    except Exception:
+        log.exception("a WebSocket failed")
+        await _close(socket, INTERNAL)
+    else:
+        await _close(socket, RESTART)
+
+
+async def _refuse(socket: WebSocket, error: ShiftworkError, code: int) -> None:
+    told = {"event": "error", **msgspec.to_builtins(problem.of(error))}
+    async with asyncio.timeout(SEND_SEC):
+        await socket.send_text(msgspec.json.encode(told).decode())
+    await _close(socket, code)
+
+
+async def _close(socket: WebSocket, code: int) -> None:
+    async with asyncio.timeout(SEND_SEC):
+        await socket.close(code)
+
+
+class BadFrame(Exception):
+    """Bytes where text belongs."""
+
+
+class Messages(Stream):
+    """The WebSocket of one client."""
+
+    _decoder = msgspec.json.Decoder(Subscribe)
+
+    def __init__(self, house: House, who: Identity, wanted: Subscription, socket: WebSocket) -> None:
+        super().__init__(house, socket.headers, who, wanted)
+        self._socket = socket
+
+    async def begin(self) -> None:
+        await self._socket.send_text(
+            msgspec.json.encode({"event": "subscribed", "cursor": str(self.wanted.cursor)}).decode()
+        )
+
+    async def send(self, told: Sequence[Told]) -> None:
+        send = self._socket.send_text
+        for each in told:
+            await send(each.text)
+
+    async def heed(self, message: Message) -> None:
+        """Other filters: in force behind the answer to this message."""
+        text = message.get("text")
+        if text is None:
+            raise BadFrame
+        said: Subscribe = reading.decode(text.encode(), self._decoder)
+        queue = _queue(self.house, self._who, said.subscribe)
+        place = None if said.after is None else str(said.after)
+        wanted = await subscription(queue, said.subscribe, place, self.wanted.cursor)
+        await _check_place(queue, wanted)
+        self.wanted = wanted
+        await self.begin()

@@ -1,0 +1,93 @@
+"""HTTP/1.1 with bounds that uvicorn does not set: on all that is not body, and on how long a request takes to come."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from shiftwork.wire.problem import MEDIA_TYPE, Problem
+
+LARGEST_HEAD = 65_536
+SLOWEST_REQUEST_SEC = 60.0
+"""Longer than a body is waited for, so that whoever sends one too slowly is told before the connection ends."""
+
+_NOT_HTTP = Problem(
+    type="/errors/malformed",
+    title="malformed",
+    status=400,
+    code="malformed",
+    detail="this is not HTTP/1.1",
+    mend="Send requests as RFC 9112 says.",
+)
+_LARGE_HEAD = Problem(
+    type="/errors/too_large",
+    title="too large",
+    status=431,
+    code="too_large",
+    detail=f"the path and the headers are more than {LARGEST_HEAD} bytes",
+    where="headers",
+    mend="Send fewer and shorter headers.",
+)
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """One connection."""
+
+    _beside = 0
+    """Bytes since the last that were body, or the end of a head."""
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_come()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        super().data_received(data)
+        if self._beside > LARGEST_HEAD and not self.transport.is_closing():
+            self._refuse(_LARGE_HEAD)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect()
+
+    def on_headers_complete(self) -> None:
+        self._beside = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._beside = 0
+        self._has_come()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._has_come()
+        super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn has one text for whatever is wrong
+        self._refuse(_NOT_HTTP)
+
+    def _refuse(self, told: Problem) -> None:
+        body = msgspec.json.encode(told)
+        head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[told.status] + head.encode() + body)
+        self.transport.close()
+
+    def _expect(self) -> None:
+        self._has_come()
+        self._patience = self.loop.call_later(SLOWEST_REQUEST_SEC, self.transport.close)
+
+    def _has_come(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None

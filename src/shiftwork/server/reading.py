@@ -1,0 +1,174 @@
+"""Reads what a caller says: headers, path, query and body. What cannot be read is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from types import UnionType
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import HTTPConnection, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shiftwork.core.errors import BadText, InputError, Malformed, TooLarge
+from shiftwork.queue import check
+from shiftwork.server.door import Door, Query
+
+LARGEST_BODY = 16 * 1024 * 1024
+SLOWEST_BODY_SEC = 30.0
+HEADER_TEXT = r"[!-~](?:[ -~]{0,253}[!-~])?"
+"""What we take from a header: printable ASCII, since beyond it no two programs agree."""
+IF_MATCH = r'(?:\*|(?:W/)?"?([0-9]{1,18})(?:-[0-9a-f]{16})?"?)'
+"""A task's version, alone or in its ETag."""
+_IF_MATCH = re.compile(IF_MATCH)
+_HEADER_TEXT = re.compile(HEADER_TEXT)
+_NAMED_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.+)`")
+_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_NOT_A_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)|null", re.IGNORECASE)
+
+
+def is_header_text(value: str) -> bool:
+    return _HEADER_TEXT.fullmatch(value) is not None
+
+
+def header(request: Request, name: str) -> str | None:
+    value = request.headers.get(name)
+    if value is not None and not is_header_text(value):
+        raise InputError("expected 1 to 255 characters of printable ASCII", where=name)
+    return value
+
+
+def if_match(request: Request) -> int | None:
+    """The version that a task must still have, if any."""
+    given = request.headers.get("if-match")
+    if given is None:
+        return None
+    known = _IF_MATCH.fullmatch(given)
+    if known is None:
+        raise InputError(f"{given!r} is not a version", where="If-Match", mend="Send the ETag of the task.")
+    return int(known[1]) if known[1] else None
+
+
+class RawPath:
+    """Finds the door by the path as it was sent, so that a name in it may hold a slash, written `%2F`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("ascii")}
+        await self._app(scope, receive, send)
+
+
+def path(request: Request) -> dict[str, str]:
+    """The names in the path, each one that a database can hold."""
+    return {name: check.name(_unquoted(value, name), name) for name, value in request.path_params.items()}
+
+
+def _unquoted(value: str, where: str) -> str:
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise BadText("not UTF-8", where=where) from None
+
+
+# -- query -------------------------------------------------------------------------------------------------------
+
+
+def query(connection: HTTPConnection, kind: type[Query]) -> Any:
+    """The query as its struct."""
+    kinds = {field.encode_name: str(field.type) for field in msgspec.structs.fields(kind)}
+    given: dict[str, Any] = {}
+    for name, value in connection.query_params.multi_items():
+        check.text(name, "query")
+        check.text(value, name)
+        written = kinds.get(name, "str")
+        if "list" in written:
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            raise InputError("given more than once", where=name)
+        elif "str" not in written and _NOT_A_NUMBER.fullmatch(value):
+            raise InputError(f"{value!r} is no value", where=name)  # msgspec would take it
+        else:
+            given[name] = value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _wrong(error) from None
+
+
+def _wrong(error: msgspec.ValidationError) -> InputError:
+    what, _, place = str(error).partition(" - at ")
+    parts = [place.strip("`").removeprefix("$").lstrip(".")]
+    if named := _NAMED_FIELD.match(what):
+        parts.append(named[1])
+    return InputError(what, where=".".join(filter(None, parts)) or None)
+
+
+# -- body --------------------------------------------------------------------------------------------------------
+
+
+async def body(request: Request) -> bytes:
+    """The whole body, which may be neither too large nor too slow."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > LARGEST_BODY:
+        raise TooLarge(f"{announced} bytes, at most {LARGEST_BODY} are read", where="body")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(SLOWEST_BODY_SEC):
+            async for part in request.stream():
+                size += len(part)
+                if size > LARGEST_BODY:
+                    raise TooLarge(f"at most {LARGEST_BODY} bytes are read", where="body")
+                parts.append(part)
+    except TimeoutError:
+        raise Malformed(f"the body did not come within {SLOWEST_BODY_SEC:g} seconds", where="body") from None
+    return b"".join(parts)
+
+
+_ONE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any])
+_ONE_OR_MANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any] | list[dict[str, Any]])
+
+
+def in_document(door: Door) -> msgspec.json.Decoder[Any]:
+    """What a body in a document's names may be: its view reads the names."""
+    return _ONE_OR_MANY if isinstance(door.body, UnionType) else _ONE
+
+
+def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """The body as its struct. An empty one is as good as `{}`."""
+    try:
+        decoded = _decode(raw or b"{}", decoder)
+    except msgspec.ValidationError as error:
+        raise _wrong(error) from None
+    except UnicodeDecodeError:
+        raise BadText("the body is not UTF-8", where="body") from None
+    except msgspec.DecodeError as error:
+        raise Malformed(f"the body is not JSON: {error}", where="body") from None
+    except RecursionError:
+        raise TooLarge("nested too deep to be read", where="body") from None
+    if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
+        raise BadText("the body holds a NUL character", where="body")
+    return decoded
+
+
+def _decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError:
+        if b"." not in raw and b"e" not in raw and b"E" not in raw:
+            raise
+        # To JSON Schema 2.0 is a whole number, and so it is to those who send it.
+        return msgspec.convert(_whole(msgspec.json.decode(raw)), decoder.type)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(inner) for name, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,37 @@
+"""Tokens, and who the caller is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.core.errors import NotFound
+from shiftwork.queue.tokens import NewToken, TokenInfo
+from shiftwork.server.ask import Ask
+from shiftwork.server.door import Doors
+from shiftwork.wire.shapes import Me, TokenBody, TokenList
+
+door = Doors("Access")
+
+
+@door("GET /api/me", "read", answer=Me)
+async def me(ask: Ask) -> Any:
+    """Who the caller is to this server, and what time it is there."""
+    return Me(ask.queue.workspace, sorted(ask.who.scopes), ask.who.name, ask.queue.now())
+
+
+@door("POST /api/tokens", "admin", body=TokenBody, answer=NewToken, status=201)
+async def create_token(ask: Ask, body: TokenBody) -> Any:
+    """Make a token for this workspace. Its secret is answered once and never again."""
+    return await ask.queue.create_token(body.name, body.scopes, expires_at=body.expires_at)
+
+
+@door("GET /api/tokens", "admin", answer=TokenList)
+async def list_tokens(ask: Ask) -> Any:
+    """All tokens of this workspace, without their secrets."""
+    return TokenList(await ask.queue.tokens())
+
+
+@door("DELETE /api/tokens/{token_id}", "admin", answer=TokenInfo, errors=(NotFound,))
+async def revoke_token(ask: Ask) -> Any:
+    """Let a token open no more doors; in force on every server within a second or two."""
+    return await ask.queue.revoke_token(ask.path["token_id"])

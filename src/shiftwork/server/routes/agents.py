@@ -1,0 +1,109 @@
+"""Agents and the runtimes that host them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shiftwork.core.errors import NotFound, NotYourClaim
+from shiftwork.queue import check
+from shiftwork.queue.agents import Agent, NewAgent
+from shiftwork.server.ask import Ask, plain
+from shiftwork.server.door import Doors, ViewQuery
+from shiftwork.server.routes.working import outcome
+from shiftwork.wire.shapes import (
+    AgentBody,
+    AgentList,
+    Listed,
+    Outcomes,
+    RuntimeBeatBody,
+    RuntimeBeatReply,
+)
+
+door = Doors("Agents")
+
+
+def _shown(ask: Ask, agent: Agent) -> Any:
+    return agent if ask.view is None else ask.view.agent_out(plain(agent))
+
+
+@door("POST /api/agents", "work", body=NewAgent, query=ViewQuery, answer=Agent, status=201, viewed_body=True)
+async def register_agent(ask: Ask, body: Any) -> Any:
+    """Announce an agent with what it can do and how much it may hold; answers its interval and limits."""
+    new = body if ask.view is None else ask.view.agent_in(body)
+    return _shown(ask, await ask.queue.register_agent(new))
+
+
+@door("GET /api/agents", "read", query=ViewQuery, answer=AgentList)
+async def list_agents(ask: Ask) -> Any:
+    """All agents, with what they hold and have spent."""
+    found = await ask.queue.agents()
+    return AgentList(found) if ask.view is None else {"agents": [_shown(ask, agent) for agent in found]}
+
+
+@door("GET /api/agents/{agent_id}", "read", query=ViewQuery, answer=Agent, errors=(NotFound,))
+async def get_agent(ask: Ask) -> Any:
+    """One agent."""
+    return _shown(ask, await ask.queue.agent(ask.path["agent_id"]))
+
+
+@door("PATCH /api/agents/{agent_id}", "operate", body=AgentBody, query=ViewQuery, answer=Agent, errors=(NotFound,))
+async def update_agent(ask: Ask, body: AgentBody) -> Any:
+    """Set an agent active, draining, offline or failed, or change what it may still spend."""
+    agent_id = ask.path["agent_id"]
+    if body.status is not None:
+        await ask.queue.set_agent_status(agent_id, body.status)
+    if body.budget_remaining_usd is not msgspec.UNSET:
+        await ask.queue.set_agent_budget(agent_id, body.budget_remaining_usd)
+    return _shown(ask, await ask.queue.agent(agent_id))
+
+
+@door("POST /api/agents/{agent_id}/heartbeat", "work", query=ViewQuery, answer=Agent, errors=(NotFound,))
+async def agent_heartbeat(ask: Ask) -> Any:
+    """The agent is there, whether or not it holds anything."""
+    agent_id = ask.path["agent_id"]
+    await ask.queue.agent(agent_id)
+    await ask.queue.agent_heartbeat(agent_id)
+    return _shown(ask, await ask.queue.agent(agent_id))
+
+
+@door("POST /api/agents/{agent_id}/deregister", "work", answer=None, status=204, errors=(NotFound,))
+async def deregister_agent(ask: Ask) -> None:
+    """The agent's program ends: it is offline and gets no work until it registers again."""
+    await ask.queue.deregister_agent(ask.path["agent_id"])
+
+
+@door("GET /api/runtimes", "read", answer=Listed)
+async def list_runtimes(ask: Ask) -> Any:
+    """All runtimes, with what they hold and when they were last heard from."""
+    return Listed(await ask.queue.runtimes())
+
+
+@door(
+    "POST /api/runtimes/{runtime_id}/heartbeat",
+    "work",
+    body=RuntimeBeatBody,
+    query=ViewQuery,
+    answer=RuntimeBeatReply,
+    errors=(NotYourClaim,),
+)
+async def beat_runtime(ask: Ask, body: RuntimeBeatBody) -> Any:
+    """Extend the lease of all the runtime holds with one call; says which claims to stop."""
+    told = await ask.queue.beat_runtime(check.name(ask.path["runtime_id"], "runtime_id"), body.holding)
+    return RuntimeBeatReply(told.cancel, told.lost, told.unnamed)
+
+
+@door("POST /api/runtime/{runtime_id}/orphans", "work", query=ViewQuery, answer=Outcomes)
+async def orphans(ask: Ask) -> Any:
+    """A runtime has restarted: what it held before is recovered at once."""
+    told = await ask.queue.orphans(ask.path["runtime_id"])
+    if ask.view is None:
+        return Outcomes([outcome(each) for each in told])
+    return {"tasks": ask.tasks(await ask.queue.get_many([each.task_id for each in told]))}
+
+
+@door("POST /api/runtimes/{runtime_id}/gone", "work", answer=Outcomes)
+async def runtime_gone(ask: Ask) -> Any:
+    """A runtime is known to have died: what it held goes back at once, without cost."""
+    return Outcomes([outcome(told) for told in await ask.queue.runtime_gone(ask.path["runtime_id"])])

@@ -1,0 +1,94 @@
+"""The queue as a whole: how it stands, and what an operator does to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from shiftwork.core.errors import NotFound
+from shiftwork.queue.alerts import Alert
+from shiftwork.queue.control import Purge
+from shiftwork.queue.failures import By
+from shiftwork.queue.status import Status
+from shiftwork.server.ask import Ask
+from shiftwork.server.door import Doors, Query
+from shiftwork.server.routes.working import outcome
+from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed
+
+door = Doors("Queue")
+
+
+@door("GET /api/queue", "read", answer=Status)
+async def status(ask: Ask) -> Any:
+    """How the queue stands: depth, workers, throughput, waits, recent failures, as of now."""
+    return await ask.queue.status()
+
+
+@door("POST /api/queue/pause", "operate", body=PauseBody, answer=None, status=204)
+async def pause(ask: Ask, body: PauseBody) -> None:
+    """Hand out no more work, of one type or at all."""
+    await ask.queue.pause(body.type, reason=body.reason)
+
+
+@door("POST /api/queue/resume", "operate", body=ResumeBody, answer=Resumed)
+async def resume(ask: Ask, body: ResumeBody) -> Any:
+    """Hand out work again; false when it was not paused."""
+    return Resumed(await ask.queue.resume(body.type))
+
+
+@door("POST /api/queue/purge", "operate", body=Purge, answer=Purged)
+async def purge(ask: Ask, body: Purge) -> Any:
+    """Remove the tasks that match. At least one condition must be given."""
+    return Purged(await ask.queue.purge(body))
+
+
+@door("POST /api/queue/rebalance", "operate", answer=Outcomes)
+async def rebalance(ask: Ask) -> Any:
+    """Withdraw claims that loaded agents have not started, for idle ones to take."""
+    return Outcomes([outcome(told) for told in await ask.queue.rebalance()])
+
+
+class AlertQuery(Query):
+    """Which alerts."""
+
+    after: Annotated[int, Meta(ge=0, le=2**62)] = 0
+    open_only: bool = False
+    kind: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+@door("GET /api/alerts", "read", query=AlertQuery, answer=AlertList)
+async def list_alerts(ask: Ask) -> Any:
+    """What somebody should look at, oldest first; go on after the last `seq`."""
+    query = ask.query
+    return AlertList(await ask.queue.alerts(query.after, open_only=query.open_only, kind=query.kind, limit=query.limit))
+
+
+@door("POST /api/alerts/{seq}/acknowledge", "operate", answer=Alert, errors=(NotFound,))
+async def acknowledge_alert(ask: Ask) -> Any:
+    """Say that an alert was seen."""
+    seq = ask.path["seq"]
+    if not seq.isdecimal() or len(seq) > 18:
+        raise NotFound(f"there is no alert {seq!r}", where="seq")
+    return await ask.queue.acknowledge_alert(int(seq))
+
+
+class FailureQuery(Query):
+    """How failures are grouped, and since when."""
+
+    by: By = "signature"
+    since: float | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+
+
+@door("GET /api/failures", "read", query=FailureQuery, answer=FailureList)
+async def failures(ask: Ask) -> Any:
+    """Failed attempts grouped by what they have in common, the most frequent first."""
+    return FailureList(await ask.queue.failures(ask.query.by, since=ask.query.since, limit=ask.query.limit))
+
+
+@door("GET /api/duties", "read", answer=Listed)
+async def duties(ask: Ask) -> Any:
+    """When each duty last ran, how long it took and what it did."""
+    return Listed(await ask.queue.duties())

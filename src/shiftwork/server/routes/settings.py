@@ -1,0 +1,41 @@
+"""Settings in force, where they come from, and their change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.core.errors import UnknownSetting
+from shiftwork.core.resolve import InForce
+from shiftwork.server.ask import Ask
+from shiftwork.server.door import Doors, Query
+from shiftwork.wire.shapes import SettingInForce, SettingsBody, SettingsList
+
+door = Doors("Settings")
+
+
+class SettingsQuery(Query):
+    type: str | None = None
+    """As they are for tasks of this type."""
+
+
+@door("GET /api/settings", "read", query=SettingsQuery, answer=SettingsList)
+async def show_settings(ask: Ask) -> Any:
+    """Every setting in force, and where it comes from."""
+    return _listed(await ask.queue.settings(ask.query.type))
+
+
+def _listed(found: list[InForce]) -> SettingsList:
+    return SettingsList([SettingInForce(*setting) for setting in found])
+
+
+@door(
+    "PATCH /api/settings",
+    "admin",
+    body=SettingsBody,
+    query=SettingsQuery,
+    answer=SettingsList,
+    errors=(UnknownSetting,),
+)
+async def change_settings(ask: Ask, body: SettingsBody) -> Any:
+    """Change settings of the workspace or of a type, all together or none; in force at once."""
+    return _listed(await ask.queue.change_settings(body.set, body.unset, type=ask.query.type, profile=body.profile))

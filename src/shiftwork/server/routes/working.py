@@ -1,0 +1,357 @@
+"""What agents do: claim work, hold it, hand it in or give it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.core import ids
+from shiftwork.core.errors import (
+    AgentUnavailable,
+    AgentUnknown,
+    FenceRequired,
+    InputError,
+    LeaseLost,
+    NotFound,
+    NotYourClaim,
+    WrongState,
+)
+from shiftwork.core.task import Task
+from shiftwork.queue import check
+from shiftwork.queue.claim import Assignment, ClaimAnswer
+from shiftwork.queue.claims import Outcome
+from shiftwork.queue.replies import Repeated
+from shiftwork.queue.working import Problem, Report
+from shiftwork.server.ask import Ask, plain
+from shiftwork.server.door import Doors, Query, ViewQuery
+from shiftwork.wire import problem
+from shiftwork.wire.shapes import (
+    Assigned,
+    BeatBatch,
+    BeatReply,
+    Beats,
+    ClaimBody,
+    ClaimReply,
+    CompleteBatch,
+    CompleteBody,
+    FailBatch,
+    FailBody,
+    HeartbeatBody,
+    Held,
+    MessageBody,
+    OutcomeReply,
+    Outcomes,
+    ProgressBody,
+    ReleaseBody,
+    SessionBody,
+    SpawnBody,
+    StatusReply,
+    SubmittedBatch,
+    TaskList,
+    TokenBatch,
+    WaitBody,
+)
+
+door = Doors("Working")
+HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
+HELD_FIELDS = frozenset(Held.__struct_fields__)
+
+
+# -- claiming ----------------------------------------------------------------------------------------------------
+
+
+@door(
+    "POST /api/tasks/claim",
+    "work",
+    body=ClaimBody,
+    query=ViewQuery,
+    answer=ClaimReply,
+    errors=(AgentUnknown, AgentUnavailable),
+)
+async def claim(ask: Ask, body: ClaimBody) -> Any:
+    """Claim the best work for an agent, waiting for it up to 25 seconds.
+
+    The answer comes as soon as there is work. An agent that names none of `types` gets any type it is able to do.
+    Without `agent_id`, work is claimed for the agent it is meant for: that is for a runtime that hosts several.
+    """
+    if body.agent_id is None and body.runtime_id is None:
+        raise InputError("a claim names its agent, its runtime, or both", where="agent_id")
+    once = ask.queue.caller.once
+    if once is not None:  # by which its claims are found again
+        ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
+    try:
+        answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
+    except Repeated:
+        return await _made_before(ask, body)
+    if answer.assignments and await ask.request.is_disconnected():
+        await _give_back(ask, answer)
+    return _claimed(ask, answer)
+
+
+async def _claim(ask: Ask, body: ClaimBody) -> ClaimAnswer:
+    options: dict[str, Any] = {
+        "start": body.start,
+        "types": body.types,
+        "capabilities": body.capabilities,
+        "models": body.models,
+    }
+    if body.agent_id is None:
+        assert body.runtime_id is not None
+        return await ask.queue.claim_for_runtime(body.runtime_id, body.count, wait=body.wait_sec, **options)
+    return await ask.queue.claim_answer(
+        body.agent_id, body.count, wait=body.wait_sec, runtime_id=body.runtime_id, **options
+    )
+
+
+async def _give_back(ask: Ask, answer: ClaimAnswer) -> None:
+    """The caller has gone while its claim was made: nobody would work on it."""
+    queue = ask.queue.speaking_as(ask.queue.caller._replace(once=None))
+    await queue.release_many([assignment.token for assignment in answer.assignments], "whoever claimed it has gone")
+
+
+async def _made_before(ask: Ask, body: ClaimBody) -> Any:
+    """Of the claims that the same request has made already, those that its agent still holds."""
+    tasks = await ask.queue.claims_made(body.agent_id or body.runtime_id or "", ask.queue.caller.request_id or "")
+    if ask.view is not None:
+        return _in_view(ask, tasks)
+    return ClaimReply([_assigned(task) for task in tasks])
+
+
+class ClaimsQuery(Query, kw_only=True):
+    """Whose claims, made by which request."""
+
+    who: str
+    request: str
+
+
+@door("GET /api/claims", "work", query=ClaimsQuery, answer=TaskList)
+async def claims_made(ask: Ask) -> Any:
+    """What an agent or a runtime holds by the claim it sent with the Idempotency-Key `request`."""
+    return TaskList(await ask.queue.claims_made(ask.query.who, ask.query.request))
+
+
+def _claimed(ask: Ask, answer: ClaimAnswer) -> Any:
+    if ask.view is not None:
+        return _in_view(ask, [assignment.task() for assignment in answer.assignments])
+    assigned = [_handed(assignment) for assignment in answer.assignments]
+    return ClaimReply(assigned, list(answer.closed), answer.no_fit, answer.at_capacity)
+
+
+def _in_view(ask: Ask, tasks: list[Task]) -> dict[str, Any]:
+    """A document's worker looks for `task`; one that claims several for `tasks`."""
+    assert ask.view is not None
+    shown = [{**ask.view.assignment_out(plain(task)), "token": _token(task)} for task in tasks]
+    return {"task": shown[0] if shown else None, "tasks": shown}
+
+
+def _token(task: Task) -> str:
+    return ids.token(task.id, task.fence)
+
+
+def _handed(assignment: Assignment) -> Assigned:
+    return Assigned(
+        assignment.token,
+        assignment.token,
+        assignment.task(),
+        assignment.ack_required_by,
+        assignment.execution_deadline,
+        assignment.heartbeat_interval_sec,
+    )
+
+
+def _assigned(task: Task) -> Assigned:
+    terms = task.claim
+    return Assigned(
+        _token(task),
+        _token(task),
+        task,
+        terms.ack_required_by,
+        terms.execution_deadline,
+        terms.heartbeat_interval_sec,
+    )
+
+
+# -- holding -----------------------------------------------------------------------------------------------------
+
+
+def outcome(told: Outcome) -> OutcomeReply:
+    refused = None if told.error is None else problem.of(told.error)
+    return OutcomeReply(told.task_id, told.status and str(told.status), told.repeated, told.data, refused)
+
+
+def _in_document(body: Any) -> tuple[Held, dict[str, Any]]:
+    """A body in a document's names, parted into which claim it is about and what it says."""
+    held = check.read({name: body[name] for name in HELD_FIELDS & body.keys()}, Held)
+    return held, {name: value for name, value in body.items() if name not in HELD_FIELDS}
+
+
+@door("POST /api/tasks/{task_id}/start", "work", body=Held, query=ViewQuery, answer=OutcomeReply, errors=HOLDING)
+async def start(ask: Ask, body: Held) -> Any:
+    """Acknowledge a claim: the work begins."""
+    told = await ask.queue.start(await ask.token(body))
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/heartbeat", "work", body=HeartbeatBody, query=ViewQuery, answer=BeatReply, errors=HOLDING
+)
+async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
+    """Extend the lease of one task; answers continue, cancel or lost."""
+    told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
+    return BeatReply(told.task_id, told.action, told.reason)
+
+
+@door(
+    "POST /api/tasks/{task_id}/progress",
+    "work",
+    body=ProgressBody,
+    query=ViewQuery,
+    answer=OutcomeReply,
+    errors=HOLDING,
+    viewed_body=True,
+)
+async def progress(ask: Ask, body: Any) -> Any:
+    """Say how far the work is; also a sign of life."""
+    if ask.view is None:
+        held, value = body, body.progress
+    else:
+        held, said = _in_document(body)
+        value = said["progress"] if said.keys() == {"progress"} else said
+    told = await ask.queue.progress(await ask.token(held), value)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/messages", "work", body=MessageBody, query=ViewQuery, answer=OutcomeReply, errors=HOLDING
+)
+async def message(ask: Ask, body: MessageBody) -> Any:
+    """Tell what the agent is doing: a tool call, text, or an error."""
+    told = await ask.queue.message(await ask.token(body), body.kind, body.text, body.data)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/session", "work", body=SessionBody, query=ViewQuery, answer=OutcomeReply, errors=HOLDING
+)
+async def pin_session(ask: Ask, body: SessionBody) -> Any:
+    """Keep the agent's own conversation with the task, so that a retry can resume it."""
+    told = await ask.queue.pin_session(await ask.token(body), body.session_id, body.work_dir)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+# -- ending ------------------------------------------------------------------------------------------------------
+
+
+@door(
+    "POST /api/tasks/{task_id}/complete",
+    "work",
+    body=CompleteBody,
+    query=ViewQuery,
+    answer=OutcomeReply,
+    errors=HOLDING,
+    viewed_body=True,
+)
+async def complete(ask: Ask, body: Any) -> Any:
+    """Hand in a result. It is accepted once, however often it is sent."""
+    if ask.view is None:
+        held, fields = body, {name: getattr(body, name) for name in CompleteBody.__struct_fields__}
+    else:
+        held, said = _in_document(body)
+        fields = _named(CompleteBody, ask.view.result_in(said))
+    said_fields = {name: value for name, value in fields.items() if name not in HELD_FIELDS}
+    told = await ask.queue.complete(await ask.token(held), said_fields.pop("data", None), **said_fields)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+def _named(kind: type[Held], fields: dict[str, Any]) -> dict[str, Any]:
+    checked = check.read(fields, kind)
+    return {name: getattr(checked, name) for name in fields}
+
+
+@door(
+    "POST /api/tasks/{task_id}/fail",
+    "work",
+    body=FailBody,
+    query=ViewQuery,
+    answer=OutcomeReply,
+    errors=HOLDING,
+    viewed_body=True,
+)
+async def fail(ask: Ask, body: Any) -> Any:
+    """Report a failed attempt; answers what became of the task."""
+    held: Held = body
+    if ask.view is not None:
+        held, said = _in_document(body)
+        body = check.read(ask.view.failure_in(said), FailBody)
+    reason = ask.view.reason_in(body.reason) if ask.view is not None and body.reason else body.reason
+    told = await ask.queue.fail(
+        await ask.token(held), reason, body.error, usage=body.usage, data=body.data, retry=body.retry
+    )
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/release", "work", body=ReleaseBody, query=ViewQuery, answer=OutcomeReply, errors=HOLDING
+)
+async def release(ask: Ask, body: ReleaseBody) -> Any:
+    """Give a task back without cost."""
+    told = await ask.queue.release(await ask.token(body), body.reason)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+# -- subtasks ----------------------------------------------------------------------------------------------------
+
+
+@door(
+    "POST /api/tasks/{task_id}/spawn",
+    "work",
+    body=SpawnBody,
+    query=ViewQuery,
+    answer=SubmittedBatch,
+    status=201,
+    errors=HOLDING,
+)
+async def spawn(ask: Ask, body: SpawnBody) -> Any:
+    """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
+    return SubmittedBatch(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait))
+
+
+@door("POST /api/tasks/{task_id}/wait", "work", body=WaitBody, query=ViewQuery, answer=StatusReply, errors=HOLDING)
+async def wait(ask: Ask, body: WaitBody) -> Any:
+    """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
+    return StatusReply(str(await ask.queue.wait_for(await ask.token(body), body.tasks)))
+
+
+# -- batches -----------------------------------------------------------------------------------------------------
+
+
+@door("POST /api/batch/start", "work", body=TokenBatch, answer=Outcomes, errors=(NotYourClaim,))
+async def start_many(ask: Ask, body: TokenBatch) -> Any:
+    """Acknowledge several claims; each has its own outcome."""
+    return Outcomes([outcome(told) for told in await ask.queue.start_many(body.tokens)])
+
+
+@door("POST /api/batch/heartbeat", "work", body=BeatBatch, answer=Beats, errors=(NotYourClaim,))
+async def heartbeat_many(ask: Ask, body: BeatBatch) -> Any:
+    """Extend the leases of several tasks."""
+    told = await ask.queue.heartbeat_many([(beat.token, beat.progress, beat.usage) for beat in body.beats])
+    return Beats([BeatReply(beat.task_id, beat.action, beat.reason) for beat in told])
+
+
+@door("POST /api/batch/complete", "work", body=CompleteBatch, answer=Outcomes, errors=(NotYourClaim,))
+async def complete_many(ask: Ask, body: CompleteBatch) -> Any:
+    """Hand in several results; each has its own outcome."""
+    reports = [Report(*(getattr(item, name) for name in Report._fields)) for item in body.reports]
+    return Outcomes([outcome(told) for told in await ask.queue.complete_many(reports)])
+
+
+@door("POST /api/batch/fail", "work", body=FailBatch, answer=Outcomes, errors=(NotYourClaim,))
+async def fail_many(ask: Ask, body: FailBatch) -> Any:
+    """Report several failed attempts; each has its own outcome."""
+    problems = [Problem(*(getattr(item, name) for name in Problem._fields)) for item in body.problems]
+    return Outcomes([outcome(told) for told in await ask.queue.fail_many(problems)])
+
+
+@door("POST /api/batch/release", "work", body=TokenBatch, answer=Outcomes, errors=(NotYourClaim,))
+async def release_many(ask: Ask, body: TokenBatch) -> Any:
+    """Give several tasks back; each has its own outcome."""
+    return Outcomes([outcome(told) for told in await ask.queue.release_many(body.tokens, body.reason)])

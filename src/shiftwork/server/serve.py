@@ -1,0 +1,161 @@
+"""`shiftwork serve`: opens the queue, runs the duties, and answers until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import FrameType
+
+import msgspec
+import uvicorn
+
+from shiftwork.core.errors import InputError
+from shiftwork.duties.runner import run_for_ever
+from shiftwork.queue.queue import Queue
+from shiftwork.server.access import is_loopback
+from shiftwork.server.app import build
+from shiftwork.server.house import House, MovableClock
+from shiftwork.server.protocol import BoundedHttp
+
+log = logging.getLogger("shiftwork.server")
+STOP_GRACE_SEC = 20
+MOST_CONNECTIONS = 10_000
+LARGEST_MESSAGE = 65_536
+"""Of what a WebSocket client sends: filters, no more."""
+DEAD_SEC = 60
+"""A connection whose other end takes nothing for so long is cut off."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How to serve."""
+
+    store: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    profile: str = "standard"
+    tokens: bool = False
+    test_clock: bool = False
+    duties: bool = True
+
+
+def check_options(options: Options) -> None:
+    """What would be open to the world must ask for tokens, and nobody there may move the clock."""
+    if is_loopback(options.host):
+        return
+    if not options.tokens:
+        raise InputError(
+            f"{options.host} can be reached from other machines, and this server would let everybody in",
+            where="--host",
+            mend="Add --tokens and make some with `shiftwork token create`, or serve on 127.0.0.1.",
+        )
+    if options.test_clock:
+        raise InputError("a clock that callers can move is for this machine only", where="--test-clock")
+
+
+@asynccontextmanager
+async def open_house(options: Options) -> AsyncIterator[House]:
+    """The queue opened, and its duties running, for as long as the server serves."""
+    clock = MovableClock() if options.test_clock else None
+    async with await Queue.open(options.store, profile=options.profile, clock=clock) as queue:
+        house = House(queue, tokens=options.tokens, clock=clock)
+        housekeeping = asyncio.create_task(run_for_ever(queue.engine)) if options.duties else None
+        try:
+            yield house
+        finally:
+            house.stopping.set()
+            house.hub.close()
+            if housekeeping is not None:
+                housekeeping.cancel()
+                await asyncio.gather(housekeeping, return_exceptions=True)
+
+
+class Server(uvicorn.Server):
+    """Answers long polls and ends streams as soon as it is told to stop, then waits for what is under way."""
+
+    def __init__(self, house: House, listening: socket.socket) -> None:
+        self.house = house
+        self._listening = listening
+        super().__init__(
+            uvicorn.Config(
+                build(house),
+                http=BoundedHttp,
+                ws="websockets-sansio",
+                ws_max_size=LARGEST_MESSAGE,
+                ws_per_message_deflate=False,  # each event would be packed anew for each who gets it
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                lifespan="off",
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=STOP_GRACE_SEC,
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        host, port = self._listening.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def run_until_stopped(self, announce: Callable[[str], None] = lambda _url: None) -> None:
+        """Serve until SIGTERM, SIGINT or `stop`; `announce` is told where, once that can be asked for."""
+        self._announce = announce
+        await self.serve(sockets=[self._listening])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce(self.url)
+
+    def stop(self) -> None:
+        """As SIGTERM does; called from the loop that serves."""
+        self.house.stopping.set()
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
+        """A stop that was asked for is no failure; asked for twice from the keyboard, it waits for nobody."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.stop()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on, taken before anything else is done."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            where="--port",
+            mend="Choose another with --port (0 finds a free one), or stop the program that has it.",
+        ) from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * DEAD_SEC)
+    return listening
+
+
+@asynccontextmanager
+async def open_server(options: Options) -> AsyncIterator[Server]:
+    """A server that listens and is ready to run."""
+    check_options(options)
+    with listen(options.host, options.port) as listening:
+        async with open_house(options) as house:
+            yield Server(house, listening)
+
+
+async def serve(options: Options, announce: Callable[[str], None]) -> None:
+    """Serve until stopped; `announce` is told where."""
+    async with open_server(options) as server:
+        await _note_profile(server.house.queue, options.profile)
+        await server.run_until_stopped(announce)
+
+
+async def _note_profile(queue: Queue, profile: str) -> None:
+    """The profile given here is for new workspaces: one that exists keeps its own."""
+    kept = await queue.profile()
+    if kept != profile:
+        log.warning("workspace %s has the profile %s, not %s; change it with settings", queue.workspace, kept, profile)

@@ -1,0 +1,106 @@
+"""Errors as HTTP answers: problem+json with the stable codes of the core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from shiftwork.core.errors import (
+    ConflictError,
+    Forbidden,
+    InputError,
+    Malformed,
+    NotFound,
+    OperationTimeout,
+    Overloaded,
+    ShiftworkError,
+    StoreError,
+    TooLarge,
+    Unauthorized,
+    VersionConflict,
+    from_dict,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+# The first that fits an error's class counts.
+STATUS: tuple[tuple[type[ShiftworkError], int], ...] = (
+    (Malformed, 400),
+    (TooLarge, 413),
+    (InputError, 422),
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (VersionConflict, 412),
+    (ConflictError, 409),
+    (OperationTimeout, 503),
+    (Overloaded, 503),
+    (StoreError, 503),
+)
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """An error as RFC 9457 has it, with our code, what to do about it, and the facts."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    mend: str = ""
+    where: str | None = None
+    request_id: str | None = None
+    facts: dict[str, Any] = {}
+
+
+def status_of(error: type[ShiftworkError]) -> int:
+    return next((status for kind, status in STATUS if issubclass(error, kind)), 500)
+
+
+def of(error: ShiftworkError, request_id: str | None = None) -> Problem:
+    return Problem(
+        type=f"/errors/{error.code}",
+        title=error.code.replace("_", " "),
+        status=status_of(type(error)),
+        code=error.code,
+        detail=error.what,
+        mend=error.how_to_mend,
+        where=error.where,
+        request_id=request_id,
+        facts=msgspec.to_builtins(error.facts, enc_hook=str),
+    )
+
+
+def error_of(problem: Mapping[str, Any]) -> ShiftworkError:
+    """The error a server answered with, for a client to raise."""
+    what = problem.get("detail") or problem.get("title") or "no reason given"
+    if problem.get("code") == INTERNAL.code and problem.get("request_id"):
+        what = f"{what}, request id {problem['request_id']}"
+    fields = {"code": problem.get("code"), "what": what}
+    rest = {name: problem.get(name) for name in ("where", "mend") if problem.get(name) is not None}
+    return from_dict({**(problem.get("facts") or {}), **rest, **fields})
+
+
+INTERNAL = Problem(
+    type="/errors/internal",
+    title="internal",
+    status=500,
+    code="internal",
+    detail="the server met an error of its own",
+    mend="It is in the server's log under this request id; whether the request had an effect must be looked up.",
+)
+
+
+def wrong_method(method: str, path: str, allowed: str, request_id: str) -> Problem:
+    """There is such a path, but not with this method."""
+    return Problem(
+        type="/errors/wrong_method",
+        title="wrong method",
+        status=405,
+        code="wrong_method",
+        detail=f"{path} has no {method}",
+        mend=f"It has {allowed}.",
+        request_id=request_id,
+    )

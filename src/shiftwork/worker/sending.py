@@ -1,0 +1,134 @@
+"""Sends results in batches: what ends while the batch before is being answered goes with the next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from shiftwork.core import reasons
+from shiftwork.core.errors import ConflictError, NotFound, ShiftworkError
+from shiftwork.queue.claims import Outcome, Token
+from shiftwork.queue.queue import Queue
+from shiftwork.queue.working import Problem, Report
+from shiftwork.worker.delivery import KEEP_AFTER_SEC, LONGEST_ERROR, Delivery, Summary, clean
+from shiftwork.worker.outbox import Kept
+
+log = logging.getLogger("shiftwork.worker")
+LARGEST = 500
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Parcel:
+    """A finished attempt on its way to the queue."""
+
+    __slots__ = ("claim", "data", "failure", "since", "usage")
+
+    def __init__(self, claim: Token, data: Any, usage: dict[str, Any] | None, failure: Kept | None = None) -> None:
+        self.claim = claim
+        self.data = data
+        self.usage = usage
+        self.failure = failure
+        self.since = 0.0
+
+    def kept(self) -> Kept:
+        """As it is written down and tried again."""
+        return self.failure or Kept(self.claim.text, done=True, data=self.data, usage=self.usage)
+
+
+class Sender:
+    """One batch under way at a time. Whatever goes wrong with a batch is settled for each result alone."""
+
+    def __init__(
+        self, queue: Queue, delivery: Delivery, summary: Summary, spawn: Spawn, forget: Callable[[Token], None]
+    ) -> None:
+        self._queue = queue
+        self._delivery = delivery
+        self._summary = summary
+        self._spawn = spawn
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Parcel] = deque()
+        self._under_way: Sequence[Parcel] = ()
+        self._sending = self._watching = False
+
+    def send(self, parcel: Parcel) -> None:
+        parcel.since = self._loop.time()
+        self._waiting.append(parcel)
+        if not self._sending:
+            self._sending = True
+            self._spawn(self._send_all())
+        if not self._watching:
+            self._watch()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                self._under_way = [self._waiting.popleft() for _ in range(min(LARGEST, len(self._waiting)))]
+                await self._send([p for p in self._under_way if p.failure is None], self._complete)
+                await self._send([p for p in self._under_way if p.failure is not None], self._fail)
+        finally:
+            self._under_way, self._sending = (), False
+
+    async def _send(
+        self, batch: list[Parcel], hand_in: Callable[[list[Parcel]], Coroutine[Any, Any, list[Outcome]]]
+    ) -> None:
+        try:
+            outcomes = await hand_in(batch) if batch else []
+        except ShiftworkError:
+            for parcel in batch:
+                self._spawn(self._send_alone(parcel))
+            return
+        for parcel, outcome in zip(batch, outcomes, strict=True):
+            if outcome.error is None:
+                self._count(outcome)
+            elif isinstance(outcome.error, ConflictError | NotFound):
+                self._summary.lost += 1
+                log.info("a result was not wanted any more: %s", outcome.error)
+            else:
+                self._spawn(self._send_alone(parcel))
+                continue
+            self._delivery.answered(parcel.claim)
+            self._forget(parcel.claim)
+
+    def _count(self, outcome: Outcome) -> None:
+        if outcome.status == "completed":
+            self._summary.completed += 1
+        else:
+            self._summary.failed += 1
+
+    async def _complete(self, batch: list[Parcel]) -> list[Outcome]:
+        return await self._queue.complete_many([Report(p.claim, p.data, usage=p.usage) for p in batch])
+
+    async def _fail(self, batch: list[Parcel]) -> list[Outcome]:
+        return await self._queue.fail_many([_problem(p.claim, p.failure) for p in batch if p.failure is not None])
+
+    async def _send_alone(self, parcel: Parcel) -> None:
+        try:
+            await self._delivery.deliver(parcel.kept())
+        finally:
+            self._forget(parcel.claim)
+
+    # -- while there is no answer ----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """One look a second at all that is under way, instead of a timer for each."""
+        self._watching = True
+        self._loop.call_later(KEEP_AFTER_SEC, self._look)
+
+    def _look(self) -> None:
+        late = self._loop.time() - KEEP_AFTER_SEC
+        for parcel in (*self._under_way, *self._waiting):
+            if parcel.since <= late:
+                self._delivery.keep(parcel.kept(), "there is no answer yet")
+        if self._under_way or self._waiting:
+            self._watch()
+        else:
+            self._watching = False
+
+
+def _problem(claim: Token, kept: Kept) -> Problem:
+    reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
+    return Problem(claim, reason, error, kept.usage, retry=kept.retry)

@@ -1,0 +1,59 @@
+"""`shiftwork serve` says clearly why it does not serve, and where it does."""
+
+import json
+import socket
+from pathlib import Path
+
+from tests.cli.terminal import Terminal
+from tests.server.processes import start
+
+
+def test_a_server_that_all_could_reach_asks_for_tokens(terminal: Terminal) -> None:
+    done = terminal.run("serve", "--host", "0.0.0.0")  # noqa: S104  # which is refused
+    assert done.code == 2
+    assert "--tokens" in done.err
+
+
+def test_nobody_far_away_may_move_the_clock(terminal: Terminal) -> None:
+    done = terminal.run("serve", "--host", "0.0.0.0", "--tokens", "--test-clock")  # noqa: S104  # which is refused
+    assert done.code == 2
+    assert "this machine only" in done.err
+
+
+def test_a_port_that_is_taken_is_named(terminal: Terminal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = terminal.run("serve", "--port", port)
+    assert done.code == 2
+    assert f"port {port}" in done.err
+
+
+def test_a_server_has_no_workspace_of_its_own(terminal: Terminal) -> None:
+    done = terminal.run("serve", "--workspace", "mine")
+    assert done.code == 2
+    assert "all workspaces" in done.err
+
+
+def test_a_database_that_is_not_there_is_said_before_anything_is_served(terminal: Terminal) -> None:
+    done = terminal.run("serve", "--port", "0", "--store", "postgresql://127.0.0.1:1/none")
+    assert done.code == 5
+    assert "cannot be reached" in done.err
+
+
+async def test_its_log_is_one_json_object_a_line(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    url = f"sqlite:///{tmp_path}/q.db"
+    async with await start(url, "--log-format", "json", "--log-file", str(log)) as server:
+        assert await server.stop() == 0
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert lines
+    assert all({"at", "level", "logger", "message"} <= line.keys() for line in lines)
+
+
+async def test_a_profile_that_is_not_in_force_is_said(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    url = f"sqlite:///{tmp_path}/q.db"
+    for profile in ("standard", "aegis"):
+        async with await start(url, "--profile", profile, "--log-file", str(log)) as server:
+            await server.stop()
+    assert "has the profile standard, not aegis" in log.read_text(encoding="utf-8")

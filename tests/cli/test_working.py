@@ -1,0 +1,215 @@
+"""An agent that is a shell script: it claims, works and hands in by commands alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+from shiftwork import Queue
+from tests.cli.terminal import Terminal
+from tests.cli.test_processes import PROGRAM, call, clean_environment
+
+SCRIPT = """
+set -euo pipefail
+export SHIFTWORK_AGENT=script
+token=$(shiftwork claim --type code --token)
+shiftwork start "$token"
+shiftwork heartbeat "$token" --progress half
+echo '{"lines": 7}' > result.json
+shiftwork complete "$token" --data @result.json --cost 0.25
+[ -z "$(shiftwork claim --type code)" ]
+"""
+
+
+def run_script(folder: Path, script: str) -> str:
+    path = f"{Path(sys.executable).parent}:{clean_environment()['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**clean_environment(), "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_shell_script_does_the_work_of_an_agent(tmp_path: Path) -> None:
+    made = json.loads(call(tmp_path, "submit code --json").stdout)["id"]
+    assert run_script(tmp_path, SCRIPT).splitlines() == [f"{made} running", "continue", f"{made} completed"]
+    task = json.loads(call(tmp_path, f"show {made} --json").stdout)
+    assert (task["status"], task["result"]["data"], task["cost_usd"]) == ("completed", {"lines": 7}, 0.25)
+    assert (task["result"]["worker_id"], task["progress"]) == ("script", "half")
+    assert {event["actor"] for event in task["history"][1:]} == {"agent:script"}
+
+
+# -- claim -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-058", "L-061")
+def test_a_claim_prints_the_id_and_nothing_where_there_is_nothing(terminal: Terminal) -> None:
+    terminal.text("settings", "profile", "loki")
+    made = terminal.ready()
+    assert terminal.text("claim", "--agent", "a1") == f"{made}\n"
+    task = terminal.json("show", made)
+    assert (task["status"], task["claim"]["agent_id"]) == ("running", "a1")
+    assert terminal.run("claim", "--agent", "a1") == (0, "", "")
+
+
+@pytest.mark.requirement("L-053")
+def test_claims_in_parallel_shells_get_different_tasks(tmp_path: Path) -> None:
+    call(tmp_path, "settings profile loki")
+    made = json.loads(call(tmp_path, "submit --file - --json", stdin=json.dumps([{"type": "code"}] * 6)).stdout)
+    claims = [
+        subprocess.Popen(
+            [*PROGRAM, "claim", "--agent", f"shell-{n % 2}"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        )
+        for n in range(6)
+    ]
+    taken = [claim.communicate(timeout=60)[0].strip() for claim in claims]
+    assert sorted(taken) == sorted(task["id"] for task in made)
+
+
+@pytest.mark.requirement("L-057")
+def test_first_in_first_out_takes_the_first_task_whatever_its_priority(terminal: Terminal) -> None:
+    terminal.text("settings", "profile", "loki")
+    made = [terminal.json("submit", "code", "--priority", priority)["id"] for priority in ("9", "1")]
+    assert terminal.text("claim", "--fifo").split() == made[:1]
+    terminal.json("submit", "code", "--priority", "0")
+    assert terminal.text("claim", "--fifo").split() == made[1:]
+
+
+@pytest.mark.requirement("L-055")
+def test_a_claim_that_does_not_get_the_lock_ends_with_one(tmp_path: Path) -> None:
+    """It waits for ten seconds, and so does this test."""
+    call(tmp_path, "submit code")
+    holder = apsw.Connection(str(tmp_path / "shiftwork.db"))
+    holder.execute("begin immediate")
+    refused = call(tmp_path, "claim --json")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert json.loads(refused.stderr)["code"] == "store_locked"
+    holder.execute("rollback")
+    assert call(tmp_path, "claim").returncode == 0
+
+
+def test_a_claim_that_waits_gets_what_comes(tmp_path: Path) -> None:
+    call(tmp_path, "migrate")
+    with subprocess.Popen(
+        [*PROGRAM, "claim", "--wait", "25", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    ) as waiting:
+        made = json.loads(call(tmp_path, "submit code --json").stdout)["id"]
+        answer = json.loads(waiting.communicate(timeout=60)[0])
+    assert [assignment["task"]["id"] for assignment in answer["assignments"]] == [made]
+
+
+def test_why_there_is_nothing_is_told_beside_the_answer(terminal: Terminal) -> None:
+    for _ in range(2):
+        terminal.ready()
+    terminal.text("claim", "--agent", "a1")
+    full = terminal.run("claim", "--agent", "a1")
+    assert (full.code, full.out, full.err) == (0, "", "agent a1 holds as much as it may\n")
+    assert terminal.json("claim", "--agent", "a1")["at_capacity"] is True
+    terminal.text("pause", "code")
+    assert terminal.run("claim", "--agent", "a2") == (0, "", "paused: code\n")
+
+
+def test_the_answer_of_a_claim_has_the_task_and_its_terms(terminal: Terminal) -> None:
+    made = terminal.ready()
+    (assignment,) = terminal.json("claim", "--agent", "a1")["assignments"]
+    assert assignment["token"] == assignment["assignment_id"] == f"{made}.1"
+    assert (assignment["task"]["payload"], assignment["task"]["status"]) == ({"file": "a.py"}, "claimed")
+    assert assignment["ack_required_by"].endswith("Z")
+    assert assignment["heartbeat_interval_sec"] == 30
+
+
+# -- who holds it ------------------------------------------------------------------------------------------------
+
+
+def test_the_id_will_do_for_whoever_holds_the_task(terminal: Terminal) -> None:
+    made = terminal.ready()
+    assert terminal.text("claim").strip() == made
+    assert terminal.text("start", made).split() == [made, "running"]
+    assert terminal.run("complete", made, "--agent", "thief").code == 6
+    assert terminal.run("complete", made, SHIFTWORK_AGENT="thief").code == 6
+    assert terminal.json("complete", made)["status"] == "completed"
+    assert terminal.json("complete", made)["repeated"] is True
+
+
+def test_a_token_is_refused_once_the_claim_is_over(terminal: Terminal) -> None:
+    token = terminal.running()
+    terminal.text("release", token)
+    for line in (["complete", token], ["fail", token, "--reason", "crash"], ["progress", token, "5"]):
+        refused = terminal.run(*line, "--json")
+        assert (refused.code, json.loads(refused.err)["code"]) == (4, "lease_lost")
+
+
+def test_a_heartbeat_says_when_to_stop(terminal: Terminal) -> None:
+    token = terminal.running()
+    terminal.text("cancel", token.partition(".")[0], "--reason", "unwanted")
+    assert terminal.run("heartbeat", token) == (4, "cancel: unwanted\n", "")
+    lost = terminal.run("heartbeat", token.replace(".1", ".7"), "--json")
+    assert (lost.code, json.loads(lost.out)["action"]) == (4, "lost")
+
+
+def test_who_acts_can_be_said(terminal: Terminal) -> None:
+    token = terminal.running()
+    terminal.text("complete", token, "--actor", "human:bob")
+    history = terminal.json("history", token.partition(".")[0])
+    assert [event["actor"] for event in history][-1] == "human:bob"
+
+
+# -- what is handed in -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "stdin", "expected"),
+    [('{"a": [1]}', None, {"a": [1]}), ("7", None, 7), ("-", '"from a pipe"', "from a pipe"), ("null", None, None)],
+)
+def test_a_result_is_any_json(terminal: Terminal, data: str, stdin: str | None, expected: object) -> None:
+    token = terminal.running()
+    terminal.text("complete", token, "--data", data, stdin=stdin)
+    assert terminal.json("show", token.partition(".")[0])["result"]["data"] == expected
+
+
+def test_a_failure_that_must_not_be_tried_again(terminal: Terminal) -> None:
+    token = terminal.running()
+    line = ["fail", token, "--reason", "auth_failure", "--error", "403", "--no-retry"]
+    assert terminal.json(*line)["status"] == "dead_lettered"
+    (pattern,) = terminal.json("failures", "--by", "reason")
+    assert (pattern["value"], pattern["total"], pattern["error"]) == ("auth_failure", 1, "403")
+    (alert,) = terminal.json("alerts")
+    assert alert["message"] == f"Task {token.partition('.')[0]} moved to dead letter queue"
+
+
+def test_messages_and_progress_stand_in_the_history(terminal: Terminal) -> None:
+    token = terminal.running()
+    terminal.text("progress", token, "reading")
+    terminal.text("message", token, "calls grep", "--kind", "tool_call", "--data", '{"args": ["-r"]}')
+    told = terminal.json("history", token.partition(".")[0])[-2:]
+    assert told[0]["data"] == {"progress": "reading"}
+    assert told[1]["data"] == {"kind": "tool_call", "text": "calls grep", "data": {"args": ["-r"]}}
+
+
+def test_claims_that_wait_too_long_are_given_to_idle_agents(terminal: Terminal) -> None:
+    async def load(queue: Queue) -> None:
+        await queue.register_agent(id="loaded", max_concurrent_tasks=5)
+        await queue.submit_many([{"type": "code"}] * 3)
+        await queue.claim("loaded", 3)
+        await queue.register_agent(id="idle")
+
+    terminal.on_queue(load)
+    (given_back,) = terminal.json("rebalance")
+    assert given_back["status"] == "ready"
+    assert terminal.text("claim", "--agent", "idle").strip() == given_back["task_id"]

@@ -1,0 +1,303 @@
+"""Alerts: each is written with its cause, told once, and acknowledged by somebody."""
+
+import asyncio
+import logging
+
+import pytest
+
+from shiftwork import Problem, Queue
+from shiftwork.core.alerts import KINDS
+from shiftwork.core.errors import InputError, NotFound
+from shiftwork.queue import finish
+from shiftwork.queue.alerts import Alert
+from shiftwork.queue.claims import parse_token
+from shiftwork.queue.finish import Failure
+from shiftwork.store.store import Tx
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import bury, events_named, submit_dag, take
+
+
+async def of_kind(queue: Queue, kind: str) -> list[Alert]:
+    return await queue.alerts(kind=kind)
+
+
+# -- what raises one ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-075")
+async def test_a_dead_letter_raises_an_alert_in_the_documents_words(loki: Queue, clock: MovedClock) -> None:
+    task_id = await bury(loki)
+    (alert,) = await loki.alerts()
+    assert alert.message == f"Task {task_id} moved to dead letter queue"
+    assert (alert.kind, alert.severity, alert.task_id) == ("dead_lettered", "warning", task_id)
+    assert (alert.at, alert.workspace_id, alert.acknowledged_at) == (clock(), "default", None)
+    assert alert.data == {"type": "code", "reason": "crash"}
+
+
+async def test_a_failure_that_is_tried_again_raises_none(queue: Queue) -> None:
+    await queue.submit(type="code")
+    await queue.fail((await take(queue)).token, "crash")
+    assert await queue.alerts() == []
+
+
+class Undone(Exception):
+    """The transaction is given up."""
+
+
+async def test_an_alert_is_rolled_back_with_its_cause(queue: Queue) -> None:
+    await queue.submit(type="code")
+    token = parse_token((await take(queue)).token)
+
+    async def undone(tx: Tx) -> None:
+        (outcome,) = await finish.fail(tx, queue.engine, queue.caller, [Failure(token, "crash", retry=False)])
+        assert outcome.status == "dead_lettered"
+        raise Undone
+
+    with pytest.raises(Undone):
+        await queue.engine.store.run(undone)
+    assert await queue.alerts() == []
+
+
+async def test_dead_letters_in_bulk_raise_one_each_and_no_more_events(queue: Queue) -> None:
+    await queue.register_agent(id="worker", max_concurrent_tasks=100)
+    await queue.submit_many([{"type": "code", "max_attempts": 1}] * 20)
+    held = await queue.claim("worker", 20, start=True)
+    before = len((await queue.events())[0])
+    await queue.fail_many([Problem(each.token, "crash") for each in held])
+    alerts = await queue.alerts()
+    assert sorted(alert.task_id or "" for alert in alerts) == sorted(each.id for each in held)
+    assert len((await queue.events())[0]) - before == 20
+    assert sorted(await events_named(queue, "alert.raised")) == sorted(each.id for each in held)  # type: ignore[type-var]  # tasks all
+
+
+async def test_a_poison_pill_is_told_apart(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code", max_attempts=9)).id
+    for agent in ("first", "second", "first"):
+        await queue.fail((await take(queue, agent)).token, "crash")
+        await pass_time(queue, clock, 3600)
+    assert [alert.kind for alert in await queue.alerts()] == ["dead_lettered", "poison_pill"]
+    (pill,) = await of_kind(queue, "poison_pill")
+    assert (pill.task_id, pill.severity) == (task_id, "critical")
+
+
+async def test_a_delivery_whose_end_is_not_known_is_told_apart(queue: Queue, clock: MovedClock) -> None:
+    task_id = (await queue.submit(type="code", delivery="at_most_once")).id
+    await take(queue)
+    await pass_time(queue, clock, 3600)
+    (alert,) = await of_kind(queue, "delivery_unknown")
+    assert alert.message == f"Task {task_id} was started once and its end is not known"
+    assert len(await of_kind(queue, "dead_lettered")) == 1
+
+
+async def test_an_agent_marked_failed_raises_an_alert(queue: Queue) -> None:
+    await queue.register_agent(id="mule")
+    await queue.set_agent_status("mule", "offline")
+    assert await queue.alerts() == []
+    await queue.set_agent_status("mule", "failed")
+    (alert,) = await queue.alerts()
+    assert (alert.kind, alert.message, alert.data) == ("agent_failed", "Agent mule failed", {"agent": "mule"})
+
+
+@pytest.mark.requirement("C-180")
+async def test_a_worker_that_goes_silent_is_named_in_one_alert_however_much_it_held(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    await coscientist.register_agent(id="worker-7", max_concurrent_tasks=5)
+    await coscientist.submit_many([{"type": "Ranking", "payload": {"n": n}} for n in range(3)])
+    assert len(await coscientist.claim("worker-7", 3, start=True)) == 3
+    await pass_time(coscientist, clock, 29)
+    assert await coscientist.alerts() == []
+    await pass_time(coscientist, clock, 3600)
+    (alert,) = await of_kind(coscientist, "agent_silent")
+    assert alert.message == "Agent worker-7 went silent with 3 tasks"
+
+
+async def test_a_process_that_died_with_work_raises_an_alert(queue: Queue) -> None:
+    await queue.submit(type="code")
+    await queue.claim("worker", runtime_id="host-1", start=True)
+    await queue.runtime_gone("host-2")
+    assert await queue.alerts() == []
+    await queue.runtime_gone("host-1")
+    (alert,) = await queue.alerts()
+    assert (alert.kind, alert.message) == ("runtime_gone", "Runtime host-1 is gone with 1 tasks")
+
+
+async def test_a_dependency_that_never_came_is_named(coscientist: Queue, clock: MovedClock) -> None:
+    task_id = (await coscientist.submit(type="Ranking", dependencies=["tournament-7"])).id
+    await pass_time(coscientist, clock, 300)
+    (alert,) = await coscientist.alerts()
+    assert alert.message == f"Task {task_id} is blocked: tournament-7 does not exist"
+    await pass_time(coscientist, clock, 300)
+    assert len(await coscientist.alerts()) == 1
+
+
+async def test_dependencies_that_take_too_long_raise_an_alert(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.set_setting("dependency_wait_applies_to", "all")
+    first = (await coscientist.submit(type="Ranking")).id
+    second = (await coscientist.submit(type="Ranking", dependencies=[first], payload={"n": 2})).id
+    await pass_time(coscientist, clock, 300)
+    (alert,) = await coscientist.alerts()
+    assert (alert.kind, alert.task_id) == ("dependency_wait", second)
+
+
+async def test_each_creator_is_told_of_a_failed_dependency(queue: Queue) -> None:
+    failed = (await queue.submit(type="code")).id
+    for creator, count in (("ada", 2), ("bob", 1)):
+        await queue.submit_many([{"type": "docs", "dependencies": [failed], "created_by": creator}] * count)
+    await queue.fail((await take(queue)).token, "crash", retry=False)
+    told = await of_kind(queue, "dependency_failed")
+    assert [alert.message for alert in told] == [
+        f"Task {failed} failed; 2 tasks of ada depend on it",
+        f"Task {failed} failed; 1 tasks of bob depend on it",
+    ]
+
+
+async def test_a_task_that_comes_after_its_dependency_failed_tells_its_creator(queue: Queue) -> None:
+    failed = await bury(queue)
+    await queue.submit(type="docs", dependencies=[failed], created_by="eve")
+    (alert,) = await of_kind(queue, "dependency_failed")
+    assert (alert.task_id, alert.data) == (failed, {"creator": "eve", "count": 1})
+
+
+@pytest.mark.requirement("L-087")
+async def test_escalating_a_dead_letter_marks_it_and_raises_an_alert(loki: Queue) -> None:
+    task_id = await bury(loki)
+    await loki.as_caller("human:ada").review(task_id, "escalate", note="needs a lawyer")
+    (letter,) = await loki.dead_letters()
+    assert letter.resolution == "escalate"
+    (alert,) = await of_kind(loki, "escalated")
+    assert (alert.message, alert.severity) == (f"Task {task_id} was escalated by human:ada", "critical")
+    assert alert.data["note"] == "needs a lawyer"
+
+
+# -- reading and acknowledging -----------------------------------------------------------------------------------
+
+
+async def test_a_reader_goes_on_behind_the_last_alert(queue: Queue) -> None:
+    buried = [await bury(queue) for _ in range(5)]
+    seen: list[str | None] = []
+    after = 0
+    while page := await queue.alerts(after, limit=2):
+        seen += [alert.task_id for alert in page]
+        after = page[-1].seq
+    assert seen == buried
+    assert await queue.alerts(after) == []
+
+
+async def test_who_acknowledged_first_stands(queue: Queue, clock: MovedClock) -> None:
+    await bury(queue)
+    (alert,) = await queue.alerts(open_only=True)
+    clock.advance(5)
+    done = await queue.as_caller("human:ada").acknowledge_alert(alert.seq)
+    assert (done.acknowledged_by, done.acknowledged_at) == ("human:ada", clock())
+    clock.advance(5)
+    assert await queue.as_caller("human:bob").acknowledge_alert(alert.seq) == done
+    assert await queue.alerts(open_only=True) == []
+    assert await queue.alerts() == [done]
+    assert len(await events_named(queue, "alert.acknowledged")) == 1
+
+
+async def test_alerts_of_other_workspaces_do_not_exist(queue: Queue) -> None:
+    await bury(queue)
+    (alert,) = await queue.alerts()
+    other = queue.in_workspace("other")
+    assert await other.alerts() == []
+    for missing in (alert.seq, alert.seq + 1000):
+        with pytest.raises(NotFound):
+            await other.acknowledge_alert(missing)
+    assert await queue.alerts(open_only=True) == [alert]
+
+
+async def test_an_unknown_kind_is_refused_with_those_there_are(queue: Queue) -> None:
+    with pytest.raises(InputError, match="dead_lettered, poison_pill"):
+        await queue.alerts(kind="fire")
+
+
+async def test_acknowledged_alerts_go_with_time_and_open_ones_stay(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("archive_after_sec", 100)
+    for _ in range(2):
+        await bury(queue)
+    first, second = await queue.alerts()
+    await queue.acknowledge_alert(first.seq)
+    await pass_time(queue, clock, 99)
+    assert len(await queue.alerts()) == 2
+    assert (await pass_time(queue, clock, 1))["retention"] == {"alerts": 1}
+    assert await queue.alerts() == [second]
+
+
+async def test_without_retention_alerts_stay(queue: Queue, clock: MovedClock) -> None:
+    await bury(queue)
+    (alert,) = await queue.alerts()
+    await queue.acknowledge_alert(alert.seq)
+    await pass_time(queue, clock, 1e8)
+    assert len(await queue.alerts()) == 1
+
+
+async def test_a_subscriber_to_events_learns_which_alerts_were_raised(queue: Queue) -> None:
+    await submit_dag(queue, {"a": [], "b": ["a"]})
+    await queue.fail((await take(queue)).token, "crash", retry=False)
+    told = [event for event in (await queue.events())[0] if "alert.raised" in event.names]
+    assert [(event.data or {})["alerts"] for event in told] == [["dead_lettered"], ["dependency_failed"]]
+
+
+async def test_readers_beside_writers_see_every_alert_once(queue: Queue) -> None:
+    """Numbers are taken before the commit: a reader that goes on behind its last one must not pass one over."""
+    await queue.register_agent(id="worker", max_concurrent_tasks=1000)
+    await queue.submit_many([{"type": "code", "max_attempts": 1}] * 120)
+    held = await queue.claim("worker", 120, start=True)
+    failing = asyncio.gather(*(queue.fail(each.token, "crash") for each in held))
+    seen: list[str | None] = []
+    after = 0
+    while True:
+        ended = failing.done()
+        page = await queue.alerts(after, limit=7)
+        seen += [alert.task_id for alert in page]
+        after = page[-1].seq if page else after
+        if ended and not page:
+            break
+    await failing
+    assert sorted(seen, key=str) == sorted(each.id for each in held)
+
+
+# -- lines of the log --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "shiftwork.queue")
+    return caplog
+
+
+@pytest.mark.requirement("L-080")
+async def test_a_retry_is_logged_with_its_number_and_delay(
+    loki: Queue, clock: MovedClock, lines: pytest.LogCaptureFixture
+) -> None:
+    task_id = (await loki.submit(type="code")).id
+    for _ in range(2):
+        await loki.fail((await take(loki)).token, "crash")
+        await pass_time(loki, clock, 3600)
+    told = [line for line in lines.messages if " retry " in line]
+    assert told == [f"Task {task_id} retry 1, backoff 60s", f"Task {task_id} retry 2, backoff 120s"]
+
+
+@pytest.mark.requirement("L-092")
+async def test_a_duplicate_is_logged_with_its_key(loki: Queue, lines: pytest.LogCaptureFixture) -> None:
+    first = await loki.submit(type="code", payload={"file": "a.py"})
+    again = await loki.submit(type="code", payload={"file": "a.py"})
+    assert again.id == first.id
+    key = (await loki.get(first.id)).idempotency_key
+    assert key
+    assert f"Duplicate task detected: {key}" in lines.messages
+
+
+@pytest.mark.requirement("L-140")
+async def test_a_rate_limit_is_logged_with_the_agent_and_the_wait(loki: Queue, lines: pytest.LogCaptureFixture) -> None:
+    await loki.set_setting("rate_limit.jitter_range", [1.0, 1.0])
+    await loki.submit(type="code")
+    await loki.fail((await take(loki, "a1")).token, "rate_limit", "429 Too Many Requests, retry-after: 30")
+    assert "Rate limit hit for a1, waiting 30s" in lines.messages
+
+
+def test_every_kind_has_a_meaning_and_words() -> None:
+    assert all(kind.meaning and kind.text for kind in KINDS.values())
+    assert {kind.severity for kind in KINDS.values()} <= {"info", "warning", "critical"}

@@ -1,0 +1,153 @@
+"""How the queue stands: depth, workers, pace, waits and failures, and what it costs to say so."""
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.queue import status
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import bury, finish, take
+
+
+async def test_an_empty_queue_has_a_status(queue: Queue, clock: MovedClock) -> None:
+    found = await queue.status()
+    assert (found.counts, found.depth) == ({}, {"high": 0, "medium": 0, "low": 0, "total": 0})
+    assert (found.completions, found.completed_last_minute, found.completed_per_minute) == (0, 0, 0)
+    assert found.average_wait_sec == {"high": None, "medium": None, "low": None}
+    assert (found.recent_failures, found.capacity_warnings, found.counted_at) == ([], [], clock())
+
+
+# -- workers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-188")
+async def test_the_capacity_told_changes_with_the_workers(coscientist: Queue) -> None:
+    await coscientist.register_agent(id="a", max_concurrent_tasks=3)
+    await coscientist.register_agent(id="b", max_concurrent_tasks=2)
+    await coscientist.register_agent(id="c", max_concurrent_tasks=None)
+    await coscientist.submit(type="Ranking")
+    await take(coscientist, "a")
+    assert (await coscientist.status()).slots == {"total": 5, "free": 4, "unlimited": 1}
+    await coscientist.set_agent_status("b", "failed")
+    assert (await coscientist.status()).slots == {"total": 3, "free": 2, "unlimited": 1}
+    await coscientist.set_agent_status("a", "draining")
+    assert (await coscientist.status()).slots == {"total": 3, "free": 0, "unlimited": 1}
+
+
+# -- pace and waits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-063")
+async def test_completions_of_the_last_minute_and_a_minute_of_the_last_five(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit_many([{"type": "code"}] * 9)
+    for _ in range(4):
+        await finish(queue)
+    clock.advance(100)
+    for _ in range(5):
+        await finish(queue)
+        clock.advance(10)
+    found = await queue.status()
+    assert found.completed_last_minute == 5
+    assert found.completed_per_minute == 9 / 5
+    clock.advance(300)
+    found = await queue.status()
+    assert (found.completed_last_minute, found.completed_per_minute, found.completions) == (0, 0, 9)
+
+
+async def test_completions_of_other_workspaces_do_not_count(queue: Queue) -> None:
+    await queue.submit(type="code")
+    await finish(queue)
+    found = await queue.in_workspace("other").status()
+    assert (found.completions, found.completed_last_minute, found.recent_failures) == (0, 0, [])
+
+
+async def test_a_busy_queue_is_measured_over_its_newest_events(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two completions every ten seconds; only the last 40 s are looked at."""
+    monkeypatch.setattr(status, "NEWEST", 24)
+    for _ in range(40):
+        await queue.submit_many([{"type": "code"}] * 2)
+        await finish(queue)
+        await finish(queue)
+        clock.advance(10)
+    found = await queue.status()
+    assert found.completed_last_minute == pytest.approx(12)
+    assert found.completed_per_minute == pytest.approx(12)
+
+
+@pytest.mark.requirement("C-064")
+async def test_waits_are_told_by_level(coscientist: Queue, clock: MovedClock) -> None:
+    for n, priority in enumerate((10, 10, 90)):
+        await coscientist.submit(type="Ranking", priority=priority, payload={"n": n})
+    await coscientist.register_agent(id="worker", max_concurrent_tasks=9)
+    for _ in range(3):
+        clock.advance(20)
+        await take(coscientist)
+    assert (await coscientist.status()).average_wait_sec == {"high": 30, "medium": None, "low": 60}
+
+
+async def test_a_retry_does_not_make_the_wait_longer(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    clock.advance(4)
+    await queue.fail((await take(queue)).token, "crash")
+    await pass_time(queue, clock, 60)
+    await take(queue)
+    assert (await queue.status()).average_wait_sec["medium"] == 4
+
+
+# -- failures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-065")
+async def test_recent_failures_are_listed_with_task_and_error(coscientist: Queue, clock: MovedClock) -> None:
+    task_id = (await coscientist.submit(type="Ranking")).id
+    await coscientist.fail((await take(coscientist, "w1")).token, "network", "no route to host")
+    (failure,) = (await coscientist.status()).recent_failures
+    assert (failure.task_id, failure.type, failure.reason) == (task_id, "Ranking", "network")
+    assert (failure.error, failure.agent_id, failure.at) == ("no route to host", "w1", clock())
+
+
+async def test_only_the_last_ten_failures_are_listed_newest_first(queue: Queue, clock: MovedClock) -> None:
+    buried = []
+    for _ in range(12):
+        buried.append(await bury(queue))
+        clock.advance(1)
+    assert [failure.task_id for failure in (await queue.status()).recent_failures] == buried[:1:-1]
+
+
+# -- what counting costs -----------------------------------------------------------------------------------------
+
+
+async def test_completions_in_the_archive_are_counted_too(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("archive_after_sec", 10)
+    await queue.submit_many([{"type": "code"}] * 2)
+    await finish(queue)
+    await pass_time(queue, clock, 10)
+    await finish(queue)
+    found = await queue.status()
+    assert (found.completions, found.archived, found.counts) == (2, 1, {"completed": 1})
+
+
+async def test_a_large_queue_is_counted_once_in_a_period(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "FEW", 2)
+    await queue.submit_many([{"type": "code"}] * 3)
+    began = clock()
+    assert (await queue.status()).counts == {"ready": 3}
+    await finish(queue)
+    clock.advance(29)
+    found = await queue.status()
+    assert (found.counts, found.counted_at, found.calculated_at) == ({"ready": 3}, began, clock())
+    assert found.completed_last_minute == 1
+    assert (await queue.status(fresh=True)).counts == {"ready": 2, "completed": 1}
+    await finish(queue)
+    clock.advance(30)
+    found = await queue.status()
+    assert (found.counts, found.counted_at) == ({"ready": 1, "completed": 2}, clock())
+
+
+async def test_a_small_queue_is_counted_whenever_somebody_asks(queue: Queue) -> None:
+    for count in (1, 2):
+        await queue.submit(type="code")
+        assert (await queue.status()).counts == {"ready": count}

@@ -1,0 +1,80 @@
+"""A server on a real socket in the test's own loop, and a caller that speaks HTTP to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from shiftwork.server.serve import Options, Server, open_server
+
+
+class Reply:
+    """An answer, read whole."""
+
+    def __init__(self, status: int, headers: Any, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> Any:
+        """The stable code of a refusal."""
+        assert self.headers["content-type"] == "application/problem+json", self.body
+        return self.json["code"]
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.body[:500]!r}"
+
+
+class Running:
+    """One running server, with a caller that has no token unless it is given one."""
+
+    def __init__(self, served: Server, http: aiohttp.ClientSession) -> None:
+        self.server = served
+        self.house = served.house
+        self.http = http
+        self.url = served.url
+
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Reply:
+        """One call; `body` is sent as JSON, `data` as it is."""
+        if body is not None:
+            options["data"] = json.dumps(body)
+        async with self.http.request(method, self.url + path, **options) as answer:
+            return Reply(answer.status, answer.headers, await answer.read())
+
+    async def get(self, path: str, **options: Any) -> Any:
+        """The JSON of an answer that must be good."""
+        reply = await self.call("GET", path, **options)
+        assert reply.status == 200, reply
+        return reply.json
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> Any:
+        reply = await self.call("POST", path, {} if body is None else body, **options)
+        assert reply.status in {200, 201, 204}, reply
+        return reply.json if reply.body else None
+
+    async def pass_time(self, seconds: float) -> Any:
+        """Move the server's clock through its own door; the duties that come due run."""
+        return await self.post("/api/testing/clock", {"advance_sec": seconds})
+
+
+@asynccontextmanager
+async def running(store: str, **options: Any) -> AsyncIterator[Running]:
+    """Serve on a free port until the block ends. Duties run only when the clock is moved, unless asked for."""
+    given = Options(**{"store": store, "port": 0, "test_clock": True, "duties": False, **options})
+    async with open_server(given) as served, aiohttp.ClientSession() as http:
+        task = asyncio.create_task(served.run_until_stopped())
+        try:
+            yield Running(served, http)
+        finally:
+            served.stop()
+            await task

@@ -1,0 +1,190 @@
+"""A request sent again has no second effect: at every door, after a crash, and on two servers at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shiftwork import Queue
+from tests.conformance.steps import everything
+from tests.server import processes
+from tests.server.doors import BY_NAME, CALLS, Call, changing, waiting
+from tests.server.running import Reply, Running, running
+from tests.worker.steps import until
+
+KEY = {"Idempotency-Key": "k-1"}
+
+
+async def send(api: Running, name: str, call: Call, **options: Any) -> Reply:
+    """Each door in a workspace of its own, so that one test can walk them all."""
+    door = BY_NAME[name]
+    path = f"{call.path(door)}?workspace={name}"
+    return await api.call(door.method, path, call.body, **{"headers": KEY, **options})
+
+
+def same(name: str, reply: Reply) -> Any:
+    """What must be alike in the answer and its repeat."""
+    if name == "claim":  # the task is shown as it is now
+        return reply.status, [held["token"] for held in reply.json["assignments"]]
+    return reply.status, reply.json if reply.body else None
+
+
+def test_every_door_that_changes_something_has_a_call() -> None:
+    assert {door.name for door in changing()} <= CALLS.keys()
+
+
+async def test_a_repeat_is_answered_as_the_first_was_and_changes_nothing(api: Running) -> None:
+    for door in changing():
+        call = await CALLS[door.name](api.house.queue.in_workspace(door.name))
+        first = await send(api, door.name, call)
+        assert first.status == door.status, (door.name, first)
+        before = await everything(api.house.queue)
+        again = await send(api, door.name, call)
+        assert await everything(api.house.queue) == before, door.name
+        if door.name == "create_token":
+            assert (again.status, again.code) == (409, "conflict"), "its secret is not kept"
+            assert first.json["id"] in again.json["detail"]
+        else:
+            assert same(door.name, again) == same(door.name, first), door.name
+
+
+async def test_another_request_under_the_same_key_is_refused(api: Running) -> None:
+    for door in changing():
+        call = await CALLS[door.name](api.house.queue.in_workspace(door.name))
+        assert (await send(api, door.name, call)).status == door.status, door.name
+        before = await everything(api.house.queue)
+        other = await send(api, door.name, call._replace(body={**(call.body or {}), "more": 1}))
+        assert await everything(api.house.queue) == before, door.name
+        assert (other.status, other.code) == (422, "idempotency_key_reused"), (door.name, other)
+
+
+async def test_a_key_belongs_to_one_workspace(api: Running) -> None:
+    ours = await api.post("/api/tasks", {"type": "noop"}, headers=KEY)
+    theirs = await api.post("/api/tasks?workspace=theirs", {"type": "noop"}, headers=KEY)
+    assert ours["id"] != theirs["id"]
+
+
+async def test_a_refused_request_leaves_its_key_free(api: Running) -> None:
+    refused = await api.call("POST", "/api/tasks", {"type": "noop", "dependencies": ["nobody"]}, headers=KEY)
+    assert refused.code == "unknown_dependency"
+    assert (await api.call("POST", "/api/tasks", {"type": "noop"}, headers=KEY)).status == 201
+
+
+@pytest.mark.parametrize("key", ["", " ", "k" * 256, "schlüssel"])
+async def test_a_key_that_cannot_be_kept_is_refused(api: Running, key: str) -> None:
+    reply = await api.call("POST", "/api/tasks", {"type": "noop"}, headers={"Idempotency-Key": key})
+    assert (reply.status, reply.code, reply.json["where"]) == (422, "invalid_input", "Idempotency-Key")
+    assert (await api.get("/api/tasks"))["tasks"] == []
+
+
+# -- claims ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_sent_again_answers_the_same_claim(api: Running) -> None:
+    for _ in range(3):
+        await waiting(api.house.queue)
+    await api.post("/api/agents", {"id": "ada", "max_concurrent_tasks": 9})
+    claim = {"agent_id": "ada", "count": 2}
+    first = await api.post("/api/tasks/claim", claim, headers=KEY)
+    again = await api.post("/api/tasks/claim", claim, headers=KEY)
+    assert [held["token"] for held in again["assignments"]] == [held["token"] for held in first["assignments"]]
+    assert len(first["assignments"]) == 2
+    assert (await api.get("/api/queue"))["counts"] == {"claimed": 2, "ready": 1}
+
+
+async def test_a_claim_sent_again_answers_only_what_is_still_held(api: Running) -> None:
+    await waiting(api.house.queue)
+    first = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}, headers=KEY)
+    (held_,) = first["assignments"]
+    await api.post(f"/api/tasks/{held_['task']['id']}/complete", {"token": held_["token"]})
+    await waiting(api.house.queue)
+    again = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}, headers=KEY)
+    assert again["assignments"] == []
+    assert (await api.get("/api/queue"))["counts"] == {"completed": 1, "ready": 1}
+
+
+async def test_a_claim_that_found_nothing_may_be_sent_again(api: Running) -> None:
+    assert (await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"] == []
+    await waiting(api.house.queue)
+    assert len((await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"]) == 1
+
+
+async def test_a_runtime_claims_for_several_agents_once(api: Running) -> None:
+    for agent in ("ada", "bob"):
+        await waiting(api.house.queue, target_agent_id=agent)
+    await waiting(api.house.queue)
+    claim = {"runtime_id": "host", "count": 2}
+    first, again = [await api.post("/api/tasks/claim", claim, headers=KEY) for _ in range(2)]
+    assert {held["token"] for held in again["assignments"]} == {held["token"] for held in first["assignments"]}
+    assert (await api.get("/api/queue"))["counts"] == {"claimed": 2, "ready": 1}
+
+
+# -- lost answers ------------------------------------------------------------------------------------------------
+
+
+def request(path: str, body: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k-1\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+async def test_a_client_that_hung_up_may_send_again(api: Running) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    writer.write(request("/api/tasks", '{"type": "noop"}'))
+    writer.close()
+    await writer.wait_closed()
+    made = await api.call("POST", "/api/tasks", data='{"type": "noop"}', headers=KEY)
+    assert made.status == 201
+    assert [task["id"] for task in (await api.get("/api/tasks"))["tasks"]] == [made.json["id"]]
+
+
+async def test_a_server_killed_after_the_commit_and_before_the_answer(store_url: str) -> None:
+    """The answer is never read, the effect is seen in the store, and the process dies."""
+    async with await Queue.open(store_url) as queue, aiohttp.ClientSession() as http:
+        async with await processes.start(store_url) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+            writer.write(request("/api/tasks", '{"type": "noop"}'))
+            await until(lambda: has_tasks(queue, 1))
+            await server.kill()
+            writer.close()
+        async with await processes.start(store_url) as server:
+            sent = http.post(server.url + "/api/tasks", data='{"type": "noop"}', headers=KEY)
+            async with sent as answer:
+                made = await answer.json()
+        assert [task.id for task in (await queue.tasks()).tasks] == [made["id"]]
+
+
+async def has_tasks(queue: Queue, count: int) -> bool:
+    return len((await queue.tasks()).tasks) == count
+
+
+@pytest.mark.parametrize("name", ["submit", "claim", "spawn", "rerun", "review", "update", "register_agent"])
+async def test_the_same_request_on_two_servers_at_once_has_one_effect(name: str, store_url: str) -> None:
+    door = BY_NAME[name]
+    async with running(store_url) as one, running(store_url) as two:
+        await one.house.queue.register_agent(id="ada", max_concurrent_tasks=99)
+        for _ in range(5):
+            await waiting(one.house.queue)  # more to claim, if it were claimed twice
+        call = await CALLS[name](one.house.queue)
+        sent = [server.call(door.method, call.path(door), call.body, headers=KEY) for server in (one, two) * 5]
+        replies = await asyncio.gather(*sent)
+        assert {repr(same(name, reply)) for reply in replies} == {repr(same(name, replies[0]))}
+        assert replies[0].status == door.status
+        told = await one.house.queue.events(limit=1000)
+        effects = [event for event in told[0] if event.verb == EFFECT[name]]
+        assert len(effects) == len({effect.task_id for effect in effects}) == 1 + BESIDE.get(name, 0)
+
+
+EFFECT = {
+    "submit": "submitted",
+    "claim": "claimed",
+    "spawn": "waited",
+    "rerun": "rerun",
+    "review": "reviewed",
+    "update": "updated",
+    "register_agent": "agent_registered",
+}
+BESIDE = {"submit": 5, "register_agent": 1}
+"""What the arrangement has done of the same kind."""

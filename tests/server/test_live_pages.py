@@ -1,0 +1,196 @@
+"""Events over plain HTTP: pages that wait for the first one, and server-sent events that resume."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shiftwork.server import hub, live
+from tests.server.running import Running, running
+from tests.server.watching import follow
+from tests.worker.steps import until
+
+
+async def submit(api: Running, **fields: Any) -> str:
+    return str((await api.post("/api/tasks", {"type": "write", **fields}))["id"])
+
+
+def tasks(page: dict[str, Any]) -> list[str]:
+    return [event["task_id"] for event in page["events"]]
+
+
+# -- pages ---------------------------------------------------------------------------------------------------------
+
+
+async def test_pages_follow_each_other_without_a_gap(api: Running) -> None:
+    made = [await submit(api) for _ in range(10)]
+    seen, after = [], 0
+    while len(seen) < 10:
+        page = await api.get(f"/api/events?after={after}&limit=3")
+        assert len(page["events"]) <= 3
+        seen += tasks(page)
+        after = page["next"]
+    assert seen == made
+    assert await api.get(f"/api/events?after={after}") == {"events": [], "next": after}
+
+
+async def test_a_page_holds_what_fits_its_filters_however_much_lies_between(
+    api: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "BATCH", 7)
+    first = await submit(api, type="rare")
+    await api.post("/api/tasks", [{"type": "write"}] * 40)
+    last = await submit(api, type="rare")
+    assert tasks(await api.get("/api/events?type=rare")) == [first, last]
+    page = await api.get("/api/events?type=rare&limit=1")
+    assert tasks(page) == [first]
+    assert tasks(await api.get(f"/api/events?type=rare&after={page['next']}")) == [last]
+    monkeypatch.setattr(live, "MOST_SCANNED", 20)
+    short = await api.get(f"/api/events?type=rare&after={page['next']}&wait_sec=25")
+    assert (short["events"], page["next"] < short["next"] < 42) == ([], True)
+
+
+async def test_a_page_in_a_view_holds_named_events(api: Running) -> None:
+    task_id = await submit(api)
+    await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True})
+    page = await api.get("/api/events?view=aegis")
+    assert [event["event"] for event in page["events"]] == ["task:queued", "task:dispatch", "task:running"]
+    rest = await api.get(f"/api/events?view=aegis&after={page['events'][1]['cursor']}")
+    assert [event["event"] for event in rest["events"]] == ["task:running"]
+    ours = await api.get(f"/api/events?after={page['events'][1]['cursor']}")
+    assert [(event["task_id"], event["names"]) for event in ours["events"]] == [(task_id, ["task.started"])]
+
+
+async def test_a_page_waits_for_the_first_event_that_fits(api: Running) -> None:
+    now = (await api.get("/api/events?after=now"))["next"]
+    waiting = asyncio.create_task(api.get(f"/api/events?after={now}&type=wanted&wait_sec=25"))
+    await until(lambda: api.house.hub.listeners == 1)
+    await submit(api)
+    wanted = await submit(api, type="wanted")
+    assert tasks(await waiting) == [wanted]
+    await until(lambda: api.house.hub.listeners == 0)
+
+
+async def test_a_page_is_empty_when_the_time_is_up_or_the_server_stops(store_url: str) -> None:
+    async with running(store_url) as api:
+        assert (await api.get("/api/events?wait_sec=0.01"))["events"] == []
+        waiting = asyncio.create_task(api.get("/api/events?wait_sec=25"))
+        await until(lambda: api.house.hub.listeners == 1)
+        api.server.stop()
+        assert await waiting == {"events": [], "next": 0}
+
+
+async def test_nobody_waits_for_a_caller_that_has_gone(api: Running) -> None:
+    waiting = asyncio.create_task(api.get("/api/events?wait_sec=25"))
+    await until(lambda: api.house.hub.listeners == 1)
+    waiting.cancel()
+    await until(lambda: api.house.hub.listeners == 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [("after=-1", "after"), ("after=then", "after"), ("wait_sec=26", "wait_sec"), ("tusk=1", "tusk"), ("dag=x", "dag")],
+)
+async def test_what_cannot_be_asked_is_refused_by_name(api: Running, query: str, where: str) -> None:
+    reply = await api.call("GET", f"/api/events?{query}")
+    assert (reply.status, reply.json["where"]) == (404 if query == "dag=x" else 422, where)
+
+
+# -- server-sent events --------------------------------------------------------------------------------------------
+
+
+async def test_events_keep_coming_with_their_cursor_as_id(api: Running) -> None:
+    async with follow(api.http, api.url) as lines:
+        made = [await submit(api) for _ in range(3)]
+        told = [await lines.event() for _ in range(6)]
+        assert [(each["event"], each["task_id"]) for each in told] == [
+            (name, task_id) for task_id in made for name in ("task.created", "task.ready")
+        ]
+
+
+async def test_a_browser_that_reconnects_goes_on_behind_the_last_id_it_got(api: Running) -> None:
+    """Its address stays the same: what it got last counts more."""
+    made = [await submit(api) for _ in range(4)]
+    seen: list[tuple[str, str]] = []
+    last = ""
+    for step in range(4):
+        headers = {"last_event_id": last} if step else {}
+        async with follow(api.http, api.url, "?after=0&view=factory", **headers) as lines:
+            for _ in range(2 if step % 2 else 1):
+                told = await lines.event()
+                seen.append((told["task_id"], told["event"]))
+            assert lines.last_id is not None
+            last = lines.last_id
+    names = [(task_id, name) for task_id in made for name in ("task.created", "task.ready")]
+    assert seen == names[:6]
+
+
+async def test_a_client_that_got_nothing_yet_resumes_from_where_it_began(api: Running) -> None:
+    await submit(api)
+    async with follow(api.http, api.url) as lines:
+        began = lines.last_id
+    assert began is not None
+    missed = await submit(api)
+    async with follow(api.http, api.url, last_event_id=began) as lines:
+        assert (await lines.event())["task_id"] == missed
+
+
+async def test_a_quiet_stream_shows_that_it_lives_and_how_far_it_is(
+    api: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "ALIVE_SEC", 0.01)
+    async with follow(api.http, api.url, "?type=rare&after=0") as lines:
+        newest = 0
+        for _ in range(3):
+            await submit(api)
+            newest += 1
+            while (block := await lines.block()) != {"": "still here", "id": str(newest)}:
+                assert "data" not in block
+
+
+async def test_a_stream_ends_when_the_server_stops(store_url: str) -> None:
+    async with running(store_url) as api, follow(api.http, api.url) as lines:
+        await submit(api)
+        await lines.event()
+        api.server.stop()
+        await lines.event()
+        with pytest.raises(EOFError):
+            await lines.event()
+
+
+async def test_a_stream_needs_a_token_where_one_is_needed_and_ends_with_it(guarded: Running) -> None:
+    refused = await guarded.call("GET", "/api/events", headers={"accept": "text/event-stream"})
+    assert (refused.status, refused.code) == (401, "unauthorized")
+    queue = guarded.house.queue.in_workspace("ours")
+    token = await queue.create_token("watcher", ["read"])
+    async with follow(guarded.http, guarded.url, authorization=f"Bearer {token.secret}") as lines:
+        await guarded.house.queue.submit(type="write")
+        mine = await queue.submit(type="write")
+        assert (await lines.event())["task_id"] == mine.id
+        await queue.revoke_token(token.id)
+
+        async def write() -> None:
+            while True:
+                await queue.submit(type="write")
+                await asyncio.sleep(0.05)
+
+        writing = asyncio.create_task(write())
+        with pytest.raises(EOFError):
+            while True:
+                await lines.event()
+        writing.cancel()
+
+
+async def test_a_cursor_of_another_queue_is_refused(api: Running) -> None:
+    reply = await api.call("GET", "/api/events?after=99", headers={"accept": "text/event-stream"})
+    assert (reply.status, reply.json["where"]) == (422, "after")
+    last = {"accept": "text/event-stream", "last-event-id": "nonsense"}
+    reply = await api.call("GET", "/api/events", headers=last)
+    assert (reply.status, reply.json["where"]) == (422, "after")
+
+
+async def test_a_reader_that_goes_leaves_nothing_behind(api: Running) -> None:
+    async with aiohttp.ClientSession() as http, follow(http, api.url):
+        assert api.house.hub.listeners == 1
+    await until(lambda: api.house.hub.listeners == 0)

@@ -1,0 +1,15 @@
+"""Tasks over HTTP: submitted, read, changed, cancelled and run again."""
+
+from tests.server.running import Running
+
+
+async def test_a_task_is_submitted_worked_and_read(api: Running) -> None:
+    made = await api.post("/api/tasks", {"type": "write", "payload": {"n": 1}})
+    claimed = await api.post("/api/tasks/claim", {"agent_id": "ada"})
+    token = claimed["assignments"][0]["token"]
+    assert claimed["assignments"][0]["task"]["id"] == made["id"]
+    await api.post(f"/api/tasks/{made['id']}/start", {"token": token})
+    done = await api.post(f"/api/tasks/{made['id']}/complete", {"token": token, "data": {"m": 2}})
+    assert done["status"] == "completed"
+    task = await api.get(f"/api/tasks/{made['id']}")
+    assert (task["status"], task["result"]["data"]) == ("completed", {"m": 2})

@@ -1,0 +1,107 @@
+"""Subscribers of a running server: over a WebSocket, and by server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+PATIENCE_SEC = 60.0
+"""Far more than anything here takes."""
+
+
+class Watcher:
+    """A WebSocket client."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.cursor = ""
+
+    async def message(self) -> dict[str, Any]:
+        """The next message, which must be there."""
+        told: dict[str, Any] = json.loads(await self.socket.receive_str(timeout=PATIENCE_SEC))
+        self.cursor = told.get("cursor", self.cursor)
+        return told
+
+    async def messages(self, count: int) -> list[dict[str, Any]]:
+        return [await self.message() for _ in range(count)]
+
+    async def names(self, count: int) -> list[str]:
+        return [told["event"] for told in await self.messages(count)]
+
+    async def subscribe(self, after: Any = None, **filters: Any) -> dict[str, Any]:
+        """Ask for something else; whatever comes before the answer belongs to what was asked for earlier."""
+        await self.socket.send_json({"subscribe": filters, **({} if after is None else {"after": after})})
+        while (told := await self.message())["event"] != "subscribed":
+            pass
+        return told
+
+    async def end(self) -> int:
+        """Read to the end; the code it was closed with."""
+        async with asyncio.timeout(PATIENCE_SEC):
+            while (await self.socket.receive()).type not in {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED}:
+                pass
+        assert self.socket.close_code is not None
+        return self.socket.close_code
+
+
+@asynccontextmanager
+async def connect(http: aiohttp.ClientSession, url: str, query: str = "", **options: Any) -> AsyncIterator[Watcher]:
+    """A client that is let in or refused by the first message."""
+    async with http.ws_connect(f"{url}/ws{query}", max_msg_size=0, **options) as socket:
+        yield Watcher(socket)
+
+
+@asynccontextmanager
+async def watch(http: aiohttp.ClientSession, url: str, query: str = "", **options: Any) -> AsyncIterator[Watcher]:
+    """A client that has been told from where it goes."""
+    async with connect(http, url, query, **options) as watcher:
+        told = await watcher.message()
+        assert told["event"] == "subscribed", told
+        yield watcher
+
+
+class Lines:
+    """A reader of server-sent events."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._answer = answer
+        self.last_id: str | None = None
+
+    async def block(self) -> dict[str, str]:
+        """The fields of the next block that holds any; a comment has the empty name."""
+        fields: dict[str, str] = {}
+        while True:
+            async with asyncio.timeout(PATIENCE_SEC):
+                line = (await self._answer.content.readline()).decode()
+            if not line:
+                raise EOFError
+            if line == "\n" and fields:
+                self.last_id = fields.get("id", self.last_id)
+                return fields
+            name, _, value = line.rstrip("\n").partition(":")
+            fields[name] = value.removeprefix(" ")
+
+    async def event(self) -> dict[str, Any]:
+        """The next event, whose id and name must be what its data says."""
+        while "data" not in (block := await self.block()):
+            pass
+        told: dict[str, Any] = json.loads(block["data"])
+        assert (told["cursor"], told["event"]) == (block["id"], block["event"])
+        return told
+
+
+@asynccontextmanager
+async def follow(http: aiohttp.ClientSession, url: str, query: str = "", **headers: str) -> AsyncIterator[Lines]:
+    """A stream of server-sent events that has begun."""
+    given = {"accept": "text/event-stream", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    async with http.get(f"{url}/api/events{query}", headers=given, timeout=aiohttp.ClientTimeout(None)) as answer:
+        assert answer.status == 200, await answer.read()
+        assert answer.content_type == "text/event-stream"
+        lines = Lines(answer)
+        await lines.block()
+        yield lines

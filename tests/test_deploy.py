@@ -1,0 +1,76 @@
+"""The files of deploy/ start the program as it is: their commands parse, and what they refer to exists."""
+
+import configparser
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from shiftwork.cli.root import main
+from shiftwork.server.routes import DOORS
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+
+
+def _unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have capitals
+    parser.read(DEPLOY / "shiftwork.service", encoding="utf-8")
+    return parser
+
+
+def _docker(word: str) -> list[str]:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    found = re.findall(rf"^{word} (\[.*\])$", text, re.MULTILINE)
+    return [str(part) for part in json.loads(found[-1])]
+
+
+def _compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def _accepts(arguments: list[str]) -> click.Context:
+    """What click makes of a command line, without running it."""
+    name, command, rest = main.resolve_command(click.Context(main), arguments)
+    assert command is not None
+    return command.make_context(name, rest)
+
+
+def test_the_unit_starts_a_server_that_asks_for_tokens() -> None:
+    program, *arguments = shlex.split(_unit()["Service"]["ExecStart"])
+    assert program.endswith("/shiftwork")
+    assert _accepts(arguments).params["tokens"]
+
+
+def test_the_image_starts_a_server_that_asks_for_tokens() -> None:
+    assert _docker("ENTRYPOINT") == ["shiftwork"]
+    context = _accepts(_docker("CMD"))
+    assert (context.params["host"], context.params["tokens"]) == ("0.0.0.0", True)  # noqa: S104  # inside a container
+
+
+def test_the_image_is_healthy_while_a_door_that_exists_answers() -> None:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    paths = re.findall(r"http://127\.0\.0\.1:8080(/\w+)", text)
+    assert paths
+    assert set(paths) <= {door.path for door in DOORS}
+
+
+def test_the_image_copies_what_there_is() -> None:
+    for line in (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines():
+        if line.startswith("COPY ") and "--from" not in line:
+            assert all((ROOT / name).exists() for name in line.split()[1:-1]), line
+
+
+@pytest.mark.parametrize("name", ["server-1", "server-2"])
+def test_two_servers_share_one_postgresql(name: str) -> None:
+    service = _compose()["services"][name]
+    assert service["environment"]["SHIFTWORK_STORE"].startswith("postgresql://")
+    assert service["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).exists()
