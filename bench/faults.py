@@ -45,10 +45,10 @@ async def _claimed_again(queue: Queue, task_id: str, before: str) -> float:
 async def faults(bench: Bench) -> None:
     """10,000 tasks of which every attempt fails with a chance of 5 %: how many are completed in the end.
 
-    The row sets no conditions. Ours are five attempts and no rule about poison, which is how the co-scientist's own
-    profile has it: then 0.05 ** 5 of the tasks end as dead letters by arithmetic, one in three million, and what is
-    missing was lost by the queue. With the default of three attempts it is one in 8,000, so that one in 10,000 would be
-    met or missed by chance; that run is shown beside it.
+    The row sets no conditions. Ours are five attempts, and no rule about poison: the co-scientist's profile has none
+    either, though it allows three attempts. Then 0.05 ** 5 of the tasks end as dead letters by arithmetic, one in three
+    million, and what is missing was lost by the queue. With three attempts it is one in 8,000, so that one in 10,000
+    would be met or missed by chance; that run is shown beside it.
     """
     share, note = await _completed(bench, {"max_attempts": 5, "poison": None})
     bench.figure("5 % of attempts fail: completed, 5 attempts", [share], "%", note)

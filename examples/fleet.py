@@ -2,6 +2,7 @@
 
     python fleet.py sqlite:///fleet.db                        # submit, work to the end, print what came of it
     python fleet.py postgresql://user@host/database           # the same on PostgreSQL: only the address changes
+    python fleet.py http://127.0.0.1:8080                     # or through a server: shiftwork serve
 
     shiftwork --store sqlite:///fleet.db work fleet:worker --processes 2    # or: keep two processes at work, for ever
 
@@ -14,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from shiftwork import Queue
+from shiftwork import AnyQueue, open_queue
 from shiftwork.worker import Context, Fail, Worker
 
 # A worker is a set of handlers. `concurrency` says how many tasks one process runs at the same time.
@@ -81,7 +82,7 @@ PAGE = {
 
 
 async def main(url: str) -> None:
-    async with await Queue.open(url) as queue:
+    async with await open_queue(url) as queue:
         made = {task.key: task for task in await queue.submit_dag(PAGE)}
         watching = await queue.submit(type="watch")
 
@@ -103,7 +104,7 @@ async def main(url: str) -> None:
         print(f"The DAG is {dag.status}: {dag.done} of {dag.total} tasks, {dag.spent_usd:.2f} USD.")
 
 
-async def wait_until(queue: Queue, task_id: str, status: str) -> None:
+async def wait_until(queue: AnyQueue, task_id: str, status: str) -> None:
     while (await queue.get(task_id)).status != status:
         await asyncio.sleep(0.05)
 

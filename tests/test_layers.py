@@ -28,11 +28,11 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     # what servers and clients say to each other
     "wire": (PURE | {"store", "queue"}, {"msgspec"}),
     "client": (INNER | {"wire"}, ANY),
-    # doors: they call inward and never each other; the command line alone starts workers and the demo
+    # doors: they call inward and never each other; the command line alone starts servers, workers and the demo
     "server": (INNER | {"wire"}, ANY),
     "worker": (INNER | {"client"}, ANY),
     "bridges": (INNER, ANY),
-    "cli": (INNER | {"client", "worker", "demo", "testing"}, ANY),
+    "cli": (INNER | {"client", "server", "worker", "demo", "testing"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
 }
 

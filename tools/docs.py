@@ -13,7 +13,7 @@ import click
 from shiftwork.cli import main as cli
 from shiftwork.cli.codes import MEANING as EXIT_CODES
 from shiftwork.cli.shell import common_options
-from shiftwork.core import reasons
+from shiftwork.core import alerts, reasons
 from shiftwork.core import settings as declared
 from shiftwork.core.errors import all_errors
 from shiftwork.core.events import every_name
@@ -139,13 +139,18 @@ def errors_page() -> str:
 
 
 def events_page() -> str:
-    """The names events are told under, and the reasons failures have."""
+    """The names events are told under, the reasons failures have, and the alerts there are."""
     names = "\n".join(f"- `{name}`" for name in sorted(every_name()))
     why = "\n".join(f"| `{reason}` | {meaning} |" for reason, meaning in reasons.MEANING.items())
+    looks = "\n".join(
+        f"| `{name}` | {kind.severity} | {kind.text} | {kind.meaning} |" for name, kind in alerts.KINDS.items()
+    )
     return (
-        "# Events and reasons\n\nOne row is written per verb and task, in the transaction of the change; "
+        "# Events, reasons and alerts\n\nOne row is written per verb and task, in the transaction of the change; "
         f"`names` says which of these it stands for.\n\n{names}\n\nAn agent may give any reason; these are known:\n\n"
-        f"| reason | meaning |\n|---|---|\n{why}\n"
+        f"| reason | meaning |\n|---|---|\n{why}\n\nAn alert is written in the transaction of its cause, whose event "
+        "is then `alert.raised`, too, and names the kinds in `data.alerts`.\n\n"
+        f"| alert | severity | message | meaning |\n|---|---|---|---|\n{looks}\n"
     )
 
 

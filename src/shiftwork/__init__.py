@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue, Client, SyncClient, open_queue
     from shiftwork.core.errors import ShiftworkError
     from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage
     from shiftwork.queue.agents import Agent, NewAgent
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    **dict.fromkeys(("AnyQueue", "Client", "SyncClient", "open_queue"), "client"),
     "ShiftworkError": "core.errors",
     **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage"), "core.task"),
     **dict.fromkeys(("Agent", "NewAgent"), "queue.agents"),
@@ -28,7 +30,9 @@ _HOME = {
 
 __all__ = [
     "Agent",
+    "AnyQueue",
     "Assignment",
+    "Client",
     "Context",
     "Dag",
     "Fail",
@@ -42,9 +46,11 @@ __all__ = [
     "Result",
     "ShiftworkError",
     "Submitted",
+    "SyncClient",
     "Task",
     "Usage",
     "Worker",
+    "open_queue",
 ]
 
 

@@ -111,7 +111,7 @@ class Pair:
 
 
 @pytest.mark.requirement("A-006", "A-007", "A-008", "A-009", "A-010", "A-012", "A-018", "A-096")
-@pytest.mark.requirement("A-054", "A-055", "A-059")
+@pytest.mark.requirement("A-024", "A-054", "A-055", "A-059")
 @pytest.mark.parametrize("state", STATES)
 async def test_from_each_state_what_is_drawn_happens_and_all_else_is_refused(aegis: Aegis, state: str) -> None:
     for wanted in STATES:
@@ -121,6 +121,7 @@ async def test_from_each_state_what_is_drawn_happens_and_all_else_is_refused(aeg
         await aegis.pass_time(1)
         reply = await pair.attempt(wanted)
         after = await pair.now()
+        assert after["attempt"] == (await row(aegis, pair.task))["attempt"] == 1
         rows = await aegis.listed(f"issue={pair.issue}")
         if (state, wanted) in DRAWN:
             assert (reply.status, after["status"], len(rows)) == (200, wanted, 1), wanted
@@ -332,6 +333,23 @@ async def test_only_the_runtime_that_holds_a_task_may_write_to_it(aegis: Aegis) 
     assert (await aegis.report(task, "complete", runtime_id="laptop-1", agent_id=AGENT))["status"] == "completed"
 
 
+async def test_with_its_token_a_report_about_an_earlier_claim_is_refused(aegis: Aegis) -> None:
+    first = await aegis.dispatched()
+    await aegis.report(first, "release")
+    assert (await aegis.claim())["id"] == first["id"]
+    late = await aegis.call(f"POST /api/tasks/{first['id']}/start", {"token": first["token"]})
+    assert (late.status, late.code) == (409, "lease_lost")
+    assert (await aegis.get(first))["status"] == "dispatched"
+
+
+async def test_a_runtime_learns_from_its_heartbeat_what_was_cancelled(aegis: Aegis) -> None:
+    kept, cancelled = await aegis.dispatched(), await aegis.dispatched()
+    await aegis.report(cancelled, "cancel", reason="not needed")
+    holding = {"holding": [kept["token"], cancelled["token"]]}
+    answer = await aegis.ask(f"POST /api/runtimes/{RUNTIME}/heartbeat", holding)
+    assert answer["cancel"] == {cancelled["token"]: "not needed"}
+
+
 async def test_a_body_that_is_no_object_is_refused(aegis: Aegis) -> None:
     task = await aegis.running()
     for verb in ("start", "complete", "fail", "progress", "session", "cancel"):
@@ -395,7 +413,7 @@ async def test_an_issue_is_run_again_from_its_newest_task_or_the_one_named(aegis
 # -- timeout rules -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("A-017", "A-040", "A-068", "A-103")
+@pytest.mark.requirement("A-040", "A-068", "A-103")
 async def test_dispatched_but_not_started_for_five_minutes_fails_as_a_timeout(aegis: Aegis) -> None:
     task = await aegis.dispatched()
     await aegis.pass_time(299, RUNTIME)
@@ -453,7 +471,7 @@ async def test_whatever_a_runtime_says_shows_that_it_is_there(aegis: Aegis, sign
 # -- retry rules -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("A-038", "A-070", "A-073", "A-074", "A-111")
+@pytest.mark.requirement("A-070", "A-073", "A-074", "A-111")
 @pytest.mark.parametrize(
     ("reason", "error", "statuses"),
     [
@@ -489,6 +507,15 @@ async def test_there_are_two_attempts_and_the_second_has_the_session_of_the_firs
     tasks = await aegis.listed()
     assert [(task["status"], task["attempt"]) for task in tasks] == [("failed", 1), ("failed", 2)]
     assert await aegis.claim() is None
+
+
+async def test_a_retry_waits_half_a_minute_for_the_runtime_that_has_its_session(aegis: Aegis) -> None:
+    task = await aegis.running("laptop-1")
+    await aegis.report(task, "fail", failure_reason="timeout")
+    await aegis.pass_time(29)
+    assert await aegis.claim("laptop-2") is None
+    await aegis.pass_time(1)
+    assert (await aegis.claim("laptop-2"))["parent_task_id"] == task["id"]
 
 
 @pytest.mark.requirement("A-075")

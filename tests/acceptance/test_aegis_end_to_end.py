@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.aegis import ISSUE, RUNTIME, WORKSPACE, Aegis, served
+from tests.server.running import Reply
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "documents" / "aegis.md"
@@ -111,6 +112,32 @@ async def test_11_cancelled_while_it_runs(aegis: Aegis) -> None:
     assert (await aegis.told(task))[-1] == "task:cancelled"
 
 
+# -- with tokens ---------------------------------------------------------------------------------------------------
+
+
+async def test_with_a_token_the_calls_need_no_workspace_and_hold_for_that_daemon_only(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(store_url, monkeypatch, tokens=True) as aegis:
+        queue = aegis.api.house.queue.in_workspace(WORKSPACE)
+        user = (await queue.create_token("user", ["read", "submit", "operate"])).secret
+        daemons = [(await queue.create_token(f"daemon-{n}", ["work"])).secret for n in (1, 2)]
+
+        async def call(token: str, method: str, path: str, body: Any = None) -> Reply:
+            headers = {"Authorization": f"Bearer {token}"}
+            return await aegis.api.call(method, f"{path}?view=aegis", body, headers=headers)
+
+        made = await call(user, "POST", "/api/tasks", {"workspace_id": WORKSPACE, "agent_id": "coder"})
+        task = f"/api/tasks/{made.json['id']}"
+        assert (await call(daemons[0], "POST", "/api/tasks/claim", {"runtime_id": RUNTIME})).status == 200
+        assert (await call(daemons[0], "POST", f"{task}/start")).status == 200
+        stolen = await call(daemons[1], "POST", f"{task}/complete", {"runtime_id": RUNTIME})
+        assert (stolen.status, stolen.code) == (403, "not_your_claim")
+        assert (await call(daemons[0], "POST", f"{task}/complete", {"output": "done"})).status == 200
+        assert (await call(user, "GET", task)).json["output"] == "done"
+        assert (await aegis.api.call("GET", f"{task}?view=aegis")).status == 401
+
+
 # -- a daemon of flesh and blood -----------------------------------------------------------------------------------
 
 
@@ -142,14 +169,9 @@ class Daemon:
 
 @asynccontextmanager
 async def started(aegis: Aegis) -> AsyncIterator[Daemon]:
+    server, query = aegis.api.url.removeprefix("http://"), f"view=aegis&workspace={WORKSPACE}"
     process = await asyncio.create_subprocess_exec(
-        *[
-            sys.executable,
-            str(HERE / "daemon.py"),
-            aegis.api.url.removeprefix("http://"),
-            RUNTIME,
-            f"view=aegis&workspace={WORKSPACE}",
-        ],
+        *[sys.executable, str(HERE / "daemon.py"), server, RUNTIME, query],
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -243,6 +265,7 @@ def missing(expected: Any, actual: Any, where: str = "") -> list[str]:
 
 
 async def test_the_page_about_the_document_is_true(aegis: Aegis) -> None:
+    await aegis.api.call("PATCH", "/api/settings", {"profile": "aegis"})
     variables: dict[str, str] = {}
     answer: Any = None
     shown = 0

@@ -100,7 +100,7 @@ COMMANDS = [
     ("doctor", "may be written", '"level": "ok"'),
     ("version", "shiftwork 0", '"python"'),
 ]
-STARTS = {"work", "demo"}  # these run programs, and have tests of their own
+STARTS = {"work", "demo", "serve"}  # these run programs, and have tests of their own
 
 
 @pytest.mark.parametrize(("line", "text", "_json"), COMMANDS, ids=[line for line, _, _ in COMMANDS])

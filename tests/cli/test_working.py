@@ -63,7 +63,8 @@ def test_a_claim_prints_the_id_and_nothing_where_there_is_nothing(terminal: Term
 @pytest.mark.requirement("L-053")
 def test_claims_in_parallel_shells_get_different_tasks(tmp_path: Path) -> None:
     call(tmp_path, "settings profile loki")
-    made = json.loads(call(tmp_path, "submit --file - --json", stdin=json.dumps([{"type": "code"}] * 6)).stdout)
+    tasks = [{"type": "code", "payload": {"n": n}} for n in range(6)]
+    made = json.loads(call(tmp_path, "submit --file - --json", stdin=json.dumps(tasks)).stdout)
     claims = [
         subprocess.Popen(
             [*PROGRAM, "claim", "--agent", f"shell-{n % 2}"],
@@ -81,10 +82,10 @@ def test_claims_in_parallel_shells_get_different_tasks(tmp_path: Path) -> None:
 @pytest.mark.requirement("L-057")
 def test_first_in_first_out_takes_the_first_task_whatever_its_priority(terminal: Terminal) -> None:
     terminal.text("settings", "profile", "loki")
-    made = [terminal.json("submit", "code", "--priority", priority)["id"] for priority in ("9", "1")]
-    assert terminal.text("claim", "--fifo").split() == made[:1]
-    terminal.json("submit", "code", "--priority", "0")
-    assert terminal.text("claim", "--fifo").split() == made[1:]
+    made = [
+        terminal.json("submit", f"t{n}", "--priority", f"{9 - n}", "--payload", f'{{"n": {n}}}')["id"] for n in range(3)
+    ]
+    assert [terminal.text("claim", "--fifo").strip() for _ in made] == made
 
 
 @pytest.mark.requirement("L-055")

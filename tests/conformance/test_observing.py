@@ -171,8 +171,10 @@ async def test_dags_are_listed_newest_first_and_a_page_at_a_time(queue: Queue) -
 async def test_a_listed_dag_says_the_same_as_a_dag_alone(queue: Queue) -> None:
     ids = await submit_dag(queue, {"a": [], "b": ["a"], "c": ["a"]}, title="Page", budget_ceiling_usd=5)
     dag_id = (await queue.get(ids["a"])).dag_id
-    fields = ("id", "workspace_id", "title", "created_by", "status", "done", "total", "budget_ceiling_usd", "spent_usd")
-    fields += ("created_at", "finished_at")
+    fields = [
+        *("id", "workspace_id", "title", "created_by", "status", "done", "total", "budget_ceiling_usd", "spent_usd"),
+        *("created_at", "finished_at"),
+    ]
 
     async def same(status: str, done: int) -> None:
         whole = await queue.dag(dag_id)

@@ -12,6 +12,7 @@ from shiftwork.duties import duties
 from shiftwork.queue import control, operating
 from shiftwork.queue.engine import Once
 from shiftwork.queue.reading import Reading
+from shiftwork.queue.replies import Repeated
 from shiftwork.store.store import Verb
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, everything, submit_dag
@@ -110,6 +111,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "submit_dag": (nothing, lambda q, _: q.submit_dag({"tasks": [{"key": "a", "type": "code"}]})),
     "add_to_dag": (dag, lambda q, dag_id: q.add_to_dag(dag_id, CHILD)),
     "register_agent": (nothing, lambda q, _: q.register_agent(id="coder", types=["code"], budget_remaining_usd=5)),
+    "deregister_agent": (agent, lambda q, agent_id: q.deregister_agent(agent_id)),
     "agent_heartbeat": (agent, lambda q, agent_id: q.agent_heartbeat(agent_id)),
     "beat_runtime": (running, lambda q, held: q.beat_runtime("coder", [held])),
     "orphans": (running, lambda q, _: q.orphans("coder")),
@@ -152,7 +154,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "revoke_token": (token, lambda q, token_id: q.revoke_token(token_id)),
 }
 APART = {
-    "claim", "claim_answer", "claim_for_runtime",  # answered by `claims_made`
+    "claim", "claim_answer", "claim_for_runtime",  # made once; a repeat is answered by `claims_made`
     "create_token",  # its secret is not kept
 }  # fmt: skip
 LOOKS = {"profile", "settings", "tokens"}
@@ -312,13 +314,33 @@ def _break_after(queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch) -> N
 # -- what is not kept --------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_is_made_each_time_and_leaves_no_key(queue: Queue) -> None:
+async def test_a_claim_is_made_once_and_its_answer_is_not_kept(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 2)
     await queue.register_agent(id="coder", max_concurrent_tasks=2)
-    first, again = [await keyed(queue).claim("coder") for _ in range(2)]
-    assert [len(first), len(again)] == [1, 1]
-    assert first[0].id != again[0].id
+    assert len(await keyed(queue).claim("coder")) == 1
+    after = await everything(queue)
+    for claim in (keyed(queue).claim("coder"), keyed(queue).claim_for_runtime("coder")):
+        with pytest.raises(Repeated):
+            await claim
+    with pytest.raises(KeyReused):
+        await keyed(queue, fingerprint="other").claim("coder")
+    assert await everything(queue) == after
+
+
+async def test_a_claim_that_found_nothing_is_made_again(queue: Queue) -> None:
+    assert await keyed(queue).claim("coder") == []
     assert (await everything(queue))["replies"] == []
+    await queue.submit(type="code")
+    assert len(await keyed(queue).claim("coder")) == 1
+
+
+async def test_a_runtime_s_claim_for_several_agents_is_one_request(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code", "target_agent_id": name} for name in ("ada", "bob", "ada")])
+    request = keyed(queue.as_caller("system", "r-1"))
+    assert len((await request.claim_for_runtime("r", 3)).assignments) == 2
+    with pytest.raises(Repeated):
+        await keyed(queue).claim_for_runtime("r", 3)
+    assert len(await queue.claims_made("r", "r-1")) == 2
 
 
 async def test_a_token_is_made_once_and_its_secret_is_not_kept_for_the_repeat(queue: Queue) -> None:

@@ -90,13 +90,13 @@ async def test_a_claim_hands_out_what_a_reader_sees(queue: Queue, seed: int) -> 
 
 async def test_a_claim_after_a_failure_hands_out_what_a_reader_sees(queue: Queue) -> None:
     await queue.set_setting("retry.initial_delay_sec", 0)
-    await queue.submit_many(some_tasks(3, 12))
+    made = await queue.submit_many([task for task in some_tasks(3, 12) if "retry" not in task])
     await queue.register_agent(id="a", max_concurrent_tasks=None, models_available=["m"])
     for assignment in await queue.claim("a", 12, start=True):
         await queue.fail(assignment.token, "crash", "once", usage={"cost_usd": 0.1, "tokens_in": 5})
     await run_once(queue.engine, force=True)
     again = await queue.claim("a", 12, start=True)
-    assert len(again) == 12
+    assert len(again) == len(made)
     for assignment in again:
         assert assignment.task() == await queue.get(assignment.id)
 
@@ -124,7 +124,7 @@ async def test_results_in_a_batch_leave_what_each_alone_would(queue: Queue) -> N
 
 LEFT_BEHIND = (
     "select status, version, fence, cost, agent_id, last_agent_id, waiting from tasks where workspace = {} order by id",
-    "select verb, path, actor, fence, data from events where workspace = {} and task_id is not null order by verb, task_id",
+    "select verb, path, actor, fence, data from events where workspace = {} and fence > 0 order by verb, task_id",
     """select a.outcome, a.counted, a.agent_id, a.cost, a.result from attempts a join tasks t on t.id = a.task_id
     where t.workspace = {} order by a.task_id""",
     "select open, settled, status from dags where workspace = {}",

@@ -11,8 +11,8 @@ import pytest
 QUEUE = Path(__file__).resolve().parents[2] / "src" / "shiftwork" / "queue"
 DUTIES = QUEUE.parent / "duties" / "duties.py"
 FACES = {
-    "queue.py", "producing.py", "working.py", "operating.py", "reading.py",  # the public face
-    "handle.py", "coalesce.py", "parking.py",  # what it stands on
+    "queue.py", "producing.py", "claiming.py", "working.py", "operating.py", "reading.py", "observing.py",  # the public face
+    "handle.py", "coalesce.py", "parking.py", "log.py",  # what it stands on
 }  # fmt: skip
 BEFORE_A_VERB = {"get", "intern"}
 """Functions of books that open a transaction of their own, before any verb."""

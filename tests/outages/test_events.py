@@ -46,6 +46,7 @@ def event(number: int) -> tuple[object, ...]:
 
 async def dawdle(number: int, delay: float, tx: Tx, *, gives_up: bool) -> None:
     await tx.insert("insert_events", [event(number)])
+    await tx.one("last_event")  # an insert is written with whatever comes next
     await asyncio.sleep(delay)
     if gives_up:
         raise Undone
@@ -94,6 +95,7 @@ async def test_a_reader_waits_for_the_writer_of_the_gap_and_for_nobody_else(two_
 
         async def slow(tx: Tx) -> None:
             await tx.insert("insert_events", [event(1)])
+            await tx.one("last_event")
             has_number.set()
             await may_commit.wait()
 

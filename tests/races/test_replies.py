@@ -6,7 +6,7 @@ import pytest
 
 from shiftwork.core.errors import WrongState
 from tests.conformance.test_replies import keyed
-from tests.races.fleet import Stop, errors, handles, take_all, together, until_blocked
+from tests.races.fleet import Stop, errors, handles, hire, take_all, together, until_blocked
 
 
 async def test_a_submit_sent_by_many_at_once_makes_one_task(store_url: str) -> None:
@@ -36,6 +36,17 @@ async def test_two_requests_under_one_key_at_once_have_one_effect(store_url: str
             )
             assert refused == ["idempotency_key_reused"]
         assert (await one.status()).counts == {"ready": 10}
+
+
+async def test_a_claim_sent_twice_at_once_is_made_once(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        await hire(one, "worker")
+        await one.submit_many([{"type": "code"}] * 20)
+        for number in range(10):
+            claims = [keyed(queue, f"key-{number}").claim("worker") for queue in (one, two)]
+            answers = await asyncio.gather(*claims, return_exceptions=True)
+            assert sorted(type(answer).__name__ for answer in answers) == ["Repeated", "list"]
+        assert (await one.status()).counts == {"claimed": 10, "ready": 10}
 
 
 async def test_the_second_waits_for_the_first_to_commit(postgres_url: str) -> None:

@@ -63,6 +63,7 @@ TASK: dict[str, Any] = {
     "max_attempts": 3,
     "retry": {"strategy": "exponential", "initial_delay_sec": 60, "backoff_multiplier": 2, "jitter": True},
     "available_at": None,
+    "claimed_at": T,
     "last_error": "boom",
     "failure_reason": "claim_expired",
     "failure_history": [{"attempt": 1, "agent": "x", "error": "boom", "at": T}],

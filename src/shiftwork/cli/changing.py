@@ -11,8 +11,8 @@ from shiftwork.cli.codes import ExitCode, code_of
 from shiftwork.cli.shell import Answer, Command, Shell, message, refuse, with_queue
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.claims import Outcome
-    from shiftwork.queue.queue import Queue
 
 
 def outcomes(shell: Shell, done: list[Outcome]) -> int:
@@ -51,7 +51,7 @@ def _either(*, tasks: tuple[str, ...], dag: str | None, **_: Any) -> None:
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue(check=_either)
 async def cancel(
-    shell: Shell, queue: Queue, *, tasks: tuple[str, ...], reason: str, dag: str | None, version: int | None
+    shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], reason: str, dag: str | None, version: int | None
 ) -> Answer:
     """Cancel tasks that have not ended. What depends on them follows, as its settings say."""
     if dag:
@@ -62,7 +62,7 @@ async def cancel(
 @click.command(cls=Command)
 @click.argument("task")
 @with_queue()
-async def rerun(shell: Shell, queue: Queue, *, task: str) -> Answer:
+async def rerun(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """Do the work of an ended task once more. The answer is the id of the new task."""
     one(shell, await queue.rerun(task))
     return None
@@ -91,7 +91,7 @@ def _anything(**fields: Any) -> None:
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue(check=_anything)
 async def update(
-    shell: Shell, queue: Queue, *, task: str, note: str | None, version: int | None, **fields: Any
+    shell: Shell, queue: AnyQueue, *, task: str, note: str | None, version: int | None, **fields: Any
 ) -> Answer:
     """Change a task that nobody holds."""
     changes = values.given(fields, queue.now())

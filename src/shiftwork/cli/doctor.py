@@ -56,7 +56,7 @@ def doctor() -> Answer:
 async def examine(shell: Shell) -> list[Finding]:
     found = list(_place(shell.store))
     try:
-        queue = await shell.open()
+        queue = await shell.open_database()
     except (StoreOlder, StoreNewer) as error:
         return [*found, Finding("error", "schema", error.what, error.how_to_mend)]
     except ShiftworkError as error:

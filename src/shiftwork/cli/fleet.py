@@ -10,8 +10,8 @@ from shiftwork.cli import show
 from shiftwork.cli.shell import Answer, Group, Shell, with_queue
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.agents import Agent
-    from shiftwork.queue.queue import Queue
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -23,7 +23,7 @@ def agents(context: click.Context) -> Answer:
 
 @agents.command("list")
 @with_queue()
-async def list_(shell: Shell, queue: Queue) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the agents with what they hold, can do and may spend."""
     found = await queue.agents()
     now = queue.now()
@@ -49,7 +49,7 @@ def _row(agent: Agent, now: float) -> tuple[object, ...]:
 
 def _status_command(name: str, status: str, text: str) -> None:
     @with_queue()
-    async def change(shell: Shell, queue: Queue, *, agent: str) -> Answer:
+    async def change(shell: Shell, queue: AnyQueue, *, agent: str) -> Answer:
         await queue.set_agent_status(agent, status)
         shell.answer({"agent": agent, "status": status}, lambda: click.echo(f"{show.clean(agent)} {status}"))
         return None
@@ -68,7 +68,7 @@ _status_command("offline", "offline", "Note that an agent is away.")
 @click.argument("usd", type=float, required=False)
 @click.option("--no-limit", is_flag=True, help="It may spend what it likes.")
 @with_queue()
-async def budget(shell: Shell, queue: Queue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:
+async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:
     """Set what an agent may still spend, in dollars."""
     if (usd is None) != no_limit:
         raise click.UsageError("give either USD or --no-limit", click.get_current_context())

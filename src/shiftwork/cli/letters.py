@@ -15,7 +15,7 @@ from shiftwork.core import ids
 from shiftwork.core.errors import NotFound, ShiftworkError
 
 if TYPE_CHECKING:
-    from shiftwork.queue.queue import Queue
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.reading import DeadLetter
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -34,7 +34,7 @@ def dlq(context: click.Context) -> Answer:
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
 @click.option("--after", metavar="TASK", help="Go on behind this task.")
 @with_queue()
-async def list_(shell: Shell, queue: Queue, **filters: Any) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     """List dead letters that wait for a decision."""
     letters = await queue.dead_letters(**filters)
 
@@ -63,7 +63,7 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
 @dlq.command()
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many groups.")
 @with_queue()
-async def groups(shell: Shell, queue: Queue, *, limit: int) -> Answer:
+async def groups(shell: Shell, queue: AnyQueue, *, limit: int) -> Answer:
     """Group the open dead letters by what they have in common, the largest group first."""
     found = await queue.failure_groups(limit=limit)
     rows = [
@@ -78,7 +78,7 @@ async def groups(shell: Shell, queue: Queue, *, limit: int) -> Answer:
 @dlq.command("show")
 @click.argument("task")
 @with_queue()
-async def show_letter(shell: Shell, queue: Queue, *, task: str) -> Answer:
+async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """Show one dead letter: what was tried, what it cost, what was decided."""
     found = await queue.get(task)
     letters = [letter for letter in await _letters_from(queue, found.id) if letter.task_id == found.id]
@@ -95,7 +95,7 @@ async def show_letter(shell: Shell, queue: Queue, *, task: str) -> Answer:
     return None
 
 
-async def _letters_from(queue: Queue, task_id: str) -> list[DeadLetter]:
+async def _letters_from(queue: AnyQueue, task_id: str) -> list[DeadLetter]:
     """The page that begins with this task: the cursor is the id just before it."""
     before = f"{int((ids.parse(task_id) or '').replace('-', ''), 16) - 1:032x}"
     return await queue.dead_letters(reviewed_too=True, after=before, limit=100)
@@ -131,7 +131,7 @@ def _decision(name: str, text: str, *more: Decorator) -> None:
     @with_queue()
     async def decide(
         shell: Shell,
-        queue: Queue,
+        queue: AnyQueue,
         *,
         tasks: tuple[str, ...],
         note: str | None,
@@ -201,7 +201,7 @@ _decision("escalate", "Leave it open for somebody else to decide.")
 @click.option("--note", help="Why; stands in the history.")
 @with_queue()
 async def redrive(
-    shell: Shell, queue: Queue, *, signature: str, decision: str, at: When | None, note: str | None
+    shell: Shell, queue: AnyQueue, *, signature: str, decision: str, at: When | None, note: str | None
 ) -> Answer:
     """Decide the same for all dead letters that failed alike; `dlq groups` lists the signatures."""
     until = at.at(queue.now()) if at else None

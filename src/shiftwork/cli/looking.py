@@ -12,9 +12,9 @@ from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.core.states import STORED
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.core.task import Task
     from shiftwork.queue.explain import Explanation
-    from shiftwork.queue.queue import Queue
     from shiftwork.queue.read import Event
 
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
 @click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before.")
 @with_queue()
-async def list_(shell: Shell, queue: Queue, *, status: tuple[str, ...], **filters: Any) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **filters: Any) -> Answer:
     """List tasks, oldest first."""
     page = await queue.tasks(status=list(status), **filters)
     now = queue.now()
@@ -53,7 +53,7 @@ def _row(task: Task, now: float) -> tuple[object, ...]:
 @click.command("show", cls=Command)
 @click.argument("task")
 @with_queue()
-async def show_task(shell: Shell, queue: Queue, *, task: str) -> Answer:
+async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """Show all about a task. Its fields, failures, result, cost and timeline."""
     found = await queue.get(task)
     history = await queue.history(found.id)
@@ -165,7 +165,7 @@ def timeline(events: list[Event]) -> None:
 @click.argument("task")
 @click.option("--limit", type=int, default=1000, show_default=True, help="At most so many events.")
 @with_queue()
-async def history(shell: Shell, queue: Queue, *, task: str, limit: int) -> Answer:
+async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> Answer:
     """Show every event of a task, oldest first."""
     events = await queue.history(task, limit=limit)
     shell.answer(events, lambda: timeline(events))
@@ -175,7 +175,7 @@ async def history(shell: Shell, queue: Queue, *, task: str, limit: int) -> Answe
 @click.command(cls=Command)
 @click.argument("task")
 @with_queue()
-async def explain(shell: Shell, queue: Queue, *, task: str) -> Answer:
+async def explain(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """Say why a task is not running, and what would change that."""
     found = await queue.explain(task)
     shell.answer(found, lambda: _explanation(found))

@@ -11,11 +11,11 @@ from shiftwork.cli.shell import Answer, Command, Group, Shell, refuse, with_queu
 from shiftwork.core.alerts import KINDS
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.core.task import Dag
     from shiftwork.queue.alerts import Alert
     from shiftwork.queue.dags import DagSummary
     from shiftwork.queue.failures import Pattern
-    from shiftwork.queue.queue import Queue
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -31,7 +31,7 @@ def alerts(context: click.Context) -> Answer:
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Go on behind this number.")
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
 @with_queue()
-async def list_alerts(shell: Shell, queue: Queue, *, acknowledged_too: bool, **filters: Any) -> Answer:
+async def list_alerts(shell: Shell, queue: AnyQueue, *, acknowledged_too: bool, **filters: Any) -> Answer:
     """List alerts, oldest first."""
     found = await queue.alerts(open_only=not acknowledged_too, **filters)
     shell.answer(found, lambda: _alerts(found))
@@ -49,7 +49,7 @@ def _alerts(found: list[Alert]) -> None:
 @alerts.command()
 @click.argument("seq", type=click.IntRange(min=1), nargs=-1, required=True)
 @with_queue()
-async def ack(shell: Shell, queue: Queue, *, seq: tuple[int, ...]) -> Answer:
+async def ack(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
     """Acknowledge alerts by their numbers."""
     done = [await queue.acknowledge_alert(number) for number in seq]
     shell.answer(done, lambda: _alerts(done))
@@ -67,7 +67,7 @@ async def ack(shell: Shell, queue: Queue, *, seq: tuple[int, ...]) -> Answer:
 @click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
 @click.option("--limit", type=int, default=50, show_default=True, help="At most so many groups.")
 @with_queue()
-async def failures(shell: Shell, queue: Queue, *, by: Any, since: float | None, limit: int) -> Answer:
+async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
     """Group failed attempts by what they have in common, the most frequent first."""
     found = await queue.failures(by, since=None if since is None else queue.now() - since, limit=limit)
     columns = [by, "failures", "first", "last", "newest task", "its error"]
@@ -95,7 +95,7 @@ def dags(context: click.Context) -> Answer:
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
 @click.option("--after", metavar="DAG", help="Go on behind this DAG; `next` of the page before.")
 @with_queue()
-async def list_dags(shell: Shell, queue: Queue, **filters: Any) -> Answer:
+async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     """List DAGs, newest first."""
     page = await queue.dags(**filters)
     now = queue.now()
@@ -122,7 +122,7 @@ def _spent(dag: DagSummary | Dag) -> str:
 @dags.command("show")
 @click.argument("dag")
 @with_queue()
-async def show_dag(shell: Shell, queue: Queue, *, dag: str) -> Answer:
+async def show_dag(shell: Shell, queue: AnyQueue, *, dag: str) -> Answer:
     """Show a DAG: its shape, how far it is, what it cost."""
     found = await queue.dag(dag)
 
@@ -160,7 +160,7 @@ def _anything(*, title: str | None, ceiling: float | None, no_ceiling: bool, **_
 @click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
 @with_queue(check=_anything)
 async def update_dag(
-    shell: Shell, queue: Queue, *, dag: str, title: str | None, ceiling: float | None, no_ceiling: bool
+    shell: Shell, queue: AnyQueue, *, dag: str, title: str | None, ceiling: float | None, no_ceiling: bool
 ) -> Answer:
     """Change a DAG's title or ceiling."""
     changes: dict[str, Any] = {} if title is None else {"title": title}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_qu
 from shiftwork.core.states import STORED
 
 if TYPE_CHECKING:
-    from shiftwork.queue.queue import Queue
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.read import Event
     from shiftwork.queue.status import RecentFailure, Status
 
@@ -23,7 +24,7 @@ LARGEST_PAGE = 1000
 
 @click.command(cls=Command)
 @with_queue()
-async def status(shell: Shell, queue: Queue) -> Answer:
+async def status(shell: Shell, queue: AnyQueue) -> Answer:
     """Show how the queue stands. Tasks by state and type, workers, pace, waits, failures, what is paused."""
     found = await queue.status()
     shell.answer(found, lambda: _status(found))
@@ -63,7 +64,7 @@ def _failures(failures: list[RecentFailure]) -> None:
 @click.argument("kind", metavar="[TYPE]", required=False)
 @click.option("--reason", help="Why; `explain` tells it.")
 @with_queue()
-async def pause(shell: Shell, queue: Queue, *, kind: str | None, reason: str | None) -> Answer:
+async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> Answer:
     """Hand out no more work, of one TYPE or at all. What runs goes on."""
     await queue.pause(kind, reason=reason)
     shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
@@ -73,7 +74,7 @@ async def pause(shell: Shell, queue: Queue, *, kind: str | None, reason: str | N
 @click.command(cls=Command)
 @click.argument("kind", metavar="[TYPE]", required=False)
 @with_queue()
-async def resume(shell: Shell, queue: Queue, *, kind: str | None) -> Answer:
+async def resume(shell: Shell, queue: AnyQueue, *, kind: str | None) -> Answer:
     """Hand out work again. A TYPE paused by name is resumed by name."""
     was_paused = await queue.resume(kind)
     told = "resumed" if was_paused else "was not paused"
@@ -102,7 +103,7 @@ def _conditions(*, yes: bool, **conditions: Any) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_queue(check=_conditions)
 async def purge(
-    shell: Shell, queue: Queue, *, yes: bool, older_than: float | None, status: tuple[str, ...], **conditions: Any
+    shell: Shell, queue: AnyQueue, *, yes: bool, older_than: float | None, status: tuple[str, ...], **conditions: Any
 ) -> Answer:
     """Remove tasks that match every condition given. The setting purge.mode says how."""
     if not yes and not click.confirm("Remove all tasks that match?", err=True):
@@ -116,7 +117,7 @@ async def purge(
 
 @click.command(cls=Command)
 @with_queue()
-async def rebalance(shell: Shell, queue: Queue) -> Answer:
+async def rebalance(shell: Shell, queue: AnyQueue) -> Answer:
     """Withdraw claims that loaded agents have not started, for idle ones to take."""
     return changing.outcomes(shell, await queue.rebalance())
 
@@ -136,10 +137,10 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 @click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
 @with_queue(check=_one_beginning)
 async def events(
-    shell: Shell, queue: Queue, *, follow: bool, after: int | None, tail: int | None, limit: int | None
+    shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None
 ) -> Answer:
     """Show what happened, an event to a line. With --json as JSON lines."""
-    cursor = await _end(queue) - (20 if tail is None else tail) if after is None else after
+    cursor = await queue.newest_event() - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:
         async for event in queue.follow(cursor):
@@ -155,12 +156,6 @@ async def events(
         if not found:
             break
     return None
-
-
-async def _end(queue: Queue) -> int:
-    """The number of the newest event."""
-    newest = await queue.engine.store.read(lambda tx: tx.one("last_event"))
-    return int(newest["seq"] or 0) if newest else 0
 
 
 def _event(shell: Shell, event: Event) -> None:
@@ -186,17 +181,22 @@ def _event(shell: Shell, event: Event) -> None:
 
 @click.command(cls=Command)
 @click.option("--run", is_flag=True, help="Run every duty now.")
-@with_queue()
-async def duties(shell: Shell, queue: Queue, *, run: bool) -> Answer:
-    """Show when each duty last ran and what it did. Workers run them on their own."""
-    if run:
-        from shiftwork.duties.runner import run_once  # noqa: PLC0415  # needed for this alone
+def duties(*, run: bool) -> Answer:
+    """Show when each duty last ran and what it did. Workers and servers run them on their own."""
+    return asyncio.run(_run_duties(current())) if run else _show_duties()
 
+
+async def _run_duties(shell: Shell) -> Answer:
+    from shiftwork.duties.runner import run_once  # noqa: PLC0415  # needed for this alone
+
+    async with await shell.open_database() as queue:
         done = await run_once(queue.engine, force=True)
-        shell.answer(
-            done, lambda: show.table(["duty", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do")
-        )
-        return None
+    shell.answer(done, lambda: show.table(["duty", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do"))
+    return None
+
+
+@with_queue()
+async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
     found = await queue.duties()
     now = queue.now()
     rows = [

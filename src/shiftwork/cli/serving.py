@@ -39,7 +39,7 @@ def serve(  # an option each
 ) -> Answer:
     """Serve the queue over HTTP until stopped. The API is described at /openapi.json."""
     shell = current()
-    if shell.workspace != "default":
+    if shell.workspace not in {None, "default"}:
         refuse("a server serves all workspaces: callers name theirs, or their token does")
     try:
         from shiftwork.server import logs  # noqa: PLC0415  # no server for `--help`

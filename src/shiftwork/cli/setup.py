@@ -17,8 +17,8 @@ from shiftwork.core.errors import StoreOlder, UnknownSetting
 from shiftwork.core.resolve import KEYS, nearest
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.core.resolve import InForce
-    from shiftwork.queue.queue import Queue
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -32,7 +32,7 @@ def settings(context: click.Context) -> Answer:
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @click.option("--type", "kind", help="As they are for tasks of this type.")
 @with_queue()
-async def show_settings(shell: Shell, queue: Queue, *, keys: tuple[str, ...], kind: str | None = None) -> Answer:
+async def show_settings(shell: Shell, queue: AnyQueue, *, keys: tuple[str, ...], kind: str | None = None) -> Answer:
     """Show every setting in force and where it comes from, or those under the keys named."""
     _table(shell, [row for key in keys or [""] for row in _under(await queue.settings(kind), key)])
     return None
@@ -68,7 +68,7 @@ def _meaning(row: InForce) -> str:
 @click.argument("value", type=values.word_or_json)
 @click.option("--type", "kind", help="For tasks of this type alone.")
 @with_queue(create=True)
-async def set_(shell: Shell, queue: Queue, *, key: str, value: Any, kind: str | None) -> Answer:
+async def set_(shell: Shell, queue: AnyQueue, *, key: str, value: Any, kind: str | None) -> Answer:
     """Set one KEY to VALUE: JSON, or a plain word. In force at once, without a restart."""
     _table(shell, _under(await queue.set_setting(key, value, kind), key))
     return None
@@ -78,7 +78,7 @@ async def set_(shell: Shell, queue: Queue, *, key: str, value: Any, kind: str | 
 @click.argument("key")
 @click.option("--type", "kind", help="For tasks of this type alone.")
 @with_queue()
-async def unset(shell: Shell, queue: Queue, *, key: str, kind: str | None) -> Answer:
+async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) -> Answer:
     """Let the level above decide about a KEY again."""
     _under(await queue.settings(kind), key)  # a key nobody knows is refused before anything is done
     _table(shell, _under(await queue.unset_setting(key, kind), key))
@@ -88,7 +88,7 @@ async def unset(shell: Shell, queue: Queue, *, key: str, kind: str | None) -> An
 @settings.command()
 @click.argument("name")
 @with_queue(create=True)
-async def profile(shell: Shell, queue: Queue, *, name: str) -> Answer:
+async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Set the workspace up as one of the documents describes it."""
     await queue.use_profile(name)
     shell.answer({"workspace": queue.workspace, "profile": name}, lambda: click.echo(f"profile {name}"))
@@ -117,7 +117,7 @@ def migrate(*, check: bool) -> Answer:
 async def _schema(shell: Shell, *, create: bool) -> str:
     from shiftwork.store.migrate import migrations  # noqa: PLC0415  # no store for `--help`
 
-    async with await shell.open(create=create) as queue:
+    async with await shell.open_database(create=create) as queue:
         newest = migrations("sqlite" if queue.url.startswith("sqlite") else "postgres")[-1]
         return f"{newest.number:04d}_{newest.name}"
 

@@ -16,13 +16,16 @@ import msgspec
 
 from shiftwork.cli import show
 from shiftwork.cli.codes import ExitCode, code_of
-from shiftwork.core.errors import ShiftworkError, StoreUnavailable
+from shiftwork.core.errors import InputError, ShiftworkError, StoreUnavailable
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.queue import Queue
 
 Answer = int | None
 DEFAULT_STORE = "sqlite:///shiftwork.db"
+PATIENCE_SEC = 2.0
+"""A person waits: a server that cannot be reached is soon said to be away."""
 
 
 class Shell:
@@ -30,17 +33,35 @@ class Shell:
 
     def __init__(self) -> None:
         self.store = DEFAULT_STORE
-        self.workspace = "default"
+        self.token: str | None = None
+        self.workspace: str | None = None
         self.actor = ""
         self.json = False
 
-    async def open(self, *, create: bool = False) -> Queue:
+    async def open(self, *, create: bool = False) -> AnyQueue:
         """The queue. Only a command that brings something in makes one where there is none."""
+        if not self.store.startswith(("http://", "https://")):
+            return await self.open_database(create=create)
+        from shiftwork.client import Client  # noqa: PLC0415  # no client for `--help`
+
+        known: dict[str, Any] = {"token": self.token, "workspace": self.workspace, "actor": self.actor or person()}
+        return await Client.open(self.store, **known, patience_sec=PATIENCE_SEC)
+
+    async def open_database(self, *, create: bool = False) -> Queue:
+        """The queue for a command that looks behind it, as no server lets anybody do."""
+        from shiftwork.client.opening import is_server  # noqa: PLC0415  # no store for `--help`
         from shiftwork.queue.queue import Queue  # noqa: PLC0415  # no store for `--help`
 
+        if is_server(self.store):
+            raise InputError(
+                "this is done on the database itself, not through a server",
+                where="--store",
+                mend="Name the database: sqlite:///file.db or postgresql://…",
+            )
         if not create:
             refuse_absent(self.store)
-        return await Queue.open(self.store, workspace=self.workspace, actor=self.actor or person(), migrate=create)
+        workspace = self.workspace or "default"
+        return await Queue.open(self.store, workspace=workspace, actor=self.actor or person(), migrate=create)
 
     def answer(self, value: Any, text: Callable[[], None]) -> None:
         """The answer of a command: one JSON document, or what `text` prints."""
@@ -124,6 +145,7 @@ def common_options(*, environment: bool) -> list[click.Option]:
 
     return [
         option("--store", f"Where the queue is [default: {DEFAULT_STORE}].", "SHIFTWORK_STORE", metavar="URL"),
+        option("--token", "Lets you in where that is a server, http://host:port.", "SHIFTWORK_TOKEN", metavar="SECRET"),
         option("--workspace", "Which workspace of it [default: default].", "SHIFTWORK_WORKSPACE", metavar="NAME"),
         option("--actor", "Who acts, for the record [default: human:$USER].", "SHIFTWORK_ACTOR", metavar="NAME"),
         option("--json", "Answer in JSON.", is_flag=True),
@@ -135,7 +157,8 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.params += common_options(environment=False)
+        own = {name for option in self.params for name in option.opts}
+        self.params += [option for option in common_options(environment=False) if not own.intersection(option.opts)]
 
 
 class Group(click.Group):

@@ -10,8 +10,8 @@ from shiftwork.cli import show, values
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.core.task import Submitted
-    from shiftwork.queue.queue import Queue
 
 
 def _check(*, kind: str | None, given: Any, **fields: Any) -> None:
@@ -50,7 +50,7 @@ def _check(*, kind: str | None, given: Any, **fields: Any) -> None:
     help='JSON of a task, a list of tasks, or a DAG {"title", "tasks": [...]}; - for standard input.',
 )
 @with_queue(create=True, check=_check)
-async def submit(shell: Shell, queue: Queue, *, kind: str | None, given: Any, **fields: Any) -> Answer:
+async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, **fields: Any) -> Answer:
     """Submit a task of TYPE, or what stands in a file.
 
     A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
@@ -69,7 +69,7 @@ async def submit(shell: Shell, queue: Queue, *, kind: str | None, given: Any, **
     return None
 
 
-async def _one(shell: Shell, queue: Queue, fields: dict[str, Any]) -> None:
+async def _one(shell: Shell, queue: AnyQueue, fields: dict[str, Any]) -> None:
     made = await queue.submit(fields)
     shell.answer(made, lambda: click.echo(_line(made)))
 

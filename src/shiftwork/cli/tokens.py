@@ -11,7 +11,7 @@ from shiftwork.cli.shell import Answer, Group, Shell, with_queue
 from shiftwork.core.scopes import MEANING, SCOPES
 
 if TYPE_CHECKING:
-    from shiftwork.queue.queue import Queue
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.tokens import TokenInfo
 
 _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
@@ -32,7 +32,7 @@ def token(context: click.Context) -> Answer:
 @click.option("--expires", type=values.when, metavar="WHEN", help="ISO time, or from now: 12h, 30d [default: never].")
 @with_queue(create=True)
 async def create(
-    shell: Shell, queue: Queue, *, name: str, scopes: tuple[str, ...], expires: values.When | None
+    shell: Shell, queue: AnyQueue, *, name: str, scopes: tuple[str, ...], expires: values.When | None
 ) -> Answer:
     """Make a token with a NAME that says whose it is. Its secret is shown now and never again."""
     made = await queue.create_token(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))
@@ -44,7 +44,7 @@ async def create(
 
 @token.command("list")
 @with_queue()
-async def list_(shell: Shell, queue: Queue) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the tokens, oldest first, also those that open nothing any more."""
     found = await queue.tokens()
     columns = ["token", "name", "status", "scopes", "created", "by", "expires"]
@@ -60,7 +60,7 @@ def _row(found: TokenInfo) -> tuple[object, ...]:
 @token.command()
 @click.argument("token_id", metavar="ID")
 @with_queue()
-async def revoke(shell: Shell, queue: Queue, *, token_id: str) -> Answer:
+async def revoke(shell: Shell, queue: AnyQueue, *, token_id: str) -> Answer:
     """Let nobody in with the token ID any more."""
     found = await queue.revoke_token(token_id)
     shell.answer(found, lambda: click.echo(f"{found.id} {show.clean(found.name)} revoked"))

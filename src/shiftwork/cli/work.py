@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import click
@@ -18,10 +19,13 @@ from shiftwork.cli.shell import Answer, Command, current, refuse
 def work(*, target: str, processes: int, concurrency: int | None, until_idle: bool) -> Answer:
     """Run the worker that a module declares, until it is stopped."""
     shell = current()
-    if shell.workspace != "default":
+    if shell.workspace not in {None, "default"}:
         refuse("a worker names its workspace itself: Worker(workspace=...)")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     from shiftwork.worker import command  # noqa: PLC0415  # no worker for `--help`
+
+    if shell.token is not None:
+        os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
 
     return command.run(target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle)
 

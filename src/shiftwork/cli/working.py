@@ -15,8 +15,8 @@ from shiftwork.core import ids
 from shiftwork.core.errors import StoreLocked
 
 if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
     from shiftwork.queue.claim import Assignment, ClaimAnswer
-    from shiftwork.queue.queue import Queue
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Action = Callable[..., Coroutine[Any, Any, Answer]]
@@ -30,7 +30,7 @@ def _agent(shell: Shell, agent: str | None) -> str:
     return agent or shell.actor or person()
 
 
-def _as_agent(shell: Shell, queue: Queue) -> Queue:
+def _as_agent(shell: Shell, queue: AnyQueue) -> AnyQueue:
     """What is done under a claim is done by its agent, unless it was said who acts."""
     return queue if shell.actor else queue.as_caller("system")
 
@@ -64,7 +64,7 @@ def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @_told_by_lock
 @with_queue()
 async def claim(
-    shell: Shell, queue: Queue, *, agent: str | None, types: tuple[str, ...], token: bool, **options: Any
+    shell: Shell, queue: AnyQueue, *, agent: str | None, types: tuple[str, ...], token: bool, **options: Any
 ) -> Answer:
     """Take work and print its id. Without work nothing is printed."""
     name = _agent(shell, agent)
@@ -116,7 +116,7 @@ def _under_claim(action: Action) -> Callable[..., Answer]:
     """A command whose first argument is a claim token, or the id of a task that the agent holds."""
 
     @functools.wraps(action)
-    async def with_token(shell: Shell, queue: Queue, *, claim: str, agent: str | None, **named: Any) -> Answer:
+    async def with_token(shell: Shell, queue: AnyQueue, *, claim: str, agent: str | None, **named: Any) -> Answer:
         worker = _as_agent(shell, queue)
         token = claim
         if ids.split_token(claim) is None:
@@ -147,7 +147,7 @@ def _usage(action: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @click.command(cls=Command)
 @_under_claim
-async def start(shell: Shell, queue: Queue, token: str) -> Answer:
+async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
     """Begin with claimed work.
 
     TOKEN is the claim's token, or the id of a task that the agent holds. The token is safer: it is refused once
@@ -161,7 +161,7 @@ async def start(shell: Shell, queue: Queue, token: str) -> Answer:
 @click.option("--progress", type=values.word_or_json, metavar="VALUE", help="How far it is: JSON, or a word.")
 @_usage
 @_under_claim
-async def heartbeat(shell: Shell, queue: Queue, token: str, *, progress: Any, usage: Any) -> Answer:
+async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any) -> Answer:
     """Say that the work goes on. Prints continue, cancel or lost; the last two end with code 4."""
     answer = await queue.heartbeat(token, progress, usage)
     reason = f": {answer.reason}" if answer.reason else ""
@@ -172,7 +172,7 @@ async def heartbeat(shell: Shell, queue: Queue, token: str, *, progress: Any, us
 @click.command(cls=Command)
 @_under_claim
 @click.argument("value", type=values.word_or_json)
-async def progress(shell: Shell, queue: Queue, token: str, *, value: Any) -> Answer:
+async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> Answer:
     """Say how far the work is. VALUE is JSON, or a word."""
     changing.one(shell, await queue.progress(token, value))
     return None
@@ -184,7 +184,7 @@ async def progress(shell: Shell, queue: Queue, token: str, *, value: Any) -> Ans
 @_under_claim
 @click.argument("text")
 async def message(
-    shell: Shell, queue: Queue, token: str, *, kind: str, text: str, data: dict[str, Any] | None
+    shell: Shell, queue: AnyQueue, token: str, *, kind: str, text: str, data: dict[str, Any] | None
 ) -> Answer:
     """Tell what the agent is doing."""
     changing.one(shell, await queue.message(token, kind, text, data))
@@ -197,7 +197,7 @@ async def message(
 @click.option("--artifact", "artifacts", multiple=True, help="A reference to something made. Repeatable.")
 @_usage
 @_under_claim
-async def complete(shell: Shell, queue: Queue, token: str, **report: Any) -> Answer:
+async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> Answer:
     """Hand in a result. It is accepted once, however often it is sent."""
     changing.one(shell, await queue.complete(token, **report))
     return None
@@ -210,7 +210,7 @@ async def complete(shell: Shell, queue: Queue, token: str, **report: Any) -> Ans
 @click.option("--no-retry", "retry", is_flag=True, flag_value=False, default=True, help="Do not try again.")
 @_usage
 @_under_claim
-async def fail(shell: Shell, queue: Queue, token: str, **problem: Any) -> Answer:
+async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Answer:
     """Report a failed attempt. The answer is what became of the task."""
     changing.one(shell, await queue.fail(token, **problem))
     return None
@@ -219,7 +219,7 @@ async def fail(shell: Shell, queue: Queue, token: str, **problem: Any) -> Answer
 @click.command(cls=Command)
 @click.option("--reason", help="Why; stands in the history.")
 @_under_claim
-async def release(shell: Shell, queue: Queue, token: str, *, reason: str | None) -> Answer:
+async def release(shell: Shell, queue: AnyQueue, token: str, *, reason: str | None) -> Answer:
     """Give work back. It costs no attempt."""
     changing.one(shell, await queue.release(token, reason))
     return None

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from shiftwork.client.handle import Handle, given, new_key
+from shiftwork.client.handle import Handle, given, new_key, part
 from shiftwork.core import ids
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.task import Task
 from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.claims import Token, parse_token
-from shiftwork.wire.shapes import Assigned, ClaimReply, Outcomes, TaskList
+from shiftwork.wire.shapes import Assigned, ClaimReply, ClaimToken, Outcomes, TaskList
 
 
 class HandedOut(Assignment):
@@ -81,9 +81,11 @@ class Claiming(Handle):
         types: Sequence[str] | None = None,
         capabilities: Sequence[str] = (),
         models: Sequence[str] = (),
+        fifo: bool = False,
     ) -> ClaimAnswer:
         asked = given(agent_id=agent_id, count=count, wait_sec=wait, runtime_id=runtime_id, start=start, types=types)
-        return await self._claim(agent_id, wait, {**asked, "capabilities": capabilities, "models": models})
+        wants = {"capabilities": capabilities, "models": models, "fifo": fifo}
+        return await self._claim(agent_id, wait, {**asked, **wants})
 
     async def claim_for_runtime(
         self, /, runtime_id: str, count: int = 1, *, wait: float = 0, **options: Any
@@ -93,6 +95,10 @@ class Claiming(Handle):
 
     async def claims_made(self, who: str, request_id: str) -> list[Task]:
         return (await self._get("/api/claims", TaskList, who=who, request=request_id)).tasks
+
+    async def current_token(self, task_id: str, *, agent_id: str | None = None, runtime_id: str | None = None) -> str:
+        path = f"/api/tasks/{part(task_id, 'task_id')}/claim"
+        return (await self._get(path, ClaimToken, agent_id=agent_id, runtime_id=runtime_id)).token
 
     async def _claim(self, who: str, wait: float, body: dict[str, Any]) -> ClaimAnswer:
         """The key makes a repeat known to the server. What is claimed for a caller who has gone is given back."""

@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 
 from shiftwork.client.claiming import Claiming
-from shiftwork.client.handle import Handle, Speaker, header
+from shiftwork.client.handle import Handle, Speaker, actor_header, header
 from shiftwork.client.operating import Operating
 from shiftwork.client.producing import Producing
 from shiftwork.client.reading import Reading
@@ -49,7 +49,7 @@ class Client(Producing, Claiming, Working, Operating, Reading):
         secret = token or os.environ.get(TOKEN) or None
         if secret is not None:
             header(secret, "token")
-        speaker = Speaker(header(actor, "actor"), workspace=workspace)
+        speaker = Speaker(actor_header(actor), workspace=workspace)
         transport = Transport(url, secret, timeout_sec=timeout_sec, patience_sec=patience_sec)
         try:
             asked = time.time()
@@ -79,7 +79,7 @@ class Client(Producing, Claiming, Working, Operating, Reading):
         """The same server, spoken to by somebody else. One who comes with a token goes by the token's name."""
         if request_id is not None:
             header(request_id, "request_id")
-        speaker = msgspec.structs.replace(self._speaker, actor=header(actor, "actor"), request_id=request_id)
+        speaker = msgspec.structs.replace(self._speaker, actor=actor_header(actor), request_id=request_id)
         return Client(self._transport, self.workspace, speaker)
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ LARGEST_BODY = 16 * 1024 * 1024
 _LIMITS = Limits(depth=100)
 """A field may be as deep as the server says; here it only must be possible to write it."""
 
+PRINTABLE = "".join(map(chr, range(ord(" "), ord("~") + 1)))
 _HEADER = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 
 
@@ -43,16 +44,18 @@ class Handle:
         self._speaker = speaker
         self.workspace = workspace
 
-    async def _get(self, path: str, kind: type[T], **query: Any) -> T:
-        return await self._transport.call(Call("GET", self._path(path, query), headers=self._headers()), kind)
+    async def _get(self, path: str, kind: type[T], *, wait_sec: float = 0.0, **query: Any) -> T:
+        asked = {**query, "wait_sec": wait_sec} if wait_sec else query
+        call = Call("GET", self._path(path, asked), headers=self._headers(), wait_sec=wait_sec)
+        return await self._transport.call(call, kind)
 
     async def _post(self, path: str, kind: type[T], body: Any = None, *, key: str | None = None) -> T:
         """Say something that may be said twice: because it changes nothing then, or by its key."""
         return await self._send("POST", path, kind, body, key=key)
 
-    async def _once(self, path: str, kind: type[T], body: Any = None) -> T:
+    async def _once(self, path: str, kind: type[T], body: Any = None, *, where: str = "body") -> T:
         """Say something whose effect must come once, however often it has to be sent."""
-        return await self._send("POST", path, kind, body, key=new_key())
+        return await self._send("POST", path, kind, body, key=new_key(), where=where)
 
     async def _send(
         self,
@@ -65,11 +68,12 @@ class Handle:
         wait_sec: float = 0.0,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        where: str = "body",
     ) -> T:
         known = {**self._headers(), **(headers or {})}
         if key is not None:
             known["Idempotency-Key"] = key
-        text = None if body is None else check.to_json(body, LARGEST_BODY, _LIMITS, "body").encode()
+        text = None if body is None else check.to_json(body, LARGEST_BODY, _LIMITS, where).encode()
         call = Call(method, self._path(path, query or {}), text, known, wait_sec)
         return await self._transport.call(call, kind)
 
@@ -85,6 +89,11 @@ class Handle:
 
 def new_key() -> str:
     return uuid.uuid4().hex
+
+
+def actor_header(actor: str) -> str:
+    """Who speaks, with what has no place in a header written as in an address: `human:Zo%C3%AB`."""
+    return quote(check.name(actor, "actor"), safe=PRINTABLE)
 
 
 def header(value: str, where: str) -> str:

@@ -10,10 +10,12 @@ from shiftwork.client.handle import Handle, batches, given, new_key, outcome, pa
 from shiftwork.core.resolve import InForce
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent
+from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.control import Purge
-from shiftwork.queue.tokens import NewToken, TokenInfo
+from shiftwork.queue.dags import DagChanges, DagSummary
+from shiftwork.queue.tokens import NewToken, TokenInfo, check_terms
 from shiftwork.wire.shapes import OutcomeReply, Outcomes, Purged, Resumed, SettingsList, TokenList
 
 
@@ -60,6 +62,10 @@ class Operating(Handle):
         body = {**fields, **given(note=note)}
         return outcome(await self._send("PATCH", path, OutcomeReply, body, key=new_key(), headers=only_at))
 
+    async def update_dag(self, dag_id: str, changes: DagChanges | Mapping[str, Any]) -> DagSummary:
+        fields = check.plain(check.read(changes, DagChanges, "changes"), "changes")
+        return await self._send("PATCH", f"/api/dags/{part(dag_id, 'dag_id')}", DagSummary, fields, key=new_key())
+
     # -- dead letters ----------------------------------------------------------------------------------------------
 
     async def review(
@@ -82,6 +88,9 @@ class Operating(Handle):
     ) -> list[Outcome]:
         body = given(signature=signature, decision=decision, note=note, at=at)
         return [outcome(each) for each in (await self._once("/api/dead-letters/redrive", Outcomes, body)).outcomes]
+
+    async def acknowledge_alert(self, seq: int) -> Alert:
+        return await self._once(f"/api/alerts/{check.count(seq, 'seq', 2**62)}/acknowledge", Alert)
 
     # -- the queue -------------------------------------------------------------------------------------------------
 
@@ -130,14 +139,17 @@ class Operating(Handle):
     async def unset_setting(self, key: str, type: str | None = None) -> list[InForce]:  # noqa: A002  # the task's word
         return await self.change_settings(unset=[key], type=type)
 
+    async def profile(self) -> str:
+        return (await self._get("/api/settings", SettingsList)).profile
+
     async def use_profile(self, profile: str) -> None:
         await self.change_settings(profile=profile)
 
     # -- access ----------------------------------------------------------------------------------------------------
 
     async def create_token(self, name: str, scopes: Sequence[str], *, expires_at: float | None = None) -> NewToken:
-        body = given(name=name, scopes=scopes, expires_at=expires_at)
-        return await self._once("/api/tokens", NewToken, body)
+        terms = check_terms(name, scopes, expires_at)
+        return await self._once("/api/tokens", NewToken, given(**terms._asdict()))
 
     async def tokens(self) -> list[TokenInfo]:
         return (await self._get("/api/tokens", TokenList)).tokens

@@ -16,13 +16,14 @@ class Producing(Handle):
     """Verbs that bring work in."""
 
     async def submit(self, /, task: Fields | None = None, **fields: Any) -> Submitted:
-        return await self._once("/api/tasks", Submitted, check.read(fields if task is None else task, NewTask, "task"))
+        new = check.read(fields if task is None else task, NewTask, "task")
+        return await self._once("/api/tasks", Submitted, new, where="task")
 
     async def submit_many(self, tasks: Sequence[Fields]) -> list[Submitted]:
-        return await self._once("/api/tasks", list[Submitted], new_tasks(tasks)) if tasks else []
+        return await self._once("/api/tasks", list[Submitted], new_tasks(tasks), where="tasks") if tasks else []
 
     async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
-        return (await self._once("/api/dags", SubmittedBatch, check.read(dag, NewDag, "dag"))).tasks
+        return (await self._once("/api/dags", SubmittedBatch, check.read(dag, NewDag, "dag"), where="dag")).tasks
 
     async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:
         path = f"/api/dags/{part(dag_id, 'dag_id')}/tasks"

@@ -7,13 +7,21 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from shiftwork.client.handle import Handle, batches, part
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dag, Result, Task
 from shiftwork.queue.agents import Agent
+from shiftwork.queue.alerts import Alert
+from shiftwork.queue.dags import DagPage
 from shiftwork.queue.explain import Explanation
+from shiftwork.queue.failures import By, Pattern
+from shiftwork.queue.observing import Transition
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.reading import DeadLetter, Page
 from shiftwork.queue.status import Status
-from shiftwork.wire.shapes import AgentList, EventPage, History, LetterList, Listed, TaskList
+from shiftwork.wire.shapes import AgentList, AlertList, EventPage, FailureList, History, LetterList, Listed, TaskList
+
+FOLLOW_SEC = 20.0
 
 
 class Reading(Handle):
@@ -46,8 +54,8 @@ class Reading(Handle):
         limit: int = 100,
     ) -> Page:
         statuses = [status] if isinstance(status, str) else [*(status or [])]
-        place = {"issue": issue, "tag": tag, "dag": dag, "parent": parent}
-        page = {"since": since, "until": until, "after": after, "limit": limit}
+        place: dict[str, Any] = {"issue": issue, "tag": tag, "dag": dag, "parent": parent}
+        page: dict[str, Any] = {"since": since, "until": until, "after": after, "limit": limit}
         return await self._get("/api/tasks", Page, status=statuses, type=type, agent=agent, **place, **page)
 
     async def result(self, task_id: str) -> Result:
@@ -55,11 +63,20 @@ class Reading(Handle):
 
     async def history(self, task_id: str, *, limit: int = 1000) -> list[Event]:
         path = f"/api/tasks/{part(task_id, 'task_id')}/history"
-        return (await self._get(path, History, limit=limit)).events
+        try:
+            return (await self._get(path, History, limit=limit)).events
+        except NotFound:
+            if ids.parse(task_id) is None:
+                raise
+            return []  # nothing has happened to a task that is not there
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         path = f"/api/tasks/{part(task_id, 'task_id')}/history"
         return (await self._get(path, History, limit=1)).attempts
+
+    async def transitions(self, task_id: str) -> list[Transition]:
+        path = f"/api/tasks/{part(task_id, 'task_id')}/history"
+        return (await self._get(path, History, limit=1)).transitions
 
     async def explain(self, task_id: str) -> Explanation:
         return await self._get(f"/api/tasks/{part(task_id, 'task_id')}/explain", Explanation)
@@ -69,6 +86,9 @@ class Reading(Handle):
 
     async def dag(self, dag_id: str) -> Dag:
         return await self._get(f"/api/dags/{part(dag_id, 'dag_id')}", Dag)
+
+    async def dags(self, *, status: str | None = None, after: str | None = None, limit: int = 100) -> DagPage:
+        return await self._get("/api/dags", DagPage, status=status, after=after, limit=limit)
 
     # -- dead letters ----------------------------------------------------------------------------------------------
 
@@ -80,7 +100,7 @@ class Reading(Handle):
         after: str | None = None,
         limit: int = 100,
     ) -> list[DeadLetter]:
-        query = {"reviewed_too": reviewed_too, "signature": signature, "after": after, "limit": limit}
+        query: dict[str, Any] = {"reviewed_too": reviewed_too, "signature": signature, "after": after, "limit": limit}
         return (await self._get("/api/dead-letters", LetterList, **query)).dead_letters
 
     async def failure_groups(self, *, limit: int = 100) -> list[dict[str, Any]]:
@@ -100,8 +120,17 @@ class Reading(Handle):
     async def runtimes(self) -> list[dict[str, Any]]:
         return (await self._get("/api/runtimes", Listed)).items
 
-    async def status(self) -> Status:
-        return await self._get("/api/queue", Status)
+    async def status(self, *, fresh: bool = False) -> Status:
+        return await self._get("/api/queue", Status, fresh=fresh or None)
+
+    async def alerts(
+        self, after: int = 0, *, open_only: bool = False, kind: str | None = None, limit: int = 100
+    ) -> list[Alert]:
+        query: dict[str, Any] = {"after": after, "open_only": open_only or None, "kind": kind, "limit": limit}
+        return (await self._get("/api/alerts", AlertList, **query)).alerts
+
+    async def failures(self, by: By = "signature", *, since: float | None = None, limit: int = 50) -> list[Pattern]:
+        return (await self._get("/api/failures", FailureList, by=by, since=since, limit=limit)).failures
 
     async def duties(self) -> list[dict[str, Any]]:
         return (await self._get("/api/duties", Listed)).items
@@ -112,10 +141,14 @@ class Reading(Handle):
         page = await self._get("/api/events", EventPage, after=after, limit=limit)
         return page.events, page.next
 
+    async def newest_event(self) -> int:
+        return (await self._get("/api/events", EventPage, after="now", limit=1)).next
+
     async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
         while True:
-            found, after = await self.events(after)
-            for event in found:
+            page = await self._get("/api/events", EventPage, after=after, limit=1000, wait_sec=FOLLOW_SEC)
+            for event in page.events:
                 yield event
-            if not found:
-                await asyncio.sleep(poll_sec)
+            after = page.next
+            if not page.events:
+                await asyncio.sleep(poll_sec)  # a server about to stop does not wait

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
 import logging
 import random
 import time
@@ -117,7 +118,7 @@ class Transport:
         async with self._session.request(
             call.method,
             URL(self.url + call.path, encoded=True),
-            data=call.body,
+            data=None if call.body is None else io.BytesIO(call.body),
             headers=call.headers,
             timeout=limits,
             allow_redirects=False,

@@ -16,7 +16,7 @@ from shiftwork.store.store import Row, Tx
 
 DagStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
 STATUSES: tuple[str, ...] = get_args(DagStatus)
-_BEHIND_ALL = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_NEWEST = (1e308, "ffffffff-ffff-ffff-ffff-ffffffffffff")
 
 
 class DagSummary(msgspec.Struct, frozen=True):
@@ -54,12 +54,12 @@ class DagChanges(Fields):
 async def page(tx: Tx, workspace: str, status: str | None, after: str | None, count: int) -> DagPage:
     """DAGs of more than one task, newest first."""
     found: list[DagSummary] = []
-    before = after or _BEHIND_ALL
+    place = _NEWEST if after is None else await _place(tx, workspace, after)
     stored = "open" if status in {"pending", "running"} else status
     while True:
         name = "list_dags" if stored is None else "list_dags_in"
         filters: dict[str, Any] = {} if stored is None else {"status": stored}
-        rows = await tx.all(name, workspace=workspace, before=before, count=count, **filters)
+        rows = await tx.all(name, workspace=workspace, created_at=place[0], id=place[1], count=count, **filters)
         for dag in await _summaries(tx, rows):
             if status in {None, dag.status}:
                 found.append(dag)
@@ -67,7 +67,14 @@ async def page(tx: Tx, workspace: str, status: str | None, after: str | None, co
                     return DagPage(found, dag.id)
         if len(rows) < count:
             return DagPage(found, None)
-        before = rows[-1]["id"]
+        place = rows[-1]["created_at"], rows[-1]["id"]
+
+
+async def _place(tx: Tx, workspace: str, dag_id: str) -> tuple[float, str]:
+    row = await tx.one("read_dag", id=dag_id)
+    if row is None or row["workspace"] != workspace:
+        raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}", where="after")
+    return row["created_at"], row["id"]
 
 
 async def _summaries(tx: Tx, rows: Sequence[Row]) -> list[DagSummary]:

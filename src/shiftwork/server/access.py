@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from shiftwork.core.errors import Forbidden, NotFound, Unauthorized
 from shiftwork.core.scopes import SCOPES, allows
 from shiftwork.queue.queue import Queue
+from shiftwork.queue.tokens import id_in
 
 FRESH_SEC = 1.0
 """How long a revoked token may still open doors of this server."""
@@ -54,7 +55,7 @@ class Gatekeeper:
                 raise Unauthorized("this server needs a token")
             check_local(headers)
             return ANYBODY
-        found = await self._find(secret)
+        found = None if id_in(secret) is None else await self._find(secret)  # garbage is not worth remembering
         if found is None:
             raise Unauthorized("the token is not known, has expired or was revoked")
         return found

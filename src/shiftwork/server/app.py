@@ -158,7 +158,7 @@ def _handle(  # all of it decides who speaks
         request_id,
         workspace,
         holder=None if who.may("operate") else who.token_id,
-        once=_once(door, request, raw),
+        once=_once(door, who, request, raw),
     )
     return queue.speaking_as(caller)
 
@@ -172,9 +172,9 @@ def _actor(door: Door, who: Identity, request: Request) -> str:
     return reading.header(request, "X-Actor") or "system"
 
 
-def _once(door: Door, request: Request, raw: bytes) -> Once | None:
+def _once(door: Door, who: Identity, request: Request, raw: bytes) -> Once | None:
     key = reading.header(request, "Idempotency-Key") if door.changes else None
     if key is None:
         return None
-    told = f"{door.method} {request.url.path}?{request.url.query}\n".encode() + raw
+    told = f"{who.token_id} {door.method} {request.url.path}?{request.url.query}\n".encode() + raw
     return Once(key, hashlib.sha256(told).hexdigest())

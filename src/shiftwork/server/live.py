@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ from shiftwork.server.access import Identity, require, workspace_for
 from shiftwork.server.ask import Ask
 from shiftwork.server.house import House
 from shiftwork.server.hub import Hub, Listener
-from shiftwork.server.telling import Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
+from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
 from shiftwork.wire import problem
 from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
 
@@ -48,6 +48,7 @@ ALIVE_SEC = 15.0
 SEND_SEC = 30.0
 """A subscriber that has not taken a batch by then is gone; it may come back and go on from its cursor."""
 
+CHUNK_BYTES = 65_536
 RECHECK_SEC = 2.0
 """How long a stream goes on under a token that was revoked."""
 
@@ -118,7 +119,7 @@ class Page:
             wanted.cursor = Cursor(upto)
 
     def _shown(self, entry: Entry, told: list[Told]) -> list[Any]:
-        return [shown(entry, told)] if self.wanted.view is None else [msgspec.Raw(t.text.encode()) for t in told]
+        return [shown(entry, told)] if self.wanted.view is None else [msgspec.Raw(t.json) for t in told]
 
     async def wait(self, hub: Hub, seconds: float) -> None:
         """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
@@ -208,8 +209,7 @@ class Stream:
         if upto == wanted.cursor.after:
             return False
         told = [each for _, names in wanted.of(entries) for each in names]
-        for start in range(0, len(told), CHUNK):
-            chunk = told[start : start + CHUNK]
+        for chunk in _chunks(told):
             async with asyncio.timeout(SEND_SEC):
                 await self.send(chunk)
             wanted.cursor = chunk[-1].cursor
@@ -240,18 +240,33 @@ class Stream:
         """Something that the subscriber says."""
 
 
-CHUNK = 64
-
-
-async def _check_place(queue: Queue, wanted: Subscription) -> None:
-    """A cursor of another queue would be waited at for ever."""
+async def _begin(queue: Queue, wanted: Wanted, place: str | None, otherwise: Cursor | None = None) -> Subscription:
+    """What is asked for. A cursor of another queue would be waited at for ever."""
+    begun = await subscription(queue, wanted, place, otherwise)
+    if place is None or place == NOW:
+        return begun
     newest = await queue.newest_event()
-    if wanted.cursor.after > newest:
+    if begun.cursor.after > newest:
         raise InputError(
-            f"the log ends at {newest}: {wanted.cursor} is no cursor of this queue",
+            f"the log ends at {newest}: {begun.cursor} is no cursor of this queue",
             where="after",
             mend="Begin at 0, or at `now`.",
         )
+    return begun
+
+
+def _chunks(told: Iterable[Told]) -> Iterator[list[Told]]:
+    """What is sent at once: so much waits in memory for a subscriber that does not read, and no more."""
+    chunk: list[Told] = []
+    size = 0
+    for each in told:
+        chunk.append(each)
+        size += len(each.json)
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 # -- server-sent events ------------------------------------------------------------------------------------------
@@ -260,8 +275,7 @@ async def _check_place(queue: Queue, wanted: Subscription) -> None:
 async def _event_stream(ask: Ask) -> Response:
     """A browser that reconnects sends the last id it got, which counts more than what its address says."""
     place = ask.request.headers.get("last-event-id") or ask.query.after
-    wanted = await subscription(ask.queue, ask.query, place)
-    await _check_place(ask.queue, wanted)
+    wanted = await _begin(ask.queue, ask.query, place)
     ask.house.hub.check_room()
     return EventStream(ask, wanted)
 
@@ -297,18 +311,26 @@ class Lines(Stream):
         self._send = send
 
     async def begin(self) -> None:
-        await self._write(f"retry: 1000\nid: {self.wanted.cursor}\n\n")
+        await self._write(b"retry: 1000\nid: %b\n\n" % _bytes(self.wanted.cursor))
 
     async def send(self, told: Sequence[Told]) -> None:
-        await self._write("".join(f"id: {each.cursor}\nevent: {each.name}\ndata: {each.text}\n\n" for each in told))
+        await self._write(b"".join([b"id: %b\nevent: %b\ndata: %b\n\n" % _block(each) for each in told]))
 
     async def show_life(self) -> None:
         """The cursor goes with it: whoever wants little need not have the whole log looked through again."""
         async with asyncio.timeout(SEND_SEC):
-            await self._write(f": still here\nid: {self.wanted.cursor}\n\n")
+            await self._write(b": still here\nid: %b\n\n" % _bytes(self.wanted.cursor))
 
-    async def _write(self, text: str) -> None:
-        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+    async def _write(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+def _bytes(word: object) -> bytes:
+    return str(word).encode()
+
+
+def _block(told: Told) -> tuple[bytes, bytes, bytes]:
+    return _bytes(told.cursor), _bytes(told.name), told.json
 
 
 # -- WebSocket ---------------------------------------------------------------------------------------------------
@@ -324,8 +346,7 @@ async def websocket(socket: WebSocket) -> None:
             require(who, "read")
             query: SocketQuery = reading.query(socket, SocketQuery)
             queue = _queue(house, who, query)
-            wanted = await subscription(queue, query, query.after)
-            await _check_place(queue, wanted)
+            wanted = await _begin(queue, query, query.after)
             async with house.hub.listen() as listener:
                 await Messages(house, who, wanted, socket).run(listener, socket.receive)
 
@@ -384,9 +405,7 @@ class Messages(Stream):
         )
 
     async def send(self, told: Sequence[Told]) -> None:
-        send = self._socket.send_text
-        for each in told:
-            await send(each.text)
+        await self._socket.send({"type": "websocket.send", "frames": b"".join([each.frame for each in told])})
 
     async def heed(self, message: Message) -> None:
         """Other filters: in force behind the answer to this message."""
@@ -396,7 +415,5 @@ class Messages(Stream):
         said: Subscribe = reading.decode(text.encode(), self._decoder)
         queue = _queue(self.house, self._who, said.subscribe)
         place = None if said.after is None else str(said.after)
-        wanted = await subscription(queue, said.subscribe, place, self.wanted.cursor)
-        await _check_place(queue, wanted)
-        self.wanted = wanted
+        self.wanted = await _begin(queue, said.subscribe, place, self.wanted.cursor)
         await self.begin()

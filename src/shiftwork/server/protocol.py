@@ -32,6 +32,14 @@ _LARGE_HEAD = Problem(
 )
 
 
+def refuse(transport: asyncio.Transport, told: Problem) -> None:
+    """Say what was wrong with something that is not even a request, and hang up."""
+    body = msgspec.json.encode(told)
+    head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    transport.write(STATUS_LINE[told.status] + head.encode() + body)
+    transport.close()
+
+
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
 
@@ -51,7 +59,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._beside += len(data)
         super().data_received(data)
         if self._beside > LARGEST_HEAD and not self.transport.is_closing():
-            self._refuse(_LARGE_HEAD)
+            refuse(self.transport, _LARGE_HEAD)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -75,13 +83,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn has one text for whatever is wrong
-        self._refuse(_NOT_HTTP)
-
-    def _refuse(self, told: Problem) -> None:
-        body = msgspec.json.encode(told)
-        head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[told.status] + head.encode() + body)
-        self.transport.close()
+        refuse(self.transport, _NOT_HTTP)
 
     def _expect(self) -> None:
         self._has_come()

@@ -20,6 +20,7 @@ from shiftwork.server.access import is_loopback
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
 from shiftwork.server.protocol import BoundedHttp
+from shiftwork.server.sockets import WebSocketConnection
 
 log = logging.getLogger("shiftwork.server")
 STOP_GRACE_SEC = 20
@@ -83,7 +84,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 build(house),
                 http=BoundedHttp,
-                ws="websockets-sansio",
+                ws=WebSocketConnection,
                 ws_max_size=LARGEST_MESSAGE,
                 ws_per_message_deflate=False,  # each event would be packed anew for each who gets it
                 log_config=None,

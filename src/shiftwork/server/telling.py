@@ -17,6 +17,7 @@ from shiftwork.queue import read
 from shiftwork.queue.queue import Queue
 from shiftwork.queue.read import Event
 from shiftwork.server.door import ViewQuery
+from shiftwork.server.sockets import frame
 from shiftwork.store.store import Row
 from shiftwork.views.view import View
 
@@ -76,7 +77,9 @@ class Told(NamedTuple):
     cursor: Cursor
     number: int
     name: str
-    text: str
+    json: bytes
+    frame: bytes
+    """The same for WebSockets."""
 
 
 class Entry:
@@ -107,8 +110,8 @@ def _tell(event: Event, view: View | None) -> Iterator[Told]:
         fields = view.event_fields(fields)
     for place, (number, name) in enumerate(named, 1):
         cursor = Cursor(event.seq) if place == len(named) else Cursor(event.seq, number)
-        text = _encode({"cursor": str(cursor), "event": name, **fields}).decode()
-        yield Told(cursor, number, name, text)
+        json = _encode({"cursor": str(cursor), "event": name, **fields})
+        yield Told(cursor, number, name, json, frame(json))
 
 
 def _named(names: list[str], view: View | None) -> list[tuple[int, str]]:

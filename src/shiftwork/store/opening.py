@@ -32,5 +32,5 @@ async def open_store(
     raise InputError(
         f"{scheme or url!r} is not a kind of store",
         where="url",
-        mend="Use sqlite:///file.db or postgresql://…",
+        mend="Use sqlite:///file.db or postgresql://…; a server at http://… is for `Client.open` or `open_queue`.",
     )

@@ -16,6 +16,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -43,6 +45,9 @@ T = TypeVar("T")
 
 GROUP = 256
 """Verbs to one commit. Larger groups gain nothing and make the first caller wait."""
+
+AT_ONCE = 32
+"""Rows in one insert: a step of the engine for each row takes half as long again (12 against 7.6 us a task)."""
 
 READERS = 2
 OLDEST_ENGINE = (3, 51, 3)
@@ -107,15 +112,26 @@ class SqliteTx:
         await self.all(name, **parameters)
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
-        if rows:
-            with _plain_values():
-                self._connection.cursor().executemany(self._statements[name].text, rows)
+        statement, cursor = self._statements[name], self._connection.cursor()
+        whole = len(rows) - len(rows) % AT_ONCE
+        with _plain_values():
+            if whole:
+                many = (tuple(chain.from_iterable(rows[n : n + AT_ONCE])) for n in range(0, whole, AT_ONCE))
+                cursor.executemany(_several(statement.text, len(statement.columns), AT_ONCE), many)
+            if whole < len(rows):
+                cursor.executemany(statement.text, rows[whole:])
 
     async def take_turn(self, name: str, /) -> None:
         """One writer at a time is the rule here anyway."""
 
     def wake(self, lane: int, /) -> None:
         self.wakes.add(lane)
+
+
+@cache
+def _several(text: str, columns: int, rows: int) -> str:
+    marks = f"({', '.join('?' for _ in range(columns))})"
+    return text.replace(marks, ", ".join([marks] * rows))
 
 
 class _Job:

@@ -46,7 +46,15 @@ def attempt(task: Record) -> Any:
     attempts = task.get("attempts")
     if attempts is None:
         return None
-    return max(1, attempts + (task.get("status") not in SETTLED))
+    return max(1, attempts + (not _has_failed(task)))
+
+
+def _has_failed(task: Record) -> bool:
+    """Its last execution failed; it may have been cancelled since."""
+    if task.get("status") != State.CANCELLED:
+        return task.get("status") in SETTLED
+    claimed_at, failed_at = task.get("claimed_at"), task.get("failed_at")
+    return claimed_at is not None and failed_at is not None and failed_at >= claimed_at
 
 
 def _failure(task: Record) -> Any:

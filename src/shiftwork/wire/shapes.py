@@ -48,6 +48,8 @@ class ClaimBody(Fields):
     types: list[Name] | None = None
     capabilities: list[Name] = []
     models: list[Name] = []
+    fifo: bool = False
+    """The oldest first, whatever its priority."""
 
 
 class Assigned(msgspec.Struct, frozen=True):
@@ -59,6 +61,12 @@ class Assigned(msgspec.Struct, frozen=True):
     ack_required_by: float | None
     execution_deadline: float | None
     heartbeat_interval_sec: float
+
+
+class ClaimToken(msgspec.Struct, frozen=True):
+    """The token of a claim."""
+
+    token: str
 
 
 class ClaimReply(msgspec.Struct, frozen=True):
@@ -354,7 +362,10 @@ class SettingInForce(msgspec.Struct, frozen=True):
 
 
 class SettingsList(msgspec.Struct, frozen=True):
+    """The settings of a workspace, over the profile it has chosen."""
+
     settings: list[SettingInForce]
+    profile: str
 
 
 class TokenList(msgspec.Struct, frozen=True):

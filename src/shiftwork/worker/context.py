@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from shiftwork.client.opening import AnyQueue
 from shiftwork.core.errors import InputError, OperationTimeout, StoreError
 from shiftwork.core.task import NewTask, Submitted, Task, Usage
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment
-from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.worker")
 _NOTHING = Usage()
@@ -48,7 +48,7 @@ class Child(NamedTuple):
 class Context:
     """One attempt at one task. Heartbeats are not a handler's business: the runner sends them."""
 
-    def __init__(self, queue: Queue, assignment: Assignment) -> None:
+    def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
         self._queue = queue
         self._assignment = assignment
         self._task: Task | None = None

@@ -8,10 +8,20 @@ from contextlib import suppress
 
 import msgspec
 
+from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
-from shiftwork.core.errors import ConflictError, InputError, NotFound, OperationTimeout, ShiftworkError, StoreError
+from shiftwork.core.errors import (
+    ConflictError,
+    Forbidden,
+    InputError,
+    NotFound,
+    NotYourClaim,
+    OperationTimeout,
+    ShiftworkError,
+    StoreError,
+    Unauthorized,
+)
 from shiftwork.queue.claims import Token
-from shiftwork.queue.queue import Queue
 from shiftwork.worker.outbox import Kept, Outbox
 
 log = logging.getLogger("shiftwork.worker")
@@ -21,7 +31,12 @@ RETRY_SEC = (0.2, 5.0)
 KEEP_AFTER_SEC = 1.0
 """A result that is not answered for so long is written down, whatever the store says later."""
 
+ASKED_SEC = 2.0
+"""A server that cannot be reached is asked so long for each answer; what is to be told it is then kept."""
+
 LONGEST_ERROR = 60_000
+SHUT_OUT = (StoreError, OperationTimeout, Unauthorized, Forbidden)
+"""The queue is away, or lets us in no more: whoever starts next, perhaps with another token, hands the result in."""
 
 
 class Summary(msgspec.Struct):
@@ -39,7 +54,7 @@ class Summary(msgspec.Struct):
 class Delivery:
     """The way of a finished attempt from the handler to the queue."""
 
-    def __init__(self, queue: Queue, outbox: Outbox, summary: Summary, stopping: asyncio.Event) -> None:
+    def __init__(self, queue: AnyQueue, outbox: Outbox, summary: Summary, stopping: asyncio.Event) -> None:
         self._queue = queue
         self._outbox = outbox
         self._summary = summary
@@ -51,11 +66,13 @@ class Delivery:
         for kept in list(self._outbox.left()):
             try:
                 await self._hand_in(kept)
-            except (StoreError, OperationTimeout):
-                away.append(kept)
-            except ShiftworkError as error:
+            except NotYourClaim:
+                log.info("%s is left in the outbox for the worker whose token claimed it", kept.token)
+            except InputError as error:
                 log.warning("%s from the outbox is refused: %s", kept.token, error)
                 self._outbox.drop(kept.token)
+            except ShiftworkError:
+                away.append(kept)
             else:
                 log.info("%s was handed in from the outbox", kept.token)
                 self._outbox.drop(kept.token)
@@ -77,7 +94,7 @@ class Delivery:
                 await self._hand_in(kept)
             except InputError as error:
                 kept = _refused(kept, error)
-            except (StoreError, OperationTimeout) as error:
+            except SHUT_OUT as error:
                 self.keep(kept, error)
                 if self._stopping.is_set():
                     return False  # the next start delivers it

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -40,7 +40,8 @@ def default_folder(store: str) -> Path | None:
         path = Path(store.removeprefix("sqlite:///"))
         return path.with_name(path.name + ".outbox")
     parts = urlsplit(store)
-    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"  # the password may change, the database is the same
+    # The password may change, the database or the server is the same.
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
     return _state_folder() / "shiftwork" / "outbox" / hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
@@ -51,6 +52,12 @@ def _state_folder() -> Path:
         return Path.home() / ".local" / "state"
     except RuntimeError:  # a user without a home
         return Path(tempfile.gettempdir())
+
+
+def open_outbox(own: Path | None, store: str, workspace: str) -> Outbox:
+    """The worker's own folder or that of its store. What belongs to other workspaces is none of ours."""
+    folder = own or default_folder(store)
+    return Outbox(folder if folder is None or workspace == "default" else folder / quote(workspace, safe=""))
 
 
 class Outbox:

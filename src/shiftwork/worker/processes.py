@@ -11,10 +11,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from shiftwork.client.opening import AnyQueue, open_queue
 from shiftwork.core.errors import ShiftworkError
-from shiftwork.queue.queue import Queue
-from shiftwork.worker.delivery import Delivery, Summary
-from shiftwork.worker.outbox import Outbox, default_folder
+from shiftwork.worker.delivery import ASKED_SEC, Delivery, Summary
+from shiftwork.worker.outbox import open_outbox
 from shiftwork.worker.worker import default_agent_id
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ class Fleet:
             with suppress(ValueError, NotImplementedError):
                 loop.add_signal_handler(number, self._stop)
         base = self._worker.agent_id or default_agent_id()
-        workspace = self._worker.workspace or "default"
-        async with await Queue.open(self._url, workspace=workspace, actor=f"fleet:{base}") as queue:
+        async with await open_queue(
+            self._url, workspace=self._worker.workspace, actor=f"fleet:{base}", patience_sec=ASKED_SEC
+        ) as queue:
             try:
                 codes = await asyncio.gather(
                     *(self._keep_alive(queue, f"{base}-{n}") for n in range(1, self._processes + 1))
@@ -72,7 +73,7 @@ class Fleet:
             with suppress(ProcessLookupError):
                 child.terminate()
 
-    async def _keep_alive(self, queue: Queue, agent_id: str) -> int:
+    async def _keep_alive(self, queue: AnyQueue, agent_id: str) -> int:
         crashes = 0
         while True:
             began = time.monotonic()
@@ -94,7 +95,7 @@ class Fleet:
             if self._stopping.is_set():
                 return 0
 
-    async def _run_child(self, queue: Queue, agent_id: str) -> int:
+    async def _run_child(self, queue: AnyQueue, agent_id: str) -> int:
         runtime_id = f"{agent_id}-{secrets.token_hex(4)}"
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
@@ -129,9 +130,9 @@ class Fleet:
                     child.kill()
         return await ending
 
-    async def _hand_back(self, queue: Queue, runtime_id: str) -> None:
+    async def _hand_back(self, queue: AnyQueue, runtime_id: str) -> None:
         """Its finished results first: once its claims are taken back, nobody wants them any more."""
-        outbox = Outbox(self._worker.outbox or default_folder(self._url))
+        outbox = open_outbox(self._worker.outbox, self._url, queue.workspace)
         try:
             await Delivery(queue, outbox, Summary(), self._stopping).left()
             returned = await queue.runtime_gone(runtime_id)

@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
+from shiftwork.client.client import Client
+from shiftwork.client.opening import AnyQueue, is_server
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.duties import presence
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
+from shiftwork.worker.delivery import ASKED_SEC
 
 log = logging.getLogger("shiftwork.worker")
 LONGEST_DEAFNESS_SEC = 2.0
@@ -44,7 +47,7 @@ class Held(Protocol):
 class Pulse:
     """Beats for everything a runtime holds, and passes on what must stop."""
 
-    def __init__(self, held: Held, queue: Queue, interval: float, lease_sec: float | None) -> None:
+    def __init__(self, held: Held, queue: AnyQueue, interval: float, lease_sec: float | None) -> None:
         self._held = held
         self._queue = queue
         self._interval = min(interval, lease_sec / 3) if lease_sec else interval
@@ -93,7 +96,7 @@ class Pulse:
 class PulseThread:
     """Runs a pulse, the duties and a look at the main loop beside the handlers."""
 
-    def __init__(self, make: Callable[[Queue], Pulse], url: str, workspace: str, runtime_id: str) -> None:
+    def __init__(self, make: Callable[[AnyQueue], Pulse], url: str, workspace: str, runtime_id: str) -> None:
         self._make = make
         self._url = url
         self._workspace = workspace
@@ -135,8 +138,9 @@ class PulseThread:
 
     async def _work(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with await Queue.open(self._url, workspace=self._workspace, pool_size=2) as queue:
-            await presence.announce(queue, self._runtime_id)
+        async with await self._open() as queue:
+            if isinstance(queue, Queue):
+                await presence.announce(queue, self._runtime_id)
             pulse = self._make(queue)
             await pulse.beat()
             self._ready.set()
@@ -144,13 +148,16 @@ class PulseThread:
                 return
             await self._until_stopped(self._stop, queue, pulse)
 
-    async def _until_stopped(self, stop: asyncio.Event, queue: Queue, pulse: Pulse) -> None:
+    async def _open(self) -> AnyQueue:
+        if is_server(self._url):
+            return await Client.open(self._url, workspace=self._workspace, patience_sec=ASKED_SEC)
+        return await Queue.open(self._url, workspace=self._workspace, pool_size=2)
+
+    async def _until_stopped(self, stop: asyncio.Event, queue: AnyQueue, pulse: Pulse) -> None:
         stopping = asyncio.create_task(stop.wait())
-        tasks = {
-            asyncio.create_task(pulse.beat_for_ever()),
-            asyncio.create_task(run_for_ever(queue.engine)),
-            asyncio.create_task(self._watch_main_loop()),
-        }
+        tasks = {asyncio.create_task(pulse.beat_for_ever()), asyncio.create_task(self._watch_main_loop())}
+        if isinstance(queue, Queue):
+            tasks.add(asyncio.create_task(run_for_ever(queue.engine)))
         done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stopping, *tasks):
             task.cancel()

@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
-from shiftwork.core.errors import AgentUnavailable, LeaseLost, ShiftworkError, StoreClosed
-from shiftwork.core.settings import Settings
+from shiftwork.core.errors import AgentUnavailable, Forbidden, LeaseLost, ShiftworkError, StoreClosed, Unauthorized
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.claim import Assignment
 from shiftwork.queue.claims import Token, parse_token
@@ -20,7 +20,7 @@ from shiftwork.queue.queue import Queue
 from shiftwork.worker.calling import as_coroutine, describe
 from shiftwork.worker.context import Context, Fail, GiveBack, Parked
 from shiftwork.worker.delivery import Delivery, Summary
-from shiftwork.worker.outbox import Kept, Outbox, default_folder
+from shiftwork.worker.outbox import Kept, open_outbox
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
 from shiftwork.worker.sending import Parcel, Sender
 
@@ -65,7 +65,7 @@ class Runner:
         self.summary = Summary()
         self._restarted = runtime_id is not None
         self._worker = worker
-        self._queue: Queue
+        self._queue: AnyQueue
         self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
         self._delivery: Delivery
         self._sender: Sender
@@ -78,10 +78,10 @@ class Runner:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    async def run(self, queue: Queue, url: str | None, *, until_idle: bool) -> Summary:
+    async def run(self, queue: AnyQueue, url: str | None, *, until_idle: bool) -> Summary:
         """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
-        outbox = Outbox(self._worker.outbox or default_folder(url or queue.url))
+        outbox = open_outbox(self._worker.outbox, url or queue.url, queue.workspace)
         self._delivery = Delivery(self._queue, outbox, self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         await self._register()
@@ -125,26 +125,26 @@ class Runner:
 
     async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
         settings = await self._settings()
-        interval = min(each.heartbeat_interval_sec for each in settings)
-        limits = [limit for each in settings for limit in (each.heartbeat_timeout_sec, each.runtime_offline_sec)]
+        interval = min(each["heartbeat_interval_sec"] for each in settings)
+        limits = [each.get(key) for each in settings for key in ("heartbeat_timeout_sec", "runtime_offline_sec")]
         lease = min((limit for limit in limits if limit is not None), default=None)
 
-        def make(queue: Queue) -> Pulse:
+        def make(queue: AnyQueue) -> Pulse:
             return Pulse(self, queue, interval, lease)
 
         if url is not None and ":memory:" not in url:
             await stack.enter_async_context(PulseThread(make, url, self._queue.workspace, self.runtime_id))
             return
         own = [make(self._queue).beat_for_ever()]
-        if not until_idle:
+        if not until_idle and isinstance(self._queue, Queue):
             own.append(run_for_ever(self._queue.engine))
         for coroutine in own:
             stack.callback(asyncio.create_task(coroutine).cancel)
 
-    async def _settings(self) -> list[Settings]:
+    async def _settings(self) -> list[dict[str, Any]]:
         """Of the workspace and of every type we take."""
-        book = await self._queue.engine.book.get(self._queue.engine.store, self._queue.workspace)
-        return [book.settings(), *(book.settings(type_) for type_ in self._worker.handlers)]
+        found = [await self._queue.settings(type_) for type_ in (None, *self._worker.handlers)]
+        return [{setting.key: setting.value for setting in each} for each in found]
 
     def _listen_to_signals(self, stack: AsyncExitStack) -> None:
         """Only the main thread may; elsewhere `stop` is called by whoever runs us."""
@@ -228,6 +228,8 @@ class Runner:
             return None
         except StoreClosed:
             self.stop()
+        except (Unauthorized, Forbidden):
+            raise  # it will not be let in by asking again
         except AgentUnavailable as error:
             await self._wait_while_unwanted(error, patient=wait > 0)
         except ShiftworkError as error:
@@ -350,7 +352,7 @@ class Runner:
         with suppress(ShiftworkError):
             if deaf:
                 await self._queue.release_many([work.assignment.token for work in deaf], "its worker has stopped")
-            await self._queue.set_agent_status(self.agent_id, "offline")
+            await self._queue.deregister_agent(self.agent_id)
         self.summary.released += len(deaf)
 
     def _executing(self) -> list[_Work]:

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
 from shiftwork.core.errors import ConflictError, NotFound, ShiftworkError
 from shiftwork.queue.claims import Outcome, Token
-from shiftwork.queue.queue import Queue
 from shiftwork.queue.working import Problem, Report
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, LONGEST_ERROR, Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept
@@ -42,7 +42,7 @@ class Sender:
     """One batch under way at a time. Whatever goes wrong with a batch is settled for each result alone."""
 
     def __init__(
-        self, queue: Queue, delivery: Delivery, summary: Summary, spawn: Spawn, forget: Callable[[Token], None]
+        self, queue: AnyQueue, delivery: Delivery, summary: Summary, spawn: Spawn, forget: Callable[[Token], None]
     ) -> None:
         self._queue = queue
         self._delivery = delivery

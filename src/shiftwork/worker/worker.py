@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from shiftwork.client.opening import AnyQueue, open_queue
 from shiftwork.core.errors import InputError
-from shiftwork.queue.queue import Queue
 from shiftwork.worker.calling import Handler
-from shiftwork.worker.delivery import Summary
+from shiftwork.worker.delivery import ASKED_SEC, Summary
 from shiftwork.worker.runner import Runner
 
 H = TypeVar("H", bound=Handler)
@@ -58,21 +58,21 @@ class Worker:
 
         return register
 
-    async def run(self, store: str | Queue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:
+    async def run(self, store: str | AnyQueue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:
         """Work until stopped, or until there is nothing left to claim. SIGTERM and SIGINT stop it gracefully.
 
         Given an address, heartbeats and duties have a connection and a thread of their own. Given an open queue, they
-        share its loop, and with `until_idle` there are no duties: that is for tests.
+        share its loop, and with `until_idle` there are no duties: that is for tests. A server does its duties itself.
         """
         if not self.handlers:
             raise InputError("this worker has no handlers", mend="Register one with @worker.handler('type').")
         runner = Runner(self, self.agent_id or default_agent_id(), runtime_id)
         self._runners.add(runner)
         try:
-            if isinstance(store, Queue):
+            if not isinstance(store, str):
                 queue = store if self.workspace is None else store.in_workspace(self.workspace)
                 return await runner.run(queue, None, until_idle=until_idle)
-            async with await Queue.open(store, workspace=self.workspace or "default") as queue:
+            async with await open_queue(store, workspace=self.workspace, patience_sec=ASKED_SEC) as queue:
                 return await runner.run(queue, store, until_idle=until_idle)
         finally:
             self._runners.discard(runner)

@@ -19,10 +19,15 @@ from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, Paus
 door = Doors("Queue")
 
 
-@door("GET /api/queue", "read", answer=Status)
+class StatusQuery(Query):
+    fresh: bool = False
+    """Count anew, however many tasks there are."""
+
+
+@door("GET /api/queue", "read", query=StatusQuery, answer=Status)
 async def status(ask: Ask) -> Any:
     """How the queue stands: depth, workers, throughput, waits, recent failures, as of now."""
-    return await ask.queue.status()
+    return await ask.queue.status(fresh=ask.query.fresh)
 
 
 @door("POST /api/queue/pause", "operate", body=PauseBody, answer=None, status=204)

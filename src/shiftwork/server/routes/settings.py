@@ -21,11 +21,11 @@ class SettingsQuery(Query):
 @door("GET /api/settings", "read", query=SettingsQuery, answer=SettingsList)
 async def show_settings(ask: Ask) -> Any:
     """Every setting in force, and where it comes from."""
-    return _listed(await ask.queue.settings(ask.query.type))
+    return await _listed(ask, await ask.queue.settings(ask.query.type))
 
 
-def _listed(found: list[InForce]) -> SettingsList:
-    return SettingsList([SettingInForce(*setting) for setting in found])
+async def _listed(ask: Ask, found: list[InForce]) -> SettingsList:
+    return SettingsList([SettingInForce(*setting) for setting in found], await ask.queue.profile())
 
 
 @door(
@@ -38,4 +38,5 @@ def _listed(found: list[InForce]) -> SettingsList:
 )
 async def change_settings(ask: Ask, body: SettingsBody) -> Any:
     """Change settings of the workspace or of a type, all together or none; in force at once."""
-    return _listed(await ask.queue.change_settings(body.set, body.unset, type=ask.query.type, profile=body.profile))
+    changed = await ask.queue.change_settings(body.set, body.unset, type=ask.query.type, profile=body.profile)
+    return await _listed(ask, changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from shiftwork.core.task import NewTask, Result, Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.change import Changes
 from shiftwork.queue.explain import Explanation
+from shiftwork.queue.read import Attempt
 from shiftwork.queue.reading import Page
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask, plain
@@ -223,11 +225,11 @@ class HistoryQuery(ViewQuery):
 async def history(ask: Ask) -> Any:
     """Every change of state with who made it and why, every event, and every attempt."""
     task_id = ask.path["task_id"]
-    return History(
-        await ask.queue.transitions(task_id),
-        await ask.queue.history(task_id, limit=ask.query.limit),
-        await ask.queue.attempts(task_id),
-    )
+    transitions = await ask.queue.transitions(task_id)
+    attempts: list[Attempt] = []
+    with suppress(NotFound):  # of a task that was purged only the events are left
+        attempts = await ask.queue.attempts(task_id)
+    return History(transitions, await ask.queue.history(task_id, limit=ask.query.limit), attempts)
 
 
 @door("GET /api/tags/{tag}", "read", query=Query, answer=dict[str, int])

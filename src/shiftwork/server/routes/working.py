@@ -31,6 +31,7 @@ from shiftwork.wire.shapes import (
     Beats,
     ClaimBody,
     ClaimReply,
+    ClaimToken,
     CompleteBatch,
     CompleteBody,
     FailBatch,
@@ -93,6 +94,7 @@ async def _claim(ask: Ask, body: ClaimBody) -> ClaimAnswer:
         "types": body.types,
         "capabilities": body.capabilities,
         "models": body.models,
+        "fifo": body.fifo,
     }
     if body.agent_id is None:
         assert body.runtime_id is not None
@@ -127,6 +129,20 @@ class ClaimsQuery(Query, kw_only=True):
 async def claims_made(ask: Ask) -> Any:
     """What an agent or a runtime holds by the claim it sent with the Idempotency-Key `request`."""
     return TaskList(await ask.queue.claims_made(ask.query.who, ask.query.request))
+
+
+class HolderQuery(Query):
+    """Who says that it holds the task."""
+
+    agent_id: str | None = None
+    runtime_id: str | None = None
+
+
+@door("GET /api/tasks/{task_id}/claim", "work", query=HolderQuery, answer=ClaimToken, errors=HOLDING)
+async def current_token(ask: Ask) -> Any:
+    """The token of the claim under which a task is held, or was last, for whoever made it and has lost it."""
+    holder = {"agent_id": ask.query.agent_id, "runtime_id": ask.query.runtime_id}
+    return ClaimToken(await ask.queue.current_token(ask.path["task_id"], **holder))
 
 
 def _claimed(ask: Ask, answer: ClaimAnswer) -> Any:

@@ -199,8 +199,8 @@ create table dags (
   created_at <float> not null,
   finished_at <float>
 ){lite: strict};
-create index idx_dags_workspace on dags (workspace, id);
-create index idx_dags_status on dags (workspace, status, id);
+create index idx_dags_workspace on dags (workspace, created_at, id);
+create index idx_dags_status on dags (workspace, status, created_at, id);
 
 -- One execution by one agent; written once, at its end.
 create table attempts (
@@ -395,7 +395,9 @@ create view agent_task_queue as
     t.trigger_type, b.body ->> 'trigger_comment_id' as trigger_comment_id, b.body ->> 'trigger_summary' as trigger_summary,
     t.session_id, t.work_dir,
     (select a.result ->> 'data' from attempts a where a.task_id = t.id and a.outcome = 'completed' order by a.round desc limit 1) as output,
-    t.attempts + case when t.status in ('failed', 'dead_lettered') then 0 else 1 end as attempt, t.max_attempts,
+    t.attempts + case when t.status in ('failed', 'dead_lettered') or (t.status = 'cancelled' and exists (
+      select 1 from attempts a where a.task_id = t.id and a.outcome = 'failed' and a.ended_at >= t.claimed_at
+    )) then 0 else 1 end as attempt, t.max_attempts,
     case when t.failure_reason in ('timeout', 'claim_expired', 'heartbeat_timeout') then 'timeout'
          when t.failure_reason in ('cancelled', 'approval_rejected') then 'cancelled'
          when t.failure_reason = 'runtime_offline' then 'runtime_offline'

@@ -52,11 +52,13 @@ select * from events where task_id = :id and path is not null order by seq
 
 -- name: list_dags
 -- Newest first.
-select * from dags where workspace = :workspace and id < :before order by id desc limit :count
+select * from dags where workspace = :workspace and (created_at, id) < (:created_at, :id)
+order by created_at desc, id desc limit :count
 
 -- name: list_dags_in
 -- The same, of those in one stored status.
-select * from dags where workspace = :workspace and status = :status and id < :before order by id desc limit :count
+select * from dags where workspace = :workspace and status = :status and (created_at, id) < (:created_at, :id)
+order by created_at desc, id desc limit :count
 
 -- name: dag_totals
 -- rows items: id uuid

@@ -1,0 +1,36 @@
+"""Events told live: how soon one subscriber knows, and 500 of them while 10,000 events flow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aiohttp
+
+from bench.latency import Times
+from bench.report import Bench, measurement
+from bench.serving import served
+from bench.throughput import NOOP
+from tests.server.crowd import tell_crowd
+from tests.server.watching import watch
+
+
+@measurement
+async def watching(bench: Bench) -> None:
+    """Each subscriber gets each event once and in order, or the measurement fails."""
+    async with bench.place.url() as url, served(url) as api:
+        delays = Times()
+        async with watch(api.http, api.url) as client:
+            for _ in range(bench.size(200, 20)):
+                began = time.perf_counter()
+                await asyncio.gather(api.call("POST", "/api/tasks", NOOP), client.message())
+                delays.values.append(1000 * (time.perf_counter() - began))
+                await client.message()
+        delays.show(bench, "HTTP submit to the event at one subscriber")
+        subscribers, events = bench.size(500, 20), bench.size(10_000, 120)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            told = await tell_crowd(http, api.url, subscribers, events)
+        rate = subscribers * told.events / told.seconds
+        bench.figure(f"{subscribers} subscribers, {told.events:,} events each", [rate], "events/s")
+        bench.figure("memory of the server", [api.member.memory_mib()], "MiB")

@@ -1,0 +1,50 @@
+"""WebSocket connections that take frames made once for many, and end in bounded time when nobody reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
+
+LINGER_SEC = 2.0
+"""What has not been taken by then, once all is said, never will be."""
+
+
+def frame(text: bytes) -> bytes:
+    """A whole text message as it goes over the wire: the same for every client."""
+    return Frame(Opcode.TEXT, text).serialize(mask=False)
+
+
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """Besides text and bytes it sends `frames`: writing an event for 500 clients one by one costs 20 us for each."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.close_sent = True  # uvicorn would leave it open, and fail over it when the server stops
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        await self.writable.wait()
+        if self.handshake_complete and (self.close_sent or self.transport.is_closing()):
+            raise ClientDisconnected  # uvicorn calls it a mistake of ours, but it may have closed just now
+        if "frames" in message:
+            self.transport.write(message["frames"])
+        else:
+            await super().send(message)
+
+    async def run_asgi(self) -> None:
+        await super().run_asgi()
+        if not self.disconnected:
+            self.loop.call_later(self.close_timeout + LINGER_SEC, self.transport.abort)
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(LINGER_SEC, self.transport.abort)

@@ -1,0 +1,1 @@
+"""Tests of the client and of workers over HTTP, against real servers."""

@@ -1,0 +1,270 @@
+"""Many subscribers, many writers, slow readers and a store that goes away: each event is told once."""
+
+import asyncio
+import random
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shiftwork import Queue
+from shiftwork.server import hub, live, sockets
+from shiftwork.store.store import Tx
+from tests.races.fleet import handles
+from tests.server.crowd import tell_crowd
+from tests.server.running import Running, running
+from tests.server.watching import follow, watch
+from tests.services import Postgres
+from tests.worker.steps import until
+
+WRITERS, EACH = 8, 60
+
+
+class Undone(Exception):
+    """The writer gives up."""
+
+
+def row(writer: int, number: int) -> tuple[object, ...]:
+    return (0.0, "default", None, None, "counted", None, f"agent:{writer}", None, number, None, None)
+
+
+async def dawdle(writer: int, number: int, delay: float, tx: Tx, *, gives_up: bool) -> None:
+    await tx.insert("insert_events", [row(writer, number)])
+    await tx.one("last_event")  # inserts are written with whatever comes next
+    if delay:
+        await asyncio.sleep(delay)
+    if gives_up:
+        raise Undone
+
+
+class Writers:
+    """They dawdle between their number and their commit where the store lets them, and some of them give up."""
+
+    def __init__(self, store_url: str) -> None:
+        self._delays = [0.0, 0.0, 0.001, 0.005] if store_url.startswith("postgresql") else [0.0]
+        self._chance = random.Random(7)
+        self.written: set[tuple[int, int]] = set()
+
+    async def write(self, queue: Queue, writer: int) -> None:
+        for number in range(EACH):
+            gives_up = self._chance.random() < 0.2
+            try:
+                verb = partial(dawdle, writer, number, self._chance.choice(self._delays), gives_up=gives_up)
+                await queue.engine.store.run(verb)
+                self.written.add((writer, number))
+            except Undone:
+                continue
+
+
+class Seen:
+    """What one subscriber was told, over however many connections."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+        self.cursor = "0"
+
+    def take(self, message: dict[str, Any]) -> bool:
+        """False once the last event has come."""
+        self.cursor = message["cursor"]
+        if message["event"] == "ended":
+            return False
+        self.told.append((int(message["actor"].removeprefix("agent:")), message["fence"]))
+        return True
+
+    def check(self, written: set[tuple[int, int]]) -> None:
+        assert len(self.told) == len(written)
+        assert set(self.told) == written
+        for writer in range(WRITERS):
+            numbers = [number for who, number in self.told if who == writer]
+            assert numbers == sorted(numbers)
+
+
+async def steady(api: Running) -> Seen:
+    seen = Seen()
+    async with watch(api.http, api.url, "?after=0&verb=counted,ended") as client:
+        while seen.take(await client.message()):
+            pass
+    return seen
+
+
+async def restless(api: Running, chance: random.Random) -> Seen:
+    """Comes back after a few events, each time on a new connection, by either way."""
+    seen = Seen()
+    while True:
+        few, lines = chance.randint(1, 40), chance.random() < 0.5
+        query = f"?after={seen.cursor}&verb=counted,ended"
+        way: Any = follow(api.http, api.url, query) if lines else watch(api.http, api.url, query)
+        async with way as client:
+            for _ in range(few):
+                if not seen.take(await (client.event() if lines else client.message())):
+                    return seen
+
+
+async def test_each_event_is_told_once_beside_many_writers_of_which_some_give_up(store_url: str) -> None:
+    writers = Writers(store_url)
+    async with running(store_url) as api, handles(store_url, 4) as queues:
+        chances = [random.Random(seed) for seed in range(4)]
+        watching = [
+            *(asyncio.create_task(steady(api)) for _ in range(4)),
+            *(asyncio.create_task(restless(api, chance)) for chance in chances),
+        ]
+        await until(lambda: api.house.hub.listeners >= 4)
+        await asyncio.gather(*(writers.write(queues[n % 4], n) for n in range(WRITERS)))
+        late = asyncio.create_task(steady(api))
+        await queues[0].engine.store.run(
+            lambda tx: tx.insert("insert_events", [(0.0, "default", None, None, "ended", *row(0, 0)[5:])])
+        )
+        assert len(writers.written) > 300
+        for seen in await asyncio.gather(*watching, late):
+            seen.check(writers.written)
+
+
+async def test_now_is_behind_whatever_was_under_way(postgres_dsn: str) -> None:
+    """A subscriber that was told `now` misses nothing that is committed afterwards, whatever its number."""
+    async with running(postgres_dsn) as api, handles(postgres_dsn, 2) as (slow, quick):
+        has_number, may_commit = asyncio.Event(), asyncio.Event()
+
+        async def wait(tx: Tx) -> None:
+            await tx.insert("insert_events", [row(1, 1)])
+            await tx.one("last_event")
+            has_number.set()
+            await may_commit.wait()
+
+        writing = asyncio.create_task(slow.engine.store.run(wait))
+        await has_number.wait()
+        await quick.submit(type="write")
+        page = asyncio.create_task(api.get("/api/events?after=now"))
+        done, _ = await asyncio.wait([page], timeout=0.1)
+        assert not done
+        may_commit.set()
+        await writing
+        now = (await page)["next"]
+        assert (await api.get(f"/api/events?after={now}"))["events"] == []
+        assert len((await api.get("/api/events"))["events"]) == 2
+
+
+async def test_a_crowd_is_told_everything_once_and_in_order(api: Running) -> None:
+    """The full size, 500 subscribers and 10,000 events, is run by `make bench`."""
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as http:
+        told = await tell_crowd(http, api.url, subscribers=500, events=120)
+        assert told.events == 120
+        told = await tell_crowd(http, api.url, subscribers=10, events=3000)
+        assert told.events == 3000
+    assert api.house.hub.kept <= hub.MOST_KEPT
+
+
+# -- slow ones -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def never_reading(url: str) -> Iterator[socket.socket]:
+    """A client that asks for everything and never looks at it."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect((host, int(port)))
+        raw.sendall(
+            f"GET /ws?after=0 HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {b64encode(bytes(16)).decode()}\r\n\r\n".encode()
+        )
+        yield raw
+
+
+async def chatter(api: Running, count: int) -> None:
+    """An agent says so many long things: more in all than sockets hold."""
+    made = await api.post("/api/tasks", {"type": "write"})
+    (held,) = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"]
+    for start in range(0, count, 20):
+        said = [{"token": held["token"], "kind": "text", "text": f"{start + n} " + "x" * 60_000} for n in range(20)]
+        await asyncio.gather(*(api.post(f"/api/tasks/{made['id']}/messages", body) for body in said))
+
+
+def unsent(api: Running) -> int:
+    """Bytes that wait in the server for clients to take them."""
+    connections: Any = api.server.server_state.connections
+    return sum(connection.transport.get_write_buffer_size() for connection in connections)
+
+
+async def test_who_never_reads_neither_delays_others_nor_is_kept_for(
+    api: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(live, "SEND_SEC", 3600.0)
+    with never_reading(api.url):
+        await until(lambda: api.house.hub.listeners == 1)
+        async with watch(api.http, api.url, "?after=now&name=task.message") as client:
+            saying = asyncio.create_task(chatter(api, 120))
+            said = [int(told["data"]["text"].split()[0]) for told in await client.messages(120)]
+            assert sorted(said) == list(range(120))
+            await saying
+            await until(lambda: unsent(api) > 0)
+            assert api.house.hub.listeners == 2
+            assert unsent(api) < 4 * live.CHUNK_BYTES
+            assert api.house.hub.kept <= 17
+
+
+async def test_who_never_reads_is_let_go(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "SEND_SEC", 0.2)
+    await chatter(api, 120)
+    with never_reading(api.url):
+        await until(lambda: api.house.hub.listeners == 1)
+        await until(lambda: api.house.hub.listeners == 0)
+
+
+async def test_who_answers_no_ping_is_let_go(api: Running) -> None:
+    api.server.config.ws_ping_interval = api.server.config.ws_ping_timeout = 0.05
+    with never_reading(api.url):
+        await until(lambda: api.house.hub.listeners == 1)
+        await until(lambda: api.house.hub.listeners == 0)
+        await until(lambda: not api.server.server_state.connections)
+
+
+async def test_who_never_reads_does_not_hold_a_server_that_stops(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "LINGER_SEC", 0.1)
+    async with running(store_url) as api:
+        await chatter(api, 120)
+        with never_reading(api.url):
+            await until(lambda: unsent(api) > 0)
+            api.server.stop()
+            await until(lambda: not api.server.server_state.connections)
+
+
+# -- a store that goes away ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_server() -> Iterator[Postgres]:
+    with Postgres.start() as server:
+        yield server
+
+
+async def test_a_stream_outlives_a_restart_of_the_database(own_server: Postgres) -> None:
+    async with running(own_server.dsn(own_server.create_database())) as api, watch(api.http, api.url) as client:
+        first = await api.post("/api/tasks", {"type": "write"})
+        assert [told["task_id"] for told in await client.messages(2)] == [first["id"]] * 2
+        await asyncio.to_thread(own_server.kill9)
+        await asyncio.to_thread(own_server.start_again)
+        second = await api.post("/api/tasks", {"type": "write"})
+        assert [told["task_id"] for told in await client.messages(2)] == [second["id"]] * 2
+
+
+async def test_events_of_another_process_are_told(store_url: str) -> None:
+    """Written past this server, so that nobody nudges its reader."""
+    async with (
+        running(store_url) as api,
+        await Queue.open(store_url) as elsewhere,
+        watch(api.http, api.url) as one,
+        watch(api.http, api.url, "?view=aegis") as two,
+    ):
+        for _ in range(5):
+            await elsewhere.submit(type="write")
+            assert await one.names(2) == ["task.created", "task.ready"]
+            assert await two.names(1) == ["task:queued"]
