@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 
 from bench.fleet import ROOT, Member, _end, finished
-from bench.latency import NOOP, Times
+from bench.latency import Times
 from bench.report import Bench, measurement, requirement
+from bench.throughput import NOOP
 from shiftwork import Queue
 
 AGENTS = 200

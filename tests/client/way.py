@@ -66,8 +66,10 @@ Meet = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any
 async def listening(meet: Meet) -> AsyncIterator[str]:
     """The address of a server that meets whoever comes; nobody is left behind at its end."""
     meetings: set[asyncio.Task[None]] = set()
+    guests: list[asyncio.StreamWriter] = []
 
     def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        guests.append(writer)
         meetings.add(asyncio.create_task(meet(reader, writer)))
 
     server = await asyncio.start_server(welcome, "127.0.0.1", 0)
@@ -78,6 +80,7 @@ async def listening(meet: Meet) -> AsyncIterator[str]:
         for meeting in meetings:
             meeting.cancel()
         await asyncio.gather(*meetings, return_exceptions=True)
+        await _close(*guests)
 
 
 @asynccontextmanager

@@ -69,7 +69,7 @@ async def test_nobody_writes_under_a_claim_made_with_another_token(verb: str, qu
     held = await held_by(with_token(queue, "A"), start=not verb.startswith("start"))
     await queue.submit(type="code", id="another")
     before = await everything(queue)
-    beats = {"heartbeat": "lost", "heartbeat_many": "lost", "progress": "lease_lost"}
+    beats = {"heartbeat": "lost", "heartbeat_many": "lost"}
     assert await refused(WRITES[verb](with_token(queue, "B"), held)) == beats.get(verb, "not_your_claim")
     assert await everything(queue) == before
 

@@ -11,7 +11,7 @@ import pytest
 QUEUE = Path(__file__).resolve().parents[2] / "src" / "shiftwork" / "queue"
 DUTIES = QUEUE.parent / "duties" / "duties.py"
 FACES = {
-    "queue.py", "producing.py", "claiming.py", "working.py", "operating.py", "reading.py", "observing.py",  # the public face
+    "queue.py", "producing.py", "claiming.py", "working.py", "operating.py", "reading.py", "observing.py",  # public
     "handle.py", "coalesce.py", "parking.py", "log.py",  # what it stands on
 }  # fmt: skip
 BEFORE_A_VERB = {"get", "intern"}

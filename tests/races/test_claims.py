@@ -67,6 +67,7 @@ async def test_no_claim_comes_back_empty_while_there_is_work(store_url: str, lan
         assert answers == [[1] * each] * claims
 
 
+@pytest.mark.requirement("F-137")
 async def test_a_claimer_stalled_in_its_claim_blocks_nobody(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (stalled, other):
         first, second = await other.submit_many([{"type": "code"}, {"type": "code"}])

@@ -72,7 +72,7 @@ async def _heartbeat(queue: Queue) -> Call:
     return under(await held(queue), usage={"cost_usd": 1, "tokens_in": 5})
 
 
-@call("progress", "complete", "fail", "release", "pin_session")
+@call("progress", "complete", "fail", "release", "pin_session", "current_token")
 async def _under_a_claim(queue: Queue) -> Call:
     return under(await held(queue))
 

@@ -425,6 +425,7 @@ BAD = {
     "[]": ("invalid_input", None, 1007),
     "{}": ("invalid_input", "subscribe", 1007),
     '{"subscribe": {"tasks": []}}': ("invalid_input", "subscribe.tasks", 1007),
+    '{"subscribe": {"task": [' + '"x",' * 100 + '"x"]}}': ("invalid_input", "subscribe.task", 1007),
     '{"subscribe": {"task": "one"}}': ("invalid_input", "subscribe.task", 1007),
     '{"subscribe": {}, "after": "then"}': ("invalid_input", "after", 1007),
     '{"subscribe": {}, "after": -1}': ("invalid_input", "after", 1007),

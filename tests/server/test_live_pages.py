@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from shiftwork import Queue
 from shiftwork.server import hub, live
 from tests.server.running import Running, running
 from tests.server.watching import Lines, follow
@@ -40,7 +41,7 @@ async def test_pages_follow_each_other_without_a_gap(api: Running) -> None:
 async def test_a_page_holds_what_fits_its_filters_however_much_lies_between(
     api: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "BATCH", 7)
+    monkeypatch.setattr(hub.Hub.read, "__defaults__", (7,))
     first = await submit(api, type="rare")
     await api.post("/api/tasks", [{"type": "write"}] * 40)
     last = await submit(api, type="rare")
@@ -72,6 +73,14 @@ async def test_a_page_waits_for_the_first_event_that_fits(api: Running) -> None:
     wanted = await submit(api, type="wanted")
     assert tasks(await waiting) == [wanted]
     await until(lambda: api.house.hub.listeners == 0)
+
+
+async def test_a_page_holds_what_was_committed_before_it_was_asked_for(api: Running, store_url: str) -> None:
+    """Also while the reader of the server, which somebody else keeps awake, has not come to it."""
+    async with follow(api.http, api.url), await Queue.open(store_url) as elsewhere:
+        for number in range(1, 20):
+            task_id = (await elsewhere.submit(type="write")).id
+            assert tasks(await api.get(f"/api/events?after={number - 1}&wait_sec=25")) == [task_id]
 
 
 async def test_a_page_is_empty_when_the_time_is_up_or_the_server_stops(store_url: str) -> None:

@@ -13,3 +13,14 @@ async def test_a_task_is_submitted_worked_and_read(api: Running) -> None:
     assert done["status"] == "completed"
     task = await api.get(f"/api/tasks/{made['id']}")
     assert (task["status"], task["result"]["data"]) == ("completed", {"m": 2})
+
+
+async def test_the_history_in_a_view_has_the_states_of_the_document(api: Running) -> None:
+    made = await api.post("/api/tasks", {"type": "write"})
+    held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"][0]
+    await api.post(f"/api/tasks/{made['id']}/complete", {"token": held["token"]})
+    ours = await api.get(f"/api/tasks/{made['id']}/history")
+    assert [step["to_status"] for step in ours["transitions"]][-3:] == ["running", "validating", "completed"]
+    theirs = await api.get(f"/api/tasks/{made['id']}/history?view=aegis")
+    steps = [(step["from"], step["to"]) for step in theirs["transitions"]]
+    assert steps == [("queued", "dispatched"), ("dispatched", "running"), ("running", "completed")]

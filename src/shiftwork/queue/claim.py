@@ -352,9 +352,7 @@ def _events(caller: Caller, grant: _Grant) -> list[tuple[Any, ...]]:
 
 def _taken_over(row: Row, agent_id: str) -> str:
     message_id = ids.token(ids.show_task(row["id"]), row["fence"] + 1)
-    return as_json(
-        {"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id}
-    )
+    return as_json({"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id})
 
 
 NOTE_EVERY_SEC = 1.0

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from shiftwork.core import ids
-from shiftwork.core.errors import LeaseLost, ShiftworkError
+from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.states import HELD, State
 from shiftwork.core.task import Usage, micros
 from shiftwork.policy import lease
@@ -165,17 +165,12 @@ async def _save_progress(tx: Tx, work: Work, items: Sequence[tuple[Row, str]]) -
 
 async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: str) -> Outcome:
     """Say how far the work is; also a sign of life."""
-    answers = await heartbeat(tx, engine, caller, [Beat(token, value)])
-    return _as_outcome(token, answers[0])
-
-
-def _as_outcome(token: Token, answer: BeatAnswer) -> Outcome:
-    if answer.action == "continue":
-        return Outcome(answer.task_id, State.RUNNING)
-    return Outcome(
-        answer.task_id,
-        error=LeaseLost(answer.reason or f"claim {token.text} no longer holds", task_id=answer.task_id),
-    )
+    task_id = ids.show_task(token.id)
+    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(task_id, error=error)
+    await heartbeat(tx, engine, caller, [Beat(token, value)])
+    return Outcome(task_id, State.RUNNING)
 
 
 async def message(

@@ -246,9 +246,7 @@ class Work:
         event[10] = {**(event[10] or {}), "alerts": [*(event[10] or {}).get("alerts", ()), kind]}
         named = facts if task_id is None else {**facts, "task": ids.show_task(task_id)}
         message = alerts.words(kind, named)
-        self._alerts.append(
-            (self.now, workspace, kind, alerts.KINDS[kind].severity, message, task_id, as_json(facts))
-        )
+        self._alerts.append((self.now, workspace, kind, alerts.KINDS[kind].severity, message, task_id, as_json(facts)))
 
     def count_in_dag(self, dag_id: str, was: str | None, now: str | None) -> None:
         """A task of this DAG changed its state; None stands for a row that is not there yet or no longer counts."""

@@ -16,6 +16,7 @@ from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.hold import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.prepare import prepare
 
+
 class Report(NamedTuple):
     """A result to be handed in, for `complete_many`."""
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from shiftwork.core.errors import Overloaded
@@ -35,6 +35,9 @@ READERS = 2
 """Listeners that read the log itself at the same time; all others go on undisturbed."""
 
 AGAIN_SEC = 0.5
+
+
+Reader = Callable[[int, str], Awaitable[tuple[Sequence[Entry], int]]]
 
 
 class Listener:
@@ -107,7 +110,11 @@ class Hub:
             more = start + BATCH < len(self._kept)
             return found, found[-1].event.seq if more else max(number, self._last)
         async with self._turns:
-            part = await event_log.read(self._store, number, BATCH, workspace)
+            return await self.read(number, workspace, BATCH)
+
+    async def read(self, number: int, workspace: str, count: int = PAGE) -> tuple[Sequence[Entry], int]:
+        """The same from the log itself."""
+        part = await event_log.read(self._store, number, count, workspace)
         return [Entry(row) for row in part.rows], part.last
 
     def nudge(self) -> None:

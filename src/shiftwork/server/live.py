@@ -35,7 +35,7 @@ from shiftwork.server import reading
 from shiftwork.server.access import Identity, require, workspace_for
 from shiftwork.server.ask import Ask
 from shiftwork.server.house import House
-from shiftwork.server.hub import Hub, Listener
+from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
 from shiftwork.wire import problem
 from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
@@ -55,7 +55,7 @@ RECHECK_SEC = 2.0
 MOST_SCANNED = 20_000
 """Rows looked at for one page, whatever they hold: a page that finds few is short, not late."""
 
-NORMAL, BINARY, BAD_DATA, REFUSED, INTERNAL, RESTART, LATER = 1000, 1003, 1007, 1008, 1011, 1012, 1013
+BINARY, BAD_DATA, REFUSED, INTERNAL, RESTART, LATER = 1003, 1007, 1008, 1011, 1012, 1013
 CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
     (InputError, BAD_DATA),
     (Unauthorized, REFUSED),
@@ -103,10 +103,11 @@ class Page:
         self.at_end = False
         self._taken = 0
 
-    async def fill(self, hub: Hub) -> None:
+    async def fill(self, read: Reader) -> None:
+        """With what fits, as far as this reader knows the log."""
         wanted, begin = self.wanted, self.wanted.cursor.after
         while self._taken < self.limit and wanted.cursor.after - begin < MOST_SCANNED:
-            entries, upto = await hub.after(wanted.cursor.after, wanted.wanted.workspace)
+            entries, upto = await read(wanted.cursor.after, wanted.wanted.workspace)
             found = wanted.of(entries)
             left = self.limit - self._taken
             if len(found) > left:
@@ -125,10 +126,12 @@ class Page:
         """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
         with suppress(TimeoutError):
             async with hub.listen() as listener, asyncio.timeout(seconds):
-                while not self.rows:
-                    await listener.woken.wait()
+                while True:
                     listener.woken.clear()
-                    await self.fill(hub)
+                    await self.fill(hub.after)
+                    if self.rows:
+                        return
+                    await listener.woken.wait()
 
     def answer(self) -> Any:
         last = self.wanted.cursor.after
@@ -140,7 +143,7 @@ async def events(ask: Ask) -> Any:
     if "text/event-stream" in ask.request.headers.get("accept", ""):
         return await _event_stream(ask)
     page = Page(await subscription(ask.queue, ask.query, ask.query.after, Cursor(0)), ask.query.limit)
-    await page.fill(ask.house.hub)
+    await page.fill(ask.house.hub.read)  # whoever asks after a change of his own finds it
     if ask.query.wait_sec and page.at_end and not page.rows:
         await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
         await ask.while_wanted(page.wait(ask.house.hub, ask.query.wait_sec))

@@ -30,19 +30,22 @@ Place = Annotated[str, Meta(pattern=rf"^({NOW}|{_CURSOR.pattern})$")]
 """A cursor as it was told, or `now` for whatever happens from now on."""
 
 
+Words = Annotated[list[Name], Meta(max_length=100)]
+
+
 class Wanted(ViewQuery):
     """Which events. Of several words for one field any may fit; of several fields all must."""
 
-    task: list[Name] = []
+    task: Words = []
     """Tasks by their ids, or by the names their submitters gave them."""
-    dag: list[Name] = []
-    type: list[Name] = []
+    dag: Words = []
+    type: Words = []
     """Types of task."""
-    name: list[Name] = []
+    name: Words = []
     """Names of events, as the view has them."""
-    agent: list[Name] = []
+    agent: Words = []
     """Events that these agents caused, or that are about them."""
-    verb: list[Name] = []
+    verb: Words = []
 
 
 class Cursor(NamedTuple):
@@ -54,7 +57,7 @@ class Cursor(NamedTuple):
     @property
     def after(self) -> int:
         """The last row that has been told whole."""
-        return self.row if self.names == _ALL else self.row - 1
+        return self.row if self.names == _ALL else max(0, self.row - 1)
 
     def told_of(self, row: int) -> int:
         """How many names of a row behind `after` have been told."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from shiftwork.core import ids
@@ -226,6 +227,19 @@ class View:
         kept = [s for i, s in enumerate(path) if s not in self.passing or i == len(path) - 1]
         shown = [self.status_out(s) for s in kept]
         return [word for i, word in enumerate(shown) if i == 0 or word != shown[i - 1]]
+
+    def transitions_out(self, steps: Iterable[Record]) -> list[dict[str, Any]]:
+        """The steps of a task between the document's states; those it does not tell apart are no step."""
+        shown = []
+        for _, taken in groupby(steps, key=lambda step: step["seq"]):
+            at_once = list(taken)
+            first = at_once[0]
+            path = [State(first["from_status"]), *(State(step["to_status"]) for step in at_once)]
+            for before, after in pairwise(self.history_out(path)):
+                reason = _optional(self.reason_out, first["reason"])
+                shown.append({"from": before, "to": after, "at": time_out(first["at"]), "reason": reason})
+                shown[-1]["actor"] = first["actor"]
+        return shown
 
     def event_out(self, name: str) -> str | None:
         """The document's name for an event, or None where it has no such event."""

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from shiftwork.client.client import Client
 from shiftwork.client.opening import AnyQueue, is_server
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.errors import Forbidden, NotYourClaim, ShiftworkError, Unauthorized
 from shiftwork.duties import presence
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
@@ -42,6 +42,9 @@ class Held(Protocol):
 
     def stop_work(self, token: str, ending: Ending, why: str) -> None:
         """Stop the handler of this claim."""
+
+    def shut_out(self, error: ShiftworkError) -> None:
+        """We are let in no more, and shall not be by asking again."""
 
 
 class Pulse:
@@ -71,6 +74,8 @@ class Pulse:
             await self._let_go(answer.unnamed)
         except ShiftworkError as error:
             log.warning("a heartbeat did not get through: %s", error)
+            if isinstance(error, Unauthorized | Forbidden) and not isinstance(error, NotYourClaim):
+                self._held.shut_out(error)
             if self._lease_sec is not None and time.monotonic() - self._extended_at > self._lease_sec:
                 for token in tokens:
                     self._held.stop_work(token, "cut_off", "the queue could not be reached before the lease ran out")

@@ -75,6 +75,8 @@ class Runner:
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
+        self._no_entry: ShiftworkError | None = None
+        """Why a server lets us in no more."""
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -96,6 +98,8 @@ class Runner:
                 await asyncio.shield(self._finish(grace=0))
                 raise
             await self._finish(grace=self._worker.stop_grace_sec)
+        if self._no_entry is not None:
+            raise self._no_entry
         return self.summary
 
     async def _register(self) -> None:
@@ -166,6 +170,14 @@ class Runner:
     def stop_work(self, token: str, ending: Ending, why: str) -> None:
         self._loop.call_soon_threadsafe(self._stop_work, token, ending, why)
 
+    def shut_out(self, error: ShiftworkError) -> None:
+        self._loop.call_soon_threadsafe(self._shut_out, error)
+
+    def _shut_out(self, error: ShiftworkError) -> None:
+        """What runs may finish: its results are kept for whoever starts next."""
+        self._no_entry = error
+        self.stop()
+
     def _stop_work(self, token: str, ending: Ending, why: str) -> None:
         work = self._work.get(parse_token(token))
         if work is None or not work.executing or work.ending is not None:
@@ -228,8 +240,8 @@ class Runner:
             return None
         except StoreClosed:
             self.stop()
-        except (Unauthorized, Forbidden):
-            raise  # it will not be let in by asking again
+        except (Unauthorized, Forbidden) as error:
+            self._shut_out(error)
         except AgentUnavailable as error:
             await self._wait_while_unwanted(error, patient=wait > 0)
         except ShiftworkError as error:

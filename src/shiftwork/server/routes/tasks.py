@@ -223,9 +223,14 @@ class HistoryQuery(ViewQuery):
 
 @door("GET /api/tasks/{task_id}/history", "read", query=HistoryQuery, answer=History, errors=(NotFound,))
 async def history(ask: Ask) -> Any:
-    """Every change of state with who made it and why, every event, and every attempt."""
+    """Every change of state with who made it and why, every event, and every attempt.
+
+    In a view: the changes of state, between the states that the document knows.
+    """
     task_id = ask.path["task_id"]
     transitions = await ask.queue.transitions(task_id)
+    if ask.view is not None:
+        return {"transitions": ask.view.transitions_out(map(plain, transitions))}
     attempts: list[Attempt] = []
     with suppress(NotFound):  # of a task that was purged only the events are left
         attempts = await ask.queue.attempts(task_id)
