@@ -1,9 +1,11 @@
 """The documentation is true: generated pages match the code, every snippet runs, every public name is described."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -11,11 +13,13 @@ import pytest
 
 import shiftwork
 from shiftwork import Queue
+from tests.client.serving import served
 from tools import docs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-_SNIPPET = re.compile(r"```(python|sql)\n(.*?)```", re.DOTALL)
+SERVER = "http://127.0.0.1:8080"
+_SNIPPET = re.compile(r"```(python|sql|sh)\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)\)")
 
 
@@ -32,12 +36,28 @@ def test_generated_pages_are_up_to_date() -> None:
     assert docs.outdated() == []
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What answers where the pages say http://127.0.0.1:8080."""
+    with served(f"sqlite:///{tmp_path_factory.mktemp('server')}/queue.db") as running:
+        yield running.url
+
+
 @pytest.mark.parametrize("code", snippets("python"))
-def test_a_python_snippet_runs_in_an_empty_folder(code: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_a_python_snippet_runs_in_an_empty_folder(code: str, server: str, tmp_path: Path) -> None:
+    program = code.replace(SERVER, server)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = re.search(r"print\(.*#\s*(.+)$", code, re.MULTILINE)
     assert expected is None or expected[1].strip() in done.stdout
+
+
+@pytest.mark.parametrize("code", [each for each in snippets("sh") if SERVER in each.values[0]])
+def test_a_shell_snippet_runs_against_a_server(code: str, server: str, tmp_path: Path) -> None:
+    known = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    line = ["sh", "-e", "-c", code.replace(SERVER, server)]
+    done = subprocess.run(line, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("code", snippets("sql"))

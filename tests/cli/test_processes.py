@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.common import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = [sys.executable, "-m", "shiftwork"]
 
@@ -136,9 +138,10 @@ def test_the_shell_lines_of_the_readme_work(tmp_path: Path) -> None:
     snippets = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
     assert snippets
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    port = str(free_port())
     for snippet in snippets:
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", snippet],
+            ["bash", "-meuo", "pipefail", "-c", snippet.replace("8080", port)],
             cwd=tmp_path,
             env={**clean_environment(), "PATH": path},
             capture_output=True,

@@ -119,7 +119,7 @@ async def test_a_worker_that_is_started_again_delivers_what_the_one_before_could
         for task in tasks:
             assert await verbs(queue, task) == ["submitted", "claimed", "completed"]
             assert (await queue.result(task)).data == killed
-        assert list(outbox.iterdir()) == []
+        await until(lambda: not list(outbox.iterdir()))
 
 
 async def test_a_killed_child_of_a_fleet_is_replaced_and_its_tasks_go_to_others(queue: Queue, mill: Mill) -> None:

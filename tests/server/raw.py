@@ -34,6 +34,14 @@ class Line:
     def send(self, data: bytes) -> None:
         self._writer.write(data)
 
+    async def drain(self) -> bool:
+        """Wait until most of it is on its way; False where the other end has hung up."""
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            return False
+        return not self._writer.is_closing()
+
     async def hang_up(self) -> None:
         self._writer.close()
 
@@ -66,7 +74,7 @@ async def line(url: str) -> AsyncIterator[Line]:
 
 
 def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:
-    """A request as a careful client writes it; headers by name with `_` for `-`, and None to leave one out."""
+    """A request as a careful client writes it; headers by name, with `_` for `-`."""
     told = {"host": "localhost", "content-length": str(len(body)), **headers}
     lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items()]
-    return f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body
+    return f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode("latin-1") + body

@@ -15,7 +15,7 @@ from shiftwork.server import access
 from shiftwork.server.access import is_local
 from shiftwork.server.routes import DOORS
 from shiftwork.server.serve import Options, check_options
-from tests.conformance.steps import everything
+from tests.conformance.steps import bury, everything
 from tests.server import raw
 from tests.server.doors import BY_NAME, CALLS, Call, named, waiting
 from tests.server.running import Reply, Running
@@ -179,6 +179,18 @@ async def test_what_is_in_another_workspace_does_not_exist(guarded: Running) -> 
             assert (reply.status, reply.code) == (404, "not_found"), (name, reply)
         else:
             assert reply.status in {200, 201, 204, 404}, (name, reply)
+
+
+async def test_what_was_removed_in_another_workspace_is_not_told_either(guarded: Running, ours: dict[str, str]) -> None:
+    theirs = guarded.house.queue.in_workspace("theirs")
+    await theirs.set_setting("purge.mode", "delete")
+    task_id = await bury(theirs)
+    await theirs.review(task_id, "abandon", note="theirs alone")
+    await theirs.purge(status=["dead_lettered"])
+    for door in named():
+        if door.method == "GET" and "{task_id}" in door.path:
+            reply = await guarded.call("GET", door.path.format(task_id=task_id), headers=ours)
+            assert (reply.status, reply.code) == (404, "not_found"), (door.name, reply)
 
 
 async def test_no_token_may_name_another_workspace(guarded: Running, ours: dict[str, str]) -> None:

@@ -41,7 +41,7 @@ async def test_pages_follow_each_other_without_a_gap(api: Running) -> None:
 async def test_a_page_holds_what_fits_its_filters_however_much_lies_between(
     api: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub.Hub.read, "__defaults__", (7,))
+    monkeypatch.setattr(hub, "PAGE", 7)
     first = await submit(api, type="rare")
     await api.post("/api/tasks", [{"type": "write"}] * 40)
     last = await submit(api, type="rare")

@@ -8,21 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from shiftwork.server.serve import listen
+from tests.services.common import free_port
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
-def _free_port() -> int:
-    with listen("127.0.0.1", 0) as taken:
-        return int(taken.getsockname()[1])
-
-
 @pytest.mark.parametrize("page", ["howto/serve.md"])
 def test_the_commands_of_a_page_run_one_after_the_other(page: str, tmp_path: Path) -> None:
     script = "\n".join(_COMMANDS.findall((DOCS / page).read_text(encoding="utf-8")))
-    script = script.replace("8080", str(_free_port()))
+    script = script.replace("8080", str(free_port()))
     programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-m", "-c", script],

@@ -48,6 +48,7 @@ class Finding(NamedTuple):
 def doctor() -> Answer:
     """Look for what keeps the queue from working. Exit code 1 if something must be mended."""
     shell = current()
+    shell.refuse_server()
     found = asyncio.run(examine(shell))
     shell.answer(found, lambda: show.table(["level", "check", "what", "how to mend it"], found))
     return ExitCode.FAILED if any(finding.level == "error" for finding in found) else None

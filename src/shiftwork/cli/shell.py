@@ -40,7 +40,7 @@ class Shell:
 
     async def open(self, *, create: bool = False) -> AnyQueue:
         """The queue. Only a command that brings something in makes one where there is none."""
-        if not self.store.startswith(("http://", "https://")):
+        if not self._is_server:
             return await self.open_database(create=create)
         from shiftwork.client import Client  # noqa: PLC0415  # no client for `--help`
 
@@ -49,19 +49,25 @@ class Shell:
 
     async def open_database(self, *, create: bool = False) -> Queue:
         """The queue for a command that looks behind it, as no server lets anybody do."""
-        from shiftwork.client.opening import is_server  # noqa: PLC0415  # no store for `--help`
         from shiftwork.queue.queue import Queue  # noqa: PLC0415  # no store for `--help`
 
-        if is_server(self.store):
+        self.refuse_server()
+        if not create:
+            refuse_absent(self.store)
+        workspace = self.workspace or "default"
+        return await Queue.open(self.store, workspace=workspace, actor=self.actor or person(), migrate=create)
+
+    @property
+    def _is_server(self) -> bool:
+        return self.store.startswith(("http://", "https://"))
+
+    def refuse_server(self) -> None:
+        if self._is_server:
             raise InputError(
                 "this is done on the database itself, not through a server",
                 where="--store",
                 mend="Name the database: sqlite:///file.db or postgresql://…",
             )
-        if not create:
-            refuse_absent(self.store)
-        workspace = self.workspace or "default"
-        return await Queue.open(self.store, workspace=workspace, actor=self.actor or person(), migrate=create)
 
     def answer(self, value: Any, text: Callable[[], None]) -> None:
         """The answer of a command: one JSON document, or what `text` prints."""

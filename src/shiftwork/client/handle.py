@@ -44,7 +44,7 @@ class Handle:
         self._speaker = speaker
         self.workspace = workspace
 
-    async def _get(self, path: str, kind: type[T], *, wait_sec: float = 0.0, **query: Any) -> T:
+    async def _get(self, path: str, kind: type[T], /, *, wait_sec: float = 0.0, **query: Any) -> T:
         asked = {**query, "wait_sec": wait_sec} if wait_sec else query
         call = Call("GET", self._path(path, asked), headers=self._headers(), wait_sec=wait_sec)
         return await self._transport.call(call, kind)

@@ -208,8 +208,13 @@ class Reading(Observing):
 
     async def reviews(self, task_id: str) -> list[dict[str, Any]]:
         """Who decided what about a task, and why."""
-        uuid = await self._find(task_id)
-        rows = await self._read(lambda tx: tx.all("reviews_of", id=uuid))
+
+        async def load(tx: Tx) -> Sequence[Row]:
+            uuid = await read.find(tx, self.workspace, task_id)
+            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            return await tx.all("reviews_of", id=uuid)
+
+        rows = await self._read(load)
         return [
             {k: row[k] for k in ("round", "at", "actor", "decision", "note")}
             | {"change": msgspec.json.decode(row["change"]) if row["change"] else None}

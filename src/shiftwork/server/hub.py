@@ -110,10 +110,13 @@ class Hub:
             more = start + BATCH < len(self._kept)
             return found, found[-1].event.seq if more else max(number, self._last)
         async with self._turns:
-            return await self.read(number, workspace, BATCH)
+            return await self._logged(number, workspace, BATCH)
 
-    async def read(self, number: int, workspace: str, count: int = PAGE) -> tuple[Sequence[Entry], int]:
-        """The same from the log itself."""
+    async def read(self, number: int, workspace: str) -> tuple[Sequence[Entry], int]:
+        """The same from the log itself, whatever is kept here."""
+        return await self._logged(number, workspace, PAGE)
+
+    async def _logged(self, number: int, workspace: str, count: int) -> tuple[Sequence[Entry], int]:
         part = await event_log.read(self._store, number, count, workspace)
         return [Entry(row) for row in part.rows], part.last
 

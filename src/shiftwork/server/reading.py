@@ -6,7 +6,7 @@ import asyncio
 import re
 from types import UnionType
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.requests import HTTPConnection, Request
@@ -18,9 +18,10 @@ from shiftwork.server.door import Door, Query
 
 LARGEST_BODY = 16 * 1024 * 1024
 SLOWEST_BODY_SEC = 30.0
+MOST_IN_QUERY = 1000
 HEADER_TEXT = r"[!-~](?:[ -~]{0,253}[!-~])?"
 """What we take from a header: printable ASCII, since beyond it no two programs agree."""
-IF_MATCH = r'(?:\*|(?:W/)?"?([0-9]{1,18})(?:-[0-9a-f]{16})?"?)'
+IF_MATCH = r'(?:\*|([0-9]{1,18})|(?:W/)?"([0-9]{1,18})(?:-[0-9a-f]{16})?")'
 """A task's version, alone or in its ETag."""
 _IF_MATCH = re.compile(IF_MATCH)
 _HEADER_TEXT = re.compile(HEADER_TEXT)
@@ -48,7 +49,8 @@ def if_match(request: Request) -> int | None:
     known = _IF_MATCH.fullmatch(given)
     if known is None:
         raise InputError(f"{given!r} is not a version", where="If-Match", mend="Send the ETag of the task.")
-    return int(known[1]) if known[1] else None
+    version = known[1] or known[2]
+    return int(version) if version else None
 
 
 class RawPath:
@@ -82,7 +84,7 @@ def query(connection: HTTPConnection, kind: type[Query]) -> Any:
     """The query as its struct."""
     kinds = {field.encode_name: str(field.type) for field in msgspec.structs.fields(kind)}
     given: dict[str, Any] = {}
-    for name, value in connection.query_params.multi_items():
+    for name, value in _pairs(connection.scope["query_string"]):
         check.text(name, "query")
         check.text(value, name)
         written = kinds.get(name, "str")
@@ -98,6 +100,15 @@ def query(connection: HTTPConnection, kind: type[Query]) -> Any:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _wrong(error) from None
+
+
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_IN_QUERY)
+    except UnicodeDecodeError:
+        raise BadText("not UTF-8", where="query") from None
+    except ValueError:
+        raise TooLarge(f"at most {MOST_IN_QUERY} values are read", where="query") from None
 
 
 def _wrong(error: msgspec.ValidationError) -> InputError:
@@ -141,8 +152,10 @@ def in_document(door: Door) -> msgspec.json.Decoder[Any]:
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     """The body as its struct. An empty one is as good as `{}`."""
+    if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
+        raise BadText("the body holds a NUL character", where="body")
     try:
-        decoded = _decode(raw or b"{}", decoder)
+        return _decode(raw or b"{}", decoder)
     except msgspec.ValidationError as error:
         raise _wrong(error) from None
     except UnicodeDecodeError:
@@ -151,19 +164,20 @@ def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         raise Malformed(f"the body is not JSON: {error}", where="body") from None
     except RecursionError:
         raise TooLarge("nested too deep to be read", where="body") from None
-    if b"\\u0000" in raw and _ESCAPED_NUL.search(raw):
-        raise BadText("the body holds a NUL character", where="body")
-    return decoded
 
 
 def _decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(raw)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
         if b"." not in raw and b"e" not in raw and b"E" not in raw:
             raise
+        try:
+            plain = msgspec.json.decode(raw)
+        except msgspec.ValidationError:
+            raise error from None
         # To JSON Schema 2.0 is a whole number, and so it is to those who send it.
-        return msgspec.convert(_whole(msgspec.json.decode(raw)), decoder.type)
+        return msgspec.convert(_whole(plain), decoder.type)
 
 
 def _whole(value: Any) -> Any:

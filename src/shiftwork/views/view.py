@@ -67,8 +67,12 @@ def made(theirs: str, make: Callable[[Record], Any]) -> Field:
     return Field("", theirs, is_in=False, make=make)
 
 
+FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
+"""The years 1 to 9999, which a date can show; what lies beyond is shown as their end."""
+
+
 def time_out(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(min(max(moment, FIRST), LAST), UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def time_in(text: Any) -> float:

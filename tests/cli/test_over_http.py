@@ -1,0 +1,106 @@
+"""Commands through a server: the same lines give the same answers, whatever the store is."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from tests.cli.terminal import Run, Terminal
+from tests.cli.test_commands import COMMANDS
+from tests.client.serving import served
+
+ON_DATABASES = ("migrate", "migrate --check", "doctor", "duties --run")
+LINES = [row for row in COMMANDS if row[0] not in ON_DATABASES]
+
+
+class Remote(Terminal):
+    """Commands go to a server; what no command does is done at its database."""
+
+    def __init__(self, database: str, server: str) -> None:
+        super().__init__(database)
+        self.server = server
+
+    def run(self, *line: str, stdin: str | bytes | None = None, **environment: str) -> Run:
+        return super().run(*line, stdin=stdin, **{"SHIFTWORK_STORE": self.server, **environment})
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Remote]:
+    database = f"sqlite:///{tmp_path}/queue.db"
+    with served(database, duties=False) as server:
+        yield Remote(database, server.url)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Remote]:
+    database = f"sqlite:///{tmp_path}/queue.db"
+    with served(database, duties=False, tokens=True) as server:
+        yield Remote(database, server.url)
+
+
+@pytest.mark.parametrize(("line", "text", "word"), LINES, ids=[line for line, _, _ in LINES])
+def test_a_command_answers_as_it_does_at_the_database(remote: Remote, line: str, text: str, word: str) -> None:
+    if not line.startswith(("dlq", "duties")):
+        remote.done()
+        remote.ready()
+    assert text in remote.text(*remote.fill(line))
+    if not line.startswith(("resume", "alerts ack", "token", "claim")):  # which is done once
+        assert word.replace(": ", ":") in remote.text(*remote.fill(line), "--json").replace(": ", ":")
+
+
+@pytest.mark.parametrize("line", ON_DATABASES)
+def test_what_needs_the_database_says_so(remote: Remote, line: str) -> None:
+    done = remote.run(*line.split())
+    assert (done.code, done.out) == (2, "")
+    assert "this is done on the database itself, not through a server (at --store)" in done.err
+
+
+def test_a_server_that_is_away_is_said_to_be(unused_tcp_port: int) -> None:
+    done = Terminal(f"http://127.0.0.1:{unused_tcp_port}").run("list")
+    assert done.code == 5
+    assert f"http://127.0.0.1:{unused_tcp_port} cannot be reached" in done.err
+
+
+def secret(remote: Remote, workspace: str, *scopes: str) -> str:
+    async def make() -> str:
+        async with await Queue.open(remote.url, workspace=workspace) as queue:
+            return (await queue.create_token("ada", scopes)).secret
+
+    return asyncio.run(make())
+
+
+def test_a_token_is_typed_or_known_from_the_environment(guarded: Remote) -> None:
+    known = secret(guarded, "lab", "submit")
+    assert guarded.run("list").code == 6
+    assert guarded.run("--token", known, "submit", "code").code == 0
+    assert guarded.run("submit", "code", "--token", known).code == 0
+    done = guarded.run("list", "--json", SHIFTWORK_TOKEN=known)
+    assert (done.code, done.out.count('"workspace_id": "lab"')) == (0, 2)
+    assert guarded.run("list", "--workspace", "default", SHIFTWORK_TOKEN=known).code == 3
+    refused = guarded.run("pause", SHIFTWORK_TOKEN=known)
+    assert refused.code == 6
+    assert "needs the scope operate" in refused.err
+
+
+def test_claim_has_a_flag_of_that_name(guarded: Remote) -> None:
+    known = secret(guarded, "default", "submit", "work")
+    guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
+    done = guarded.run("--token", known, "claim", "--agent", "crab", "--token")
+    assert (done.code, done.out.strip()[-2:]) == (0, ".1")
+
+
+def test_work_hands_its_token_on(guarded: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Any] = {}
+
+    def run(target: str, **options: Any) -> int:
+        told.update(options, target=target, token=os.environ["SHIFTWORK_TOKEN"])
+        return 0
+
+    monkeypatch.setattr("shiftwork.worker.command.run", run)
+    monkeypatch.setenv("SHIFTWORK_TOKEN", "")
+    assert guarded.run("work", "app:worker", "--token", "sw_secret").code == 0
+    assert (told["url"], told["token"]) == (guarded.server, "sw_secret")

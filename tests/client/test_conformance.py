@@ -1,0 +1,84 @@
+"""The suite of the queue's verbs, over HTTP: a client answers and refuses as the queue does."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shiftwork import Client, Queue
+from shiftwork.queue.engine import Engine
+from shiftwork.server.house import House
+from shiftwork.server.serve import Server, listen
+from shiftwork.testing import MovedClock
+from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
+
+SUITES = [
+    *["agents", "alerts", "cancelling", "control", "dags", "dead_letters", "failures", "idempotency", "lifecycle"],
+    *["observing", "settings_verb", "spawning", "submit"],
+]
+APART = {
+    "test_an_alert_is_rolled_back_with_its_cause",  # it looks into the engine
+    "test_an_unknown_way_of_grouping_is_refused",  # alike, but a server words it for all lists of words alike
+    "test_dags_are_found_by_their_status",
+}
+
+
+class Overheard(Client):
+    """A client whose tests may also look at the database behind its server, and pass its time."""
+
+    engine: Engine
+    database: str
+
+    @property
+    def url(self) -> str:
+        return self.database
+
+    def now(self) -> float:
+        return self.engine.store.now()
+
+
+@pytest.fixture
+async def queue(tmp_path: Path, clock: MovedClock) -> AsyncIterator[Client]:
+    """A queue on the other side of a server, whose clock stands until the test moves it."""
+    database = f"sqlite:///{tmp_path}/queue.db"
+    async with await Queue.open(database, clock=clock, seed=7) as served:
+        with listen("127.0.0.1", 0) as listening:
+            server = Server(House(served), listening)
+            serving = asyncio.create_task(server.run_until_stopped())
+            async with await Overheard.open(server.url) as client:
+                assert isinstance(client, Overheard)
+                client.engine, client.database = served.engine, database
+                yield client
+            server.stop()
+            await serving
+
+
+FIXTURES = {"queue", "clock", "factory", "loki", "streams", "aegis", "coscientist", "caplog"}
+"""A test that wants more looks further than a client sees."""
+
+
+def asked(test: Callable[..., Any]) -> set[str]:
+    """The fixtures a test takes."""
+    marks: list[pytest.Mark] = getattr(test, "pytestmark", [])
+    given = [mark.args[0] for mark in marks if mark.name == "parametrize"]
+    names = {name for each in given for name in (each.split(",") if isinstance(each, str) else each)}
+    return set(inspect.signature(test).parameters) - names
+
+
+def of_suite(name: str) -> dict[str, object]:
+    tests = vars(import_module(f"tests.conformance.test_{name}"))
+    return {
+        key: tests[key]
+        for key in tests
+        if key.startswith("test_") and key not in APART and asked(tests[key]) <= FIXTURES
+    }
+
+
+for suite in SUITES:
+    found = of_suite(suite)
+    assert not found.keys() & globals().keys()
+    globals().update(found)

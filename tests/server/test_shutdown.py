@@ -1,0 +1,184 @@
+"""A server that stops, and callers that go: whoever waits is answered, and no claim is left with nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shiftwork import Queue
+from shiftwork.server.app import build
+from tests.server import processes, raw
+from tests.server.doors import waiting
+from tests.server.running import Running, running
+from tests.worker.steps import until
+
+WAIT = {"agent_id": "ada", "wait_sec": 25}
+
+
+def parked(api: Running) -> int:
+    """How many claims wait for work in this server."""
+    return len(api.house.queue._shared.parking._waiters)
+
+
+async def claimed(queue: Queue) -> set[str]:
+    """The tokens of all claims there are."""
+    page = await queue.tasks(status=["claimed", "running"])
+    return {task.claim.assignment_id or "" for task in page.tasks}
+
+
+def tokens(told: Any) -> set[str]:
+    return {held["token"] for held in told["assignments"]}
+
+
+# -- the server stops --------------------------------------------------------------------------------------------
+
+
+async def test_whoever_waits_is_answered_when_the_server_is_told_to_stop(store_url: str) -> None:
+    """With 200 and nothing: had they waited to the end, the server would have cut them off before."""
+    agents = [f"agent-{number}" for number in range(5)]
+    async with (
+        await processes.start(store_url) as server,
+        await Queue.open(store_url) as queue,
+        aiohttp.ClientSession() as http,
+    ):
+
+        async def claim(agent: str) -> Any:
+            body = {"agent_id": agent, "wait_sec": 25}
+            async with http.post(f"{server.url}/api/tasks/claim", json=body) as answer:
+                return answer.status, await answer.json()
+
+        async def all_have_looked() -> bool:
+            return len(await queue.agents()) == len(agents)
+
+        claims = [asyncio.create_task(claim(agent)) for agent in agents]
+        await until(all_have_looked)
+        assert await server.stop() == 0
+        for status, told in await asyncio.gather(*claims):
+            assert (status, told["assignments"]) == (200, [])
+        await waiting(queue)
+        assert len(await queue.claim("other")) == 1
+
+
+async def test_no_claim_is_lost_between_a_submission_and_the_stop(store_url: str) -> None:
+    """Tasks come while the server stops: each is either ready, or held by somebody who was told so."""
+    for _ in range(5):
+        async with running(store_url) as api:
+            sent = [api.post("/api/tasks/claim", {**WAIT, "agent_id": f"agent-{n}"}) for n in range(10)]
+            claims = [asyncio.create_task(each) for each in sent]
+            await until(lambda api=api: parked(api) == 10)  # type: ignore[misc]  # bound here on purpose
+            await asyncio.gather(*(waiting(api.house.queue) for _ in range(10)), _stop(api))
+            told = await asyncio.gather(*claims)
+        async with await Queue.open(store_url) as queue:
+            assert await claimed(queue) == set().union(*map(tokens, told))
+            for token in await claimed(queue):
+                await queue.release(token)
+            assert await queue.purge(type="noop") == 10
+
+
+async def _stop(api: Running) -> None:
+    api.server.stop()
+
+
+async def test_a_server_that_stops_is_not_ready(api: Running) -> None:
+    assert (await api.get("/readyz"))["status"] == "ok"
+    api.house.stopping.set()
+    reply = await api.call("GET", "/readyz")
+    assert (reply.status, reply.json["status"], reply.headers["retry-after"]) == (503, "stopping", "1")
+    assert (await api.get("/healthz"))["status"] == "ok"
+
+
+async def test_a_claim_at_a_server_that_stops_does_not_wait(api: Running) -> None:
+    api.house.stopping.set()
+    assert (await api.post("/api/tasks/claim", WAIT))["assignments"] == []
+
+
+async def test_idle_connections_and_half_requests_do_not_hold_up_the_stop(store_url: str) -> None:
+    async with (
+        await processes.start(store_url) as server,
+        raw.line(server.url) as idle,
+        raw.line(server.url) as half,
+        raw.line(server.url) as used,
+    ):
+        half.send(b"POST /api/tasks HTTP/1.1\r\nhost: local")
+        used.send(raw.request("GET", "/healthz"))
+        assert (await used.answer()).status == 200
+        stopping = asyncio.create_task(server.stop())
+        assert await idle.is_over()
+        assert await half.is_over()
+        assert await used.is_over()
+        assert await stopping == 0
+
+
+# -- the caller goes ---------------------------------------------------------------------------------------------
+
+
+def claim_request(agent: str = "ada") -> bytes:
+    return raw.request("POST", "/api/tasks/claim", json.dumps({**WAIT, "agent_id": agent}).encode())
+
+
+async def test_a_caller_that_hung_up_while_waiting_gets_nothing(api: Running) -> None:
+    async with raw.line(api.url) as line:
+        line.send(claim_request())
+        await until(lambda: parked(api) == 1)
+    await until(lambda: parked(api) == 0)
+    task_id = await waiting(api.house.queue)
+    told = await api.post("/api/tasks/claim", {"agent_id": "bob"})
+    assert [held["task"]["id"] for held in told["assignments"]] == [task_id]
+
+
+async def test_a_task_that_comes_as_its_caller_goes_is_not_kept_from_others(api: Running) -> None:
+    """However the two meet, another agent gets it, long before any lease runs out."""
+    for _ in range(20):
+        async with raw.line(api.url) as line:
+            line.send(claim_request())
+            await until(lambda: parked(api) == 1)
+        task_id = await waiting(api.house.queue)
+        told = await api.post("/api/tasks/claim", {"agent_id": "bob", "wait_sec": 25, "start": True})
+        assert [held["task"]["id"] for held in told["assignments"]] == [task_id]
+        await api.post(f"/api/tasks/{task_id}/complete", {"token": told["assignments"][0]["token"]})
+
+
+async def test_a_claim_made_for_a_caller_that_has_gone_is_given_back(api: Running) -> None:
+    """It hung up after the claim was made, and before it could be told."""
+    task_id = await waiting(api.house.queue)
+    body = json.dumps({"agent_id": "ada"}).encode()
+    calls = iter(["the body", "while it is claimed", "before it is told"])
+
+    async def receive() -> Any:
+        match next(calls):
+            case "the body":
+                return {"type": "http.request", "body": body, "more_body": False}
+            case "while it is claimed":
+                await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    path = "/api/tasks/claim"
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    await build(api.house)(scope, receive, send)
+    task = await api.house.queue.get(task_id)
+    assert (task.status, task.attempts) == ("ready", 0)
+    assert [event.verb for event in await api.house.queue.history(task_id)] == ["submitted", "claimed", "released"]
+
+
+@pytest.mark.parametrize("runtime", [False, True])
+async def test_a_claim_for_a_runtime_is_given_up_likewise(api: Running, *, runtime: bool) -> None:
+    body = {"runtime_id": "host", "wait_sec": 25} if runtime else WAIT
+    async with raw.line(api.url) as line:
+        line.send(raw.request("POST", "/api/tasks/claim", json.dumps(body).encode()))
+        await until(lambda: parked(api) == 1)
+    await until(lambda: parked(api) == 0)
+    assert await claimed(api.house.queue) == set()
