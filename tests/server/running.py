@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 
+from shiftwork.server.openapi import refusals
+from shiftwork.server.routes import DOORS
 from shiftwork.server.serve import Options, Server, open_server
 
 
@@ -35,6 +39,19 @@ class Reply:
         return f"{self.status} {self.body[:500]!r}"
 
 
+def check_documented(method: str, path: str, reply: Reply) -> None:
+    """Whatever a door refuses with stands in the OpenAPI document."""
+    plain = path.partition("?")[0]
+    door = next((door for door in DOORS if door.method == method and _pattern(door.path).fullmatch(plain)), None)
+    if door is not None and reply.status >= 400 and reply.status != 500 and plain != "/readyz":
+        assert reply.code in {error.code for error in refusals(door)}, f"{door.name} refuses with {reply.code}"
+
+
+@functools.cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"{\w+}", "[^/]+", path))
+
+
 class Running:
     """One running server, with a caller that has no token unless it is given one."""
 
@@ -49,7 +66,9 @@ class Running:
         if body is not None:
             options["data"] = json.dumps(body)
         async with self.http.request(method, self.url + path, **options) as answer:
-            return Reply(answer.status, answer.headers, await answer.read())
+            reply = Reply(answer.status, answer.headers, await answer.read())
+        check_documented(method, path, reply)
+        return reply
 
     async def get(self, path: str, **options: Any) -> Any:
         """The JSON of an answer that must be good."""

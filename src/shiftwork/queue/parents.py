@@ -89,7 +89,7 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     rows = await tx.all("lock_names", items=sorted((stored[name],) for name in names), workspace=workspace)
     by_name = {row["name"]: row for row in rows}
     if foreign := [name for name in names if stored[name] not in by_name]:
-        raise UnknownDependency(f"{foreign[0]!r} belongs to another workspace", where="dependencies")
+        raise UnknownDependency(f"there is no task {foreign[0]!r} here", where="dependencies")
     arrived = {name: by_name[stored[name]]["task_id"] for name in names if by_name[stored[name]]["known"]}
     found = await resolve(tx, workspace, arrived) if arrived else {}
     for name in names:

@@ -6,12 +6,16 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Meta
+
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.task import Fields, Name
 
 Scope = Literal["read", "submit", "work", "operate", "admin"]
 ViewName = Literal["aegis", "loki", "redis", "factory", "coscientist"]
 Handler = Callable[..., Awaitable[Any]]
+SOMETHING = Meta(extra_json_schema={"minProperties": 1})
+"""For a body in which every field may be left out, but not all of them."""
 
 
 class Query(Fields):

@@ -24,12 +24,20 @@ from shiftwork.core.errors import (
     TooLarge,
     Unauthorized,
 )
-from shiftwork.server import reading
+from shiftwork.server import documents, reading
 from shiftwork.server.door import Door, Query
 from shiftwork.wire import problem
 
+_DESCRIPTION = """A durable task queue for fleets of AI agents.
+
+Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its Content-Type says; of a name that
+stands twice in an object the last counts; a field or a parameter that is not known is refused. No text may hold a NUL.
+An id in a path may be any text, percent-encoded, also with a slash (`%2F`). Every refusal is
+`application/problem+json` with a stable `code`."""
 _TEMPLATE = "#/components/schemas/{name}"
 _ANY_OBJECT = {"type": "object"}
+_NAME = {"type": "string", "minLength": 1, "maxLength": 255}
+_NUMBER = {"type": "integer", "minimum": 1, "maximum": 2**62}
 _PLACES = {
     "task_id": "The task's id in any of its forms, or the name its submitter gave it.",
     "dag_id": "The DAG's id.",
@@ -57,13 +65,13 @@ def document(doors: Sequence[Door]) -> dict[str, Any]:
         "info": {
             "title": "Shiftwork",
             "version": __version__,
-            "description": "A durable task queue for fleets of AI agents. Times are seconds since 1970 (UTC).",
+            "description": _DESCRIPTION,
         },
         "tags": [{"name": group} for group in dict.fromkeys(door.group for door in doors)],
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": {**components, **documents.components()},
             "securitySchemes": {
                 "token": {
                     "type": "http",
@@ -92,12 +100,17 @@ def _operation(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
         schema = schema_of[repr(door.body)]
         if door.viewed_body:
             schema = {"anyOf": [schema, {**_ANY_OBJECT, "description": "With `view`: in the names of that document."}]}
-        told["requestBody"] = {"content": {"application/json": {"schema": schema}}, "required": _required(door.body)}
+        told["requestBody"] = {
+            "content": {"application/json": {"schema": schema}},
+            "required": _required(door.body, schema),
+        }
     return told
 
 
-def _required(body: Any) -> bool:
+def _required(body: Any, schema: dict[str, Any]) -> bool:
     """A body whose every field has a default may be left out."""
+    if "minProperties" in schema:
+        return True
     try:
         msgspec.convert({}, body)
     except msgspec.ValidationError:
@@ -112,7 +125,7 @@ def _path_parameters(door: Door) -> list[dict[str, Any]]:
             "in": "path",
             "required": True,
             "description": _PLACES[name],
-            "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+            "schema": _NUMBER if name == "seq" else _NAME,
         }
         for name in re.findall(r"{(\w+)}", door.path)
     ]
@@ -120,7 +133,10 @@ def _path_parameters(door: Door) -> list[dict[str, Any]]:
 
 def _query_parameters(query: type[Query]) -> list[dict[str, Any]]:
     schema = msgspec.json.schema(query, ref_template=_TEMPLATE)["$defs"][query.__name__]
-    return [{"name": name, "in": "query", "schema": _without_null(part)} for name, part in schema["properties"].items()]
+    return [
+        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": _without_null(part)}
+        for name, part in schema["properties"].items()
+    ]
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +160,7 @@ def _headers(door: Door) -> list[dict[str, Any]]:
     if door.name in CONDITIONAL:
         told.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
     if door.name in TAGGED:
-        told.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", reading.HEADER_TEXT))
+        told.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", ".*"))
     return [
         {"name": name, "in": "header", "description": what, "schema": {"type": "string", "pattern": f"^{pattern}$"}}
         for name, what, pattern in told
@@ -157,7 +173,7 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
         return {str(door.status): described}
     schema = schema_of[repr(door.answer)]
     if door.viewed:
-        schema = {"anyOf": [schema, {**_ANY_OBJECT, "description": "With `view`: in the names of that document."}]}
+        schema = {"anyOf": [schema, *documents.in_each(door.answer, _TEMPLATE)]}
     content = {"application/json": {"schema": schema}}
     if door.path == "/api/events":
         content["text/event-stream"] = {"schema": {"type": "string"}}

@@ -19,6 +19,7 @@ from shiftwork.server.door import Door, Query
 LARGEST_BODY = 16 * 1024 * 1024
 SLOWEST_BODY_SEC = 30.0
 MOST_IN_QUERY = 1000
+LONGEST_NAME = 255
 HEADER_TEXT = r"[!-~](?:[ -~]{0,253}[!-~])?"
 """What we take from a header: printable ASCII, since beyond it no two programs agree."""
 IF_MATCH = r'(?:\*|([0-9]{1,18})|(?:W/)?"([0-9]{1,18})(?:-[0-9a-f]{16})?")'
@@ -67,14 +68,17 @@ class RawPath:
 
 def path(request: Request) -> dict[str, str]:
     """The names in the path, each one that a database can hold."""
-    return {name: check.name(_unquoted(value, name), name) for name, value in request.path_params.items()}
+    return {name: _name(value, name) for name, value in request.path_params.items()}
 
 
-def _unquoted(value: str, where: str) -> str:
+def _name(quoted: str, where: str) -> str:
     try:
-        return unquote(value, errors="strict")
+        name = unquote(quoted, errors="strict")
     except UnicodeDecodeError:
         raise BadText("not UTF-8", where=where) from None
+    if len(name) > LONGEST_NAME:
+        raise InputError(f"{len(name)} characters, at most {LONGEST_NAME} are allowed", where=where)
+    return check.name(name, where)
 
 
 # -- query -------------------------------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
     except UnicodeDecodeError:
         raise BadText("not UTF-8", where="query") from None
     except ValueError:
-        raise TooLarge(f"at most {MOST_IN_QUERY} values are read", where="query") from None
+        raise InputError(f"at most {MOST_IN_QUERY} values are read", where="query") from None
 
 
 def _wrong(error: msgspec.ValidationError) -> InputError:

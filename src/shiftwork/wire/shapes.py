@@ -298,7 +298,7 @@ class SettingsBody(Fields):
 
 class TokenBody(Fields):
     name: Name
-    scopes: list[Literal["read", "submit", "work", "operate", "admin"]]
+    scopes: Annotated[list[Literal["read", "submit", "work", "operate", "admin"]], Meta(min_length=1)]
     expires_at: float | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.core.errors import NotFound
+from shiftwork.core.errors import ConflictError, NotFound
 from shiftwork.queue.tokens import NewToken, TokenInfo
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
@@ -19,7 +19,7 @@ async def me(ask: Ask) -> Any:
     return Me(ask.queue.workspace, sorted(ask.who.scopes), ask.who.name, ask.queue.now())
 
 
-@door("POST /api/tokens", "admin", body=TokenBody, answer=NewToken, status=201)
+@door("POST /api/tokens", "admin", body=TokenBody, answer=NewToken, status=201, errors=(ConflictError,))
 async def create_token(ask: Ask, body: TokenBody) -> Any:
     """Make a token for this workspace. Its secret is answered once and never again."""
     return await ask.queue.create_token(body.name, body.scopes, expires_at=body.expires_at)

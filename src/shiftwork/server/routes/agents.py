@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.core.errors import NotFound, NotYourClaim
+from shiftwork.core.errors import FenceRequired, NotFound
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent, NewAgent
 from shiftwork.server.ask import Ask, plain
@@ -86,7 +86,7 @@ async def list_runtimes(ask: Ask) -> Any:
     body=RuntimeBeatBody,
     query=ViewQuery,
     answer=RuntimeBeatReply,
-    errors=(NotYourClaim,),
+    errors=(FenceRequired,),
 )
 async def beat_runtime(ask: Ask, body: RuntimeBeatBody) -> Any:
     """Extend the lease of all the runtime holds with one call; says which claims to stop."""

@@ -10,9 +10,9 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dag, NewDag
 from shiftwork.queue.dags import DagChanges, DagPage, DagStatus, DagSummary
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query
-from shiftwork.server.routes.tasks import SUBMITTING, with_tag
-from shiftwork.server.routes.working import outcome
+from shiftwork.server.door import SOMETHING, Doors, Query
+from shiftwork.server.routes.tasks import with_tag
+from shiftwork.server.routes.working import SUBMITTING, outcome
 from shiftwork.wire.shapes import Batch, CancelBody, Outcomes, SubmittedBatch
 
 door = Doors("DAGs")
@@ -45,7 +45,9 @@ async def get_dag(ask: Ask) -> Any:
     return with_tag(ask, dag, dag)
 
 
-@door("PATCH /api/dags/{dag_id}", "operate", body=DagChanges, answer=DagSummary, errors=(NotFound,))
+@door(
+    "PATCH /api/dags/{dag_id}", "operate", body=Annotated[DagChanges, SOMETHING], answer=DagSummary, errors=(NotFound,)
+)
 async def update_dag(ask: Ask, body: DagChanges) -> Any:
     """Change a DAG's title or the most it may cost."""
     return await ask.queue.update_dag(ask.path["dag_id"], body)

@@ -12,7 +12,7 @@ from shiftwork.queue.control import Purge
 from shiftwork.queue.failures import By
 from shiftwork.queue.status import Status
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query
+from shiftwork.server.door import SOMETHING, Doors, Query
 from shiftwork.server.routes.working import outcome
 from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed
 
@@ -42,7 +42,7 @@ async def resume(ask: Ask, body: ResumeBody) -> Any:
     return Resumed(await ask.queue.resume(body.type))
 
 
-@door("POST /api/queue/purge", "operate", body=Purge, answer=Purged)
+@door("POST /api/queue/purge", "operate", body=Annotated[Purge, SOMETHING], answer=Purged)
 async def purge(ask: Ask, body: Purge) -> Any:
     """Remove the tasks that match. At least one condition must be given."""
     return Purged(await ask.queue.purge(body))

@@ -12,9 +12,6 @@ from starlette.responses import Response
 
 from shiftwork.core.errors import (
     CircularDependency,
-    DuplicateTask,
-    IdInUse,
-    KeyRequired,
     NotFound,
     UnknownDependency,
     VersionConflict,
@@ -29,7 +26,7 @@ from shiftwork.queue.reading import Page
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.server.routes.working import outcome
+from shiftwork.server.routes.working import SUBMITTING, outcome
 from shiftwork.wire.shapes import (
     CancelBatch,
     CancelBody,
@@ -43,7 +40,6 @@ from shiftwork.wire.shapes import (
 )
 
 door = Doors("Tasks")
-SUBMITTING = (IdInUse, DuplicateTask, CircularDependency, UnknownDependency, KeyRequired, NotFound)
 
 
 @door(

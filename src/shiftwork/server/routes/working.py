@@ -8,11 +8,17 @@ from shiftwork.core import ids
 from shiftwork.core.errors import (
     AgentUnavailable,
     AgentUnknown,
+    CircularDependency,
+    DuplicateTask,
     FenceRequired,
+    IdInUse,
     InputError,
+    KeyRequired,
     LeaseLost,
     NotFound,
     NotYourClaim,
+    UnknownDependency,
+    UnknownSetting,
     WrongState,
 )
 from shiftwork.core.task import Task
@@ -54,6 +60,7 @@ from shiftwork.wire.shapes import (
 
 door = Doors("Working")
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
+SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, KeyRequired, UnknownSetting)
 HELD_FIELDS = frozenset(Held.__struct_fields__)
 
 
@@ -324,14 +331,21 @@ async def release(ask: Ask, body: ReleaseBody) -> Any:
     query=ViewQuery,
     answer=SubmittedBatch,
     status=201,
-    errors=HOLDING,
+    errors=(*HOLDING, *SUBMITTING),
 )
 async def spawn(ask: Ask, body: SpawnBody) -> Any:
     """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
     return SubmittedBatch(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait))
 
 
-@door("POST /api/tasks/{task_id}/wait", "work", body=WaitBody, query=ViewQuery, answer=StatusReply, errors=HOLDING)
+@door(
+    "POST /api/tasks/{task_id}/wait",
+    "work",
+    body=WaitBody,
+    query=ViewQuery,
+    answer=StatusReply,
+    errors=(*HOLDING, CircularDependency, UnknownDependency),
+)
 async def wait(ask: Ask, body: WaitBody) -> Any:
     """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
     return StatusReply(str(await ask.queue.wait_for(await ask.token(body), body.tasks)))
@@ -340,34 +354,34 @@ async def wait(ask: Ask, body: WaitBody) -> Any:
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
-@door("POST /api/batch/start", "work", body=TokenBatch, answer=Outcomes, errors=(NotYourClaim,))
+@door("POST /api/batch/start", "work", body=TokenBatch, answer=Outcomes, errors=(FenceRequired,))
 async def start_many(ask: Ask, body: TokenBatch) -> Any:
     """Acknowledge several claims; each has its own outcome."""
     return Outcomes([outcome(told) for told in await ask.queue.start_many(body.tokens)])
 
 
-@door("POST /api/batch/heartbeat", "work", body=BeatBatch, answer=Beats, errors=(NotYourClaim,))
+@door("POST /api/batch/heartbeat", "work", body=BeatBatch, answer=Beats, errors=(FenceRequired,))
 async def heartbeat_many(ask: Ask, body: BeatBatch) -> Any:
     """Extend the leases of several tasks."""
     told = await ask.queue.heartbeat_many([(beat.token, beat.progress, beat.usage) for beat in body.beats])
     return Beats([BeatReply(beat.task_id, beat.action, beat.reason) for beat in told])
 
 
-@door("POST /api/batch/complete", "work", body=CompleteBatch, answer=Outcomes, errors=(NotYourClaim,))
+@door("POST /api/batch/complete", "work", body=CompleteBatch, answer=Outcomes, errors=(FenceRequired,))
 async def complete_many(ask: Ask, body: CompleteBatch) -> Any:
     """Hand in several results; each has its own outcome."""
     reports = [Report(*(getattr(item, name) for name in Report._fields)) for item in body.reports]
     return Outcomes([outcome(told) for told in await ask.queue.complete_many(reports)])
 
 
-@door("POST /api/batch/fail", "work", body=FailBatch, answer=Outcomes, errors=(NotYourClaim,))
+@door("POST /api/batch/fail", "work", body=FailBatch, answer=Outcomes, errors=(FenceRequired,))
 async def fail_many(ask: Ask, body: FailBatch) -> Any:
     """Report several failed attempts; each has its own outcome."""
     problems = [Problem(*(getattr(item, name) for name in Problem._fields)) for item in body.problems]
     return Outcomes([outcome(told) for told in await ask.queue.fail_many(problems)])
 
 
-@door("POST /api/batch/release", "work", body=TokenBatch, answer=Outcomes, errors=(NotYourClaim,))
+@door("POST /api/batch/release", "work", body=TokenBatch, answer=Outcomes, errors=(FenceRequired,))
 async def release_many(ask: Ask, body: TokenBatch) -> Any:
     """Give several tasks back; each has its own outcome."""
     return Outcomes([outcome(told) for told in await ask.queue.release_many(body.tokens, body.reason)])

@@ -1,0 +1,230 @@
+"""The OpenAPI document is true: of every door, every answer and every refusal, whatever is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from shiftwork.core.errors import all_errors
+from shiftwork.server.openapi import document, refusals
+from shiftwork.server.routes import DOORS
+from shiftwork.views import VIEWS
+from shiftwork.wire import problem
+from tests.conformance.steps import bury
+from tests.server.doors import BY_NAME, CALLS, held, waiting
+from tests.server.running import Running, running
+
+DOCUMENT = document(DOORS)
+OPERATIONS = {
+    operation["operationId"]: operation for path in DOCUMENT["paths"].values() for operation in path.values()
+}
+
+
+def schema_at(operation: dict[str, Any], status: int) -> dict[str, Any]:
+    """The schema of one answer, with all that it refers to."""
+    (media,) = [media for kind, media in operation["responses"][str(status)]["content"].items() if "json" in kind]
+    return {**media["schema"], "components": DOCUMENT["components"]}
+
+
+# -- the document ------------------------------------------------------------------------------------------------
+
+
+def test_it_is_valid_openapi() -> None:
+    schemathesis.openapi.from_dict(DOCUMENT).validate()
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]}), name
+    text = json.dumps(DOCUMENT)
+    assert set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', text)) <= DOCUMENT["components"]["schemas"].keys()
+
+
+async def test_it_is_what_is_served(api: Running) -> None:
+    assert await api.get("/openapi.json") == json.loads(json.dumps(DOCUMENT))
+
+
+def test_every_door_stands_in_it_as_it_is() -> None:
+    assert sorted(door.name for door in DOORS) == sorted(OPERATIONS), "each once, under a name of its own"
+    for door in DOORS:
+        operation = DOCUMENT["paths"][door.path][door.method.lower()]
+        assert operation["operationId"] == door.name
+        assert operation["summary"], f"{door.name} says nothing about itself"
+        assert operation.get("x-scope") == door.scope
+        assert ("requestBody" in operation) == (door.body is not None)
+        places = [(parameter["in"], parameter["name"]) for parameter in operation["parameters"]]
+        assert [name for place, name in places if place == "path"] == re.findall(r"{(\w+)}", door.path)
+        assert (("header", "Idempotency-Key") in places) == door.changes
+        assert str(door.status) in operation["responses"]
+
+
+def test_every_refusal_of_a_door_stands_in_it() -> None:
+    for door in DOORS:
+        responses = OPERATIONS[door.name]["responses"]
+        for error in refusals(door):
+            if not (door.name == "readyz" and problem.status_of(error) == 503):
+                told = responses[str(problem.status_of(error))]
+                assert f"`{error.code}`" in told["description"]
+                assert problem.MEDIA_TYPE in told["content"]
+
+
+def test_every_error_has_a_status_of_its_own_kind() -> None:
+    unplaced = {error.code for error in all_errors() if problem.status_of(error) == 500}
+    assert unplaced == {"error"}
+
+
+# -- answers -----------------------------------------------------------------------------------------------------
+
+
+async def test_every_answer_is_as_described(api: Running) -> None:
+    """Of every door that can be called, in our own names and in those of every document."""
+    for door in DOORS:
+        for view in [None, *VIEWS] if door.viewed and not door.viewed_body else [None]:
+            workspace = f"{door.name}-{view}"
+            arrange = CALLS.get(door.name)
+            if arrange is None and (door.name == "claims_made" or door.changes):
+                continue
+            call = await arrange(api.house.queue.in_workspace(workspace)) if arrange is not None else None
+            path = door.path if call is None else call.path(door)
+            query = f"?workspace={workspace}" + (f"&view={view}" if view else "")
+            body = call.body if call is not None and door.changes else None
+            reply = await api.call(door.method, path + (query if door.scope else ""), body)
+            assert reply.status == door.status, (door.name, view, reply)
+            if reply.status != 204:
+                jsonschema_rs.validate(schema_at(OPERATIONS[door.name], door.status), reply.json)
+
+
+async def test_what_a_document_calls_a_task_is_told_apart(api: Running) -> None:
+    """The schema of a view fits its own answers, and none of the others'."""
+    task_id = (await held(api.house.queue)).id
+    names = {view: f"{view.capitalize()}Task" for view in VIEWS}
+    for view in VIEWS:
+        task = await api.get(f"/api/tasks/{task_id}?view={view}")
+        fits = {
+            other
+            for other, name in names.items()
+            if jsonschema_rs.is_valid(DOCUMENT["components"]["schemas"][name], task)
+        }
+        assert fits == {view}
+
+
+# -- whatever is sent --------------------------------------------------------------------------------------------
+
+DEEP = os.environ.get("SHIFTWORK_DEEP") == "1"
+EXAMPLES = 200 if DEEP else 4
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+Case = schemathesis.Case[Any]
+described = schemathesis.openapi.from_dict(DOCUMENT)
+described.config.generation.update(deterministic=True, database="none")
+if "EDGE_PHASES" in os.environ: described.config.phases.update(phases=os.environ["EDGE_PHASES"].split(","))
+
+
+class Served:
+    """A server in a thread of its own, with a token, and names of what is there."""
+
+    def __init__(self, url: str, headers: dict[str, str], names: dict[str, list[str]]) -> None:
+        self.url = url
+        self.headers = headers
+        self.names = names
+
+
+@asynccontextmanager
+async def furnished(store: str, *, tokens: bool) -> AsyncIterator[Served]:
+    """With tasks in several states, an agent, a DAG, a dead letter and a token."""
+    async with running(store, tokens=tokens) as api:
+        queue = api.house.queue
+        await queue.register_agent(id="ada", max_concurrent_tasks=100)
+        done = await held(queue, issue_id="issue")
+        await queue.complete(done.token, {"n": 1})
+        tasks = [await waiting(queue, id="own name"), (await held(queue)).id, done.id, await bury(queue)]
+        dag = await queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+        made = await queue.create_token("admin", ["admin"])
+        names = {"task_id": tasks, "dag_id": [dag[0].dag_id or ""], "agent_id": ["ada"], "issue_id": ["issue"]}
+        headers = {"Authorization": f"Bearer {made.secret}"} if tokens else {}
+        yield Served(api.url, headers, {**names, "runtime_id": ["ada"], "token_id": ["nobody"]})
+
+
+@contextmanager
+def in_a_thread(store: str, *, tokens: bool) -> Iterator[Served]:
+    """Schemathesis calls from outside any loop."""
+    found: list[Served] = []
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with furnished(store, tokens=tokens) as served:
+            found.append(served)
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="module", params=["open", "tokens"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    with in_a_thread(f"sqlite:///{folder}/queue.db", tokens=request.param == "tokens") as server:
+        yield server
+
+
+def aim(case: Case, served: Served) -> None:
+    """Half of the names that are made up become names of what is there, and nobody waits long."""
+    for name, value in (case.path_parameters or {}).items():
+        if name in served.names and len(str(value)) % 2:
+            known = served.names[name]
+            case.path_parameters[name] = known[len(str(value)) % len(known)]
+    for part in (case.query, case.body):
+        if isinstance(part, dict) and re.fullmatch(r"\d+(\.\d+)?", str(part.get("wait_sec"))):
+            part["wait_sec"] = min(float(part["wait_sec"]), 0.01)
+
+
+def is_documented(_ctx: Any, response: Any, case: Case) -> None:
+    """A refusal carries one of the codes that its door is said to refuse with."""
+    if response.headers.get("content-type") == [problem.MEDIA_TYPE] and response.status_code != 405:
+        door = BY_NAME[case.operation.definition.raw["operationId"]]
+        assert response.json()["code"] in {error.code for error in refusals(door)}
+
+
+@described.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_whatever_is_sent_the_answer_is_as_described(case: Case, served: Served) -> None:
+    aim(case, served)
+    case.call_and_validate(
+        base_url=served.url, headers=served.headers, checks=[*CHECKS, is_documented], timeout=30
+    )
