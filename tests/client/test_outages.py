@@ -95,6 +95,7 @@ async def cut_off(queue: Queue, mill: Mill, site: Site, outbox: Path) -> AsyncIt
     yield tasks
 
 
+@pytest.mark.requirement("C-262")
 async def test_results_finished_while_the_server_was_away_are_delivered(
     queue: Queue, mill: Mill, site: Site, outbox: Path
 ) -> None:

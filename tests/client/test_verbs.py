@@ -1,6 +1,8 @@
 """One set of verbs: what `Queue` offers, `Client` and `SyncClient` offer with the same arguments and answers."""
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,6 +54,24 @@ def test_a_verb_is_described_alike(name: str) -> None:
     if name not in {"close", "now"}:
         assert getattr(Client, name).__doc__ == getattr(Queue, name).__doc__
         assert getattr(SyncClient, name).__doc__ == getattr(Queue, name).__doc__
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_what_a_client_needs_is_loaded_when_one_is_opened() -> None:
+    done = run("import sys, shiftwork.worker.command, shiftwork.client; sys.exit('aiohttp' in sys.modules)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_it_the_error_says_what_to_install() -> None:
+    done = run(
+        "import sys, asyncio, shiftwork\n"
+        "sys.modules['aiohttp'] = None\n"
+        "asyncio.run(shiftwork.Client.open('http://127.0.0.1:8080'))"
+    )
+    assert "the HTTP client is not installed. pip install 'shiftwork[client]'" in done.stderr
 
 
 def facts(assignment: Assignment) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 from shiftwork import Client, Queue
 from shiftwork.core.errors import Forbidden, Unauthorized
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.outbox import default_folder
+from shiftwork.worker.outbox import Kept, Outbox, default_folder
 from tests.client.serving import served
 from tests.worker import test_handlers, test_life
 from tests.worker.steps import at_work, until, until_status
@@ -150,6 +150,28 @@ async def test_a_revoked_token_ends_the_worker_and_its_result_is_kept(
         async with at_work(other, url):
             await until_status(queue, made.id, "completed")
             await until(lambda: not list(folder.iterdir()))
+
+
+async def test_a_result_is_left_for_the_worker_whose_token_claimed_it(
+    guarded: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, database = guarded
+    folder = default_folder(url)
+    assert folder is not None
+    worker = Worker("ada")
+    worker.handler("other")(lambda _: None)
+    async with await Queue.open(database) as queue:
+        mine, theirs = [await queue.create_token(name, ["work"]) for name in ("mine", "theirs")]
+        made = await queue.submit(type="code")
+        async with await Client.open(url, token=mine.secret) as client:
+            (taken,) = await client.claim("bob", start=True)
+        assert Outbox(folder).keep(Kept(taken.token, done=True, data="done"))
+        for token, status in ((theirs, "running"), (mine, "completed")):
+            monkeypatch.setenv("SHIFTWORK_TOKEN", token.secret)
+            await worker.run(url, until_idle=True)
+            assert (await queue.get(made.id)).status == status
+        assert (await queue.result(made.id)).data == "done"
+        await until(lambda: not list(folder.iterdir()))
 
 
 async def _is_shut_out(url: str) -> bool:

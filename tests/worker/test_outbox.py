@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shiftwork.worker.outbox import Kept, Outbox, default_folder
+from shiftwork.worker.outbox import Kept, Outbox, default_folder, open_outbox
 
 RESULT = Kept("task_1.1", done=True, data={"n": 1}, usage={"cost_usd": 0.5})
 
@@ -44,3 +44,19 @@ def test_each_store_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one == same
     assert one != other
     assert str(one).startswith("/state/shiftwork/outbox/")
+
+
+def test_each_workspace_has_its_own(tmp_path: Path) -> None:
+    """Who works in one workspace is told that a task of another does not exist, and would throw its result away."""
+    store = f"sqlite:///{tmp_path}/work.db"
+    assert open_outbox(None, store, "a/b").keep(RESULT)
+    assert list(open_outbox(None, store, "default").left()) == []
+    assert list(open_outbox(None, store, "a/b").left()) == [RESULT]
+    assert open_outbox(tmp_path / "own", store, "default").keep(RESULT)
+    assert [file.name for file in (tmp_path / "own").iterdir()] == ["task_1.1.json"]
+
+
+def test_a_server_has_one_however_its_address_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_folder("http://host:8080") == default_folder("http://host:8080/")
+    assert default_folder("http://host:8080") != default_folder("http://host:8081")
