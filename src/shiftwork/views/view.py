@@ -72,7 +72,11 @@ FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0
 
 
 def time_out(moment: float) -> str:
-    return datetime.fromtimestamp(min(max(moment, FIRST), LAST), UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(min(max(moment, FIRST), LAST), UTC)
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def time_in(text: Any) -> float:

@@ -129,7 +129,8 @@ def with_tag(ask: Ask, shown: Any, *parts: Any, version: int | None = None) -> R
     """An answer that a poller need not read again while nothing has changed; what is only computed does not count."""
     digest = hashlib.sha256(repr((parts, ask.query)).encode()).hexdigest()[:16]
     tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
-    if tag in [known.strip() for known in ask.request.headers.get("if-none-match", "").split(",")]:
+    known = [each.strip().removeprefix("W/") for each in ask.request.headers.get("if-none-match", "").split(",")]
+    if tag.removeprefix("W/") in known:
         return Response(status_code=304, headers={"etag": tag})
     return Response(msgspec.json.encode(shown), headers={"etag": tag}, media_type="application/json")
 

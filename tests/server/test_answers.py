@@ -1,0 +1,161 @@
+"""Answers that need not be read again, changes made only to what was read, and ids by which calls are found again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import aiohttp
+
+from tests.server.doors import held, waiting
+from tests.server.running import Reply, Running
+
+
+async def poll(api: Running, path: str, tag: str) -> Reply:
+    return await api.call("GET", path, headers={"If-None-Match": tag})
+
+
+# -- unchanged ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_poller_is_told_that_nothing_has_changed(api: Running) -> None:
+    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    for path in ("/api/tasks", f"/api/tasks/{made[0].id}", f"/api/dags/{made[0].dag_id}"):
+        first = await api.call("GET", path)
+        tag = first.headers["etag"]
+        for known in (tag, tag.removeprefix("W/"), f'"other", {tag}'):
+            again = await poll(api, path, known)
+            assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag), (path, known)
+        assert (await poll(api, path, 'W/"other"')).status == 200
+        assert (await poll(api, path + "?workspace=default", tag)).status == 200, "another question"
+
+
+async def test_what_only_time_changes_is_no_change(api: Running) -> None:
+    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    first = await api.call("GET", path)
+    await api.pass_time(3600)
+    assert (await poll(api, path, first.headers["etag"])).status == 304
+    assert (await api.get(path))["age_minutes"] >= 60, "though it would be told"
+
+
+async def test_every_change_is_told(api: Running) -> None:
+    claim = await held(api.house.queue, start=False)
+    path, under = f"/api/tasks/{claim.id}", {"token": claim.token}
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("start", under),
+        ("progress", {**under, "progress": {"done": 1}}),
+        ("heartbeat", {**under, "usage": {"cost_usd": 1}}),
+        ("session", {**under, "session_id": "s"}),
+        ("complete", {**under, "data": 1}),
+    ]
+    tags = [(await api.call("GET", path)).headers["etag"]]
+    for verb, body in changes:
+        await api.post(f"{path}/{verb}", body)
+        told = await poll(api, path, tags[-1])
+        assert told.status == 200, verb
+        tags.append(told.headers["etag"])
+    assert len(set(tags)) == len(tags)
+
+
+async def test_a_page_changes_with_any_of_its_tasks(api: Running) -> None:
+    first, _second = await waiting(api.house.queue), await waiting(api.house.queue)
+    tag = (await api.call("GET", "/api/tasks")).headers["etag"]
+    await api.post(f"/api/tasks/{first}/cancel")
+    assert (await poll(api, "/api/tasks", tag)).status == 200
+    tag = (await api.call("GET", "/api/tasks")).headers["etag"]
+    await waiting(api.house.queue)
+    assert (await poll(api, "/api/tasks", tag)).status == 200
+
+
+# -- changed meanwhile -------------------------------------------------------------------------------------------
+
+
+async def test_a_change_may_be_made_only_to_what_was_read(api: Running) -> None:
+    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    read = await api.call("GET", path)
+    tag, version = read.headers["etag"], read.json["version"]
+    assert (await api.call("PATCH", path, {"priority": 7}, headers={"If-Match": tag})).status == 200
+    for stale in (tag, str(version), f'"{version}"'):
+        refused = await api.call("PATCH", path, {"priority": 1}, headers={"If-Match": stale})
+        assert (refused.status, refused.code) == (412, "version_conflict")
+        assert refused.json["facts"]["version"] > version
+        refused = await api.call("POST", f"{path}/cancel", {}, headers={"If-Match": stale})
+        assert (refused.status, refused.code) == (412, "version_conflict")
+    task = await api.get(path)
+    assert (task["priority"], task["status"]) == (7, "ready")
+    assert (await api.call("PATCH", path, {"priority": 1}, headers={"If-Match": "*"})).status == 200
+    now = (await api.call("GET", path)).headers["etag"]
+    assert (await api.call("POST", f"{path}/cancel", {}, headers={"If-Match": now})).status == 200
+
+
+async def test_of_two_who_read_the_same_one_changes_it(api: Running) -> None:
+    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    tag = {"If-Match": (await api.call("GET", path)).headers["etag"]}
+    replies = [await api.call("PATCH", path, {"priority": number}, headers=tag) for number in (1, 2)]
+    assert [reply.status for reply in replies] == [200, 412]
+    assert (await api.get(path))["priority"] == 1
+
+
+# -- large -------------------------------------------------------------------------------------------------------
+
+
+async def test_large_answers_are_compressed_for_those_who_can_read_it(api: Running) -> None:
+    for _ in range(20):
+        await waiting(api.house.queue)
+    async with aiohttp.ClientSession(auto_decompress=False) as http:
+        plain = await http.get(f"{api.url}/api/tasks", headers={"Accept-Encoding": "identity"})
+        packed = await http.get(f"{api.url}/api/tasks", headers={"Accept-Encoding": "gzip"})
+        texts = await plain.read(), gzip.decompress(await packed.read())
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "accept-encoding" in packed.headers["vary"].lower()
+    assert int(packed.headers["content-length"]) < len(texts[0]) / 5
+    assert [task["id"] for task in json.loads(texts[1])["tasks"]] == [t["id"] for t in json.loads(texts[0])["tasks"]]
+    small = await api.call("GET", "/healthz", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in small.headers
+
+
+# -- which call --------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_id_is_told_back_and_stands_in_the_events_of_the_call(api: Running) -> None:
+    mine = {"X-Request-Id": "req 42"}
+    made = await api.call("POST", "/api/tasks", {"type": "noop"}, headers=mine)
+    claimed = await api.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers={"X-Request-Id": "claim"})
+    token = claimed.json["assignments"][0]["token"]
+    path = f"/api/tasks/{made.json['id']}"
+    await api.call("POST", f"{path}/start", {"token": token}, headers={"X-Request-Id": "start"})
+    unnamed = await api.call("POST", f"{path}/complete", {"token": token})
+    assert made.headers["x-request-id"] == "req 42"
+    assert claimed.headers["x-request-id"] == "claim"
+    told = (await api.get("/api/events"))["events"]
+    by_verb = {event["verb"]: event["request_id"] for event in told if event["task_id"] == made.json["id"]}
+    assert by_verb == {
+        "submitted": "req 42",
+        "claimed": "claim",
+        "started": "start",
+        "completed": unnamed.headers["x-request-id"],
+    }
+
+
+async def test_a_refusal_tells_its_request_id(api: Running) -> None:
+    for path in ("/api/tasks/nobody", "/nowhere", "/api/tasks?colour=red"):
+        mine = await api.call("GET", path, headers={"X-Request-Id": "mine"})
+        assert (mine.headers["x-request-id"], mine.json["request_id"]) == ("mine", "mine")
+        unnamed = [await api.call("GET", path) for _ in range(2)]
+        assert len({reply.headers["x-request-id"] for reply in unnamed}) == 2
+        assert [reply.json["request_id"] for reply in unnamed] == [r.headers["x-request-id"] for r in unnamed]
+
+
+async def test_whoever_acts_stands_in_the_events(api: Running, guarded: Running) -> None:
+    await api.post("/api/tasks", {"type": "noop"}, headers={"X-Actor": "human:ada"})
+    made = await guarded.house.queue.create_token("ci", ["submit"])
+    claimed_to_be = {"Authorization": f"Bearer {made.secret}", "X-Actor": "human:ada"}
+    await guarded.post("/api/tasks", {"type": "noop"}, headers=claimed_to_be)
+    actors = [
+        [event.actor for event in (await server.house.queue.events())[0] if event.verb == "submitted"]
+        for server in (api, guarded)
+    ]
+    assert "human:ada" in actors[0]
+    assert "token:ci" in actors[1], "whoever has a token is named by it"
