@@ -477,6 +477,8 @@ async def test_a_head_tells_what_a_get_would(api: Running) -> None:
         assert (asked.status, asked.body) == (got.status, b"")
         assert asked.headers["content-type"] == got.headers["content-type"]
     assert (await api.call("HEAD", "/api/tasks/claim")).status == 404, "there is no task of that name"
+    live = await api.call("HEAD", "/api/events", headers={"Accept": "text/event-stream"})
+    assert (live.status, live.body) == (200, b""), "and it ends"
 
 
 async def test_a_head_needs_the_same_scope(guarded: Running) -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.server.doors import held, waiting
 from tests.server.running import Reply, Running
@@ -71,6 +72,7 @@ async def test_a_page_changes_with_any_of_its_tasks(api: Running) -> None:
 # -- changed meanwhile -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("C-246")
 async def test_a_change_may_be_made_only_to_what_was_read(api: Running) -> None:
     path = f"/api/tasks/{await waiting(api.house.queue)}"
     read = await api.call("GET", path)

@@ -76,6 +76,7 @@ BAD_BODIES: dict[str, tuple[bytes, int, str, str | None]] = {
 }
 
 
+@pytest.mark.requirement("C-074")
 async def test_a_bad_body_is_refused_and_changes_nothing(api: Running) -> None:
     before = await everything(api.house.queue)
     for case, (sent, *expected) in BAD_BODIES.items():

@@ -113,6 +113,16 @@ async def test_a_claim_that_found_nothing_may_be_sent_again(api: Running) -> Non
     assert len((await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"]) == 1
 
 
+async def test_a_claim_is_known_again_for_ten_minutes_and_other_requests_for_a_day(api: Running) -> None:
+    await api.post("/api/tasks", {"type": "noop"}, headers={"Idempotency-Key": "submit"})
+    await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers={"Idempotency-Key": "claim"})
+    left = []
+    for seconds in (590, 20, 85_700, 100):
+        await api.pass_time(seconds)
+        left.append(len((await everything(api.house.queue))["replies"]))
+    assert left == [2, 1, 1, 0]
+
+
 async def test_a_runtime_claims_for_several_agents_once(api: Running) -> None:
     for agent in ("ada", "bob"):
         await waiting(api.house.queue, target_agent_id=agent)

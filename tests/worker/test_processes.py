@@ -98,11 +98,18 @@ async def stop_outside_of_a_transaction(queue: Queue, process: subprocess.Popen[
     """On SQLite a process that is stopped while it writes lets nobody else write; that is not the case meant here."""
     while True:
         process.send_signal(signal.SIGSTOP)
+        await until(lambda: _stands_still(process.pid))
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
                 await queue.agent_heartbeat("mill")
                 return
         process.send_signal(signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    """The signal is sent to all threads, and each stops when it next meets the kernel: one may still take a lock."""
+    stats = [stat.read_text(encoding="ascii", errors="replace") for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
 @pytest.mark.requirement("C-096", "C-156", "C-267")

@@ -14,6 +14,8 @@ from shiftwork.store.store import Row, Tx
 T = TypeVar("T")
 KEPT_SEC = 86_400.0
 """How long a request is known again."""
+EFFECT_KEPT_SEC = 600.0
+"""The same where only that it had an effect is kept: claims are many, and nobody sends one again after that long."""
 
 
 async def once(workspace: str, request: Once, step: int, kind: Any, verb: Callable[[Tx], Awaitable[T]], tx: Tx) -> T:
@@ -41,14 +43,15 @@ async def first_time(
 ) -> T:
     """Run a verb whose answer is not kept, until it had an effect: then it is not run again under this key."""
     place = {"workspace": workspace, "key": request.key, "step": request.steps + 1}
-    await _refuse_repeat(request, await tx.one("read_reply", **place))
+    _refuse_repeat(request, await tx.one("read_reply", **place))
     result = await verb(tx)
-    if had_effect(result) and await tx.one("take_reply", **place, fingerprint=request.fingerprint, now=tx.now) is None:
-        await _refuse_repeat(request, await tx.one("read_reply", **place))  # it was sent twice at the same time
+    at = tx.now - KEPT_SEC + EFFECT_KEPT_SEC
+    if had_effect(result) and await tx.one("take_reply", **place, fingerprint=request.fingerprint, now=at) is None:
+        _refuse_repeat(request, await tx.one("read_reply", **place))  # it was sent twice at the same time
     return result
 
 
-async def _refuse_repeat(request: Once, kept: Row | None) -> None:
+def _refuse_repeat(request: Once, kept: Row | None) -> None:
     if kept is not None:
         _check_same(request, kept)
         raise Repeated

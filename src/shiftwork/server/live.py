@@ -140,7 +140,7 @@ class Page:
 
 async def events(ask: Ask) -> Any:
     """A page, or a stream for whoever accepts one."""
-    if "text/event-stream" in ask.request.headers.get("accept", ""):
+    if ask.request.method == "GET" and "text/event-stream" in ask.request.headers.get("accept", ""):
         return await _event_stream(ask)
     page = Page(await subscription(ask.queue, ask.query, ask.query.after, Cursor(0)), ask.query.limit)
     await page.fill(ask.house.hub.read)  # whoever asks after a change of his own finds it
