@@ -250,7 +250,7 @@ def send(case: Case, served: Served) -> None:
 
 
 quickly = settings(
-    max_examples=200 if DEEP else 4,
+    max_examples=100 if DEEP else 4,
     deadline=None,
     derandomize=True,
     database=None,

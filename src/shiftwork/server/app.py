@@ -165,11 +165,10 @@ def _handle(  # all of it decides who speaks
 
 def _actor(door: Door, who: Identity, request: Request) -> str:
     """Under a claim the agent speaks for itself; else the token, or whoever the caller says it is."""
+    named = reading.header(request, "X-Actor")
     if door.scope == "work":
         return "system"
-    if who.name is not None:
-        return f"token:{who.name}"
-    return reading.header(request, "X-Actor") or "system"
+    return f"token:{who.name}" if who.name is not None else named or "system"
 
 
 def _once(door: Door, who: Identity, request: Request, raw: bytes) -> Once | None:
