@@ -337,7 +337,7 @@ async def test_a_secret_is_told_once_and_stands_nowhere(guarded: Running, caplog
         await guarded.call("DELETE", f"/api/tokens/{made['id']}", headers=admin),
         await guarded.call("GET", "/nowhere", headers=bearer(secret)),
     ]
-    rest = secret.rpartition("_")[2]
+    rest = secret.split("_", 2)[2]
     assert not [reply for reply in replies if rest in reply.body.decode() or rest in str(reply.headers)]
     assert rest not in str(await everything(guarded.house.queue))
     assert rest not in caplog.text + str([record.__dict__ for record in caplog.records])
@@ -355,7 +355,7 @@ async def test_a_server_error_tells_no_secret(
     assert (reply.status, reply.code) == (500, "internal")
     assert "it broke" not in reply.body.decode()
     assert reply.json["request_id"] in [getattr(record, "request_id", None) for record in caplog.records]
-    assert admin["Authorization"].split("_")[-1] not in caplog.text
+    assert admin["Authorization"].split("_", 2)[2] not in caplog.text
 
 
 # -- pages of other sites ----------------------------------------------------------------------------------------

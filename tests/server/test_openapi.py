@@ -31,6 +31,7 @@ from shiftwork.wire import problem
 from tests.conformance.steps import bury
 from tests.server.doors import BY_NAME, CALLS, held, waiting
 from tests.server.running import Running, running
+from tests.services import Databases
 
 DOCUMENT = document(DOORS)
 OPERATIONS = {operation["operationId"]: operation for path in DOCUMENT["paths"].values() for operation in path.values()}
@@ -205,9 +206,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with in_a_thread(f"sqlite:///{tmp_path_factory.mktemp('guarded')}/queue.db", tokens=True) as server:
+def guarded(postgres: Databases, migrated_template: str) -> Iterator[Served]:
+    name = postgres.create_database(migrated_template)
+    with in_a_thread(postgres.dsn(name), tokens=True) as server:
         yield server
+    postgres.drop_database(name)
 
 
 def aim(case: Case, served: Served) -> None:
@@ -267,5 +270,5 @@ def test_whatever_is_sent_the_answer_is_as_described(case: Case, served: Served)
 
 @chance.parametrize()  # type: ignore[untyped-decorator]  # it has no types
 @quickly
-def test_with_tokens_too(case: Case, guarded: Served) -> None:
+def test_with_tokens_and_on_postgresql_too(case: Case, guarded: Served) -> None:
     send(case, guarded)

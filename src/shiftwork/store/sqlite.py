@@ -280,9 +280,8 @@ class SqliteStore:
                     seen = now
                     continue
                 soon = 0
-                if now[1] == seen[1]:
-                    self.wakes.announce(frozenset())
-                elif self._jobs.empty() or time.monotonic() - asked >= FOREIGN_POLL_SEC:
+                # Also where our own count is as it was: our commit is visible a moment before it is counted.
+                if self._jobs.empty() or time.monotonic() - asked >= FOREIGN_POLL_SEC:
                     await self._ask_writer()
                     asked = time.monotonic()
                 else:
