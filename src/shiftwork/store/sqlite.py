@@ -185,7 +185,6 @@ class SqliteStore:
         self._readers = ThreadPoolExecutor(READERS, "shiftwork-reader") if path else None
         self._reader = threading.local()
         self._opened_readers: list[apsw.Connection] = []
-        self._own_commits = 0
         self._foreign_commits = connection.pragma("data_version")
         self._thread = threading.Thread(target=self._work, name="shiftwork-writer", daemon=True)
         self._thread.start()
@@ -263,38 +262,37 @@ class SqliteStore:
                 poller.cancel()
 
     async def _watch_other_processes(self) -> None:
-        """Commits of other processes change `data_version`; which lanes they touched is not known, so wake all."""
+        """Look whenever something was committed whether it was another process; the writer alone can tell."""
         assert self._path is not None
         connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
         changes: files.Changes | None = None
         try:
-            seen, asked = (connection.pragma("data_version"), self._own_commits), time.monotonic()
+            seen, asked = connection.pragma("data_version"), time.monotonic()
             changes = files.Changes(self._path.with_name(self._path.name + "-wal"))
             await self._ask_writer()  # about commits between the last look of whoever waits and this first one
             soon = 0
             while True:
                 # A commit becomes visible a moment after its pages are written: then look again soon.
                 soon = SOON if await changes.wait(VISIBLE_SEC if soon else FOREIGN_POLL_SEC) else max(0, soon - 1)
-                now = (connection.pragma("data_version"), self._own_commits)
-                if now[0] == seen[0]:
-                    seen = now
+                now = connection.pragma("data_version")
+                if now == seen:
                     continue
                 soon = 0
-                # Also where our own count is as it was: our commit is visible a moment before it is counted.
-                if self._jobs.empty() or time.monotonic() - asked >= FOREIGN_POLL_SEC:
-                    await self._ask_writer()
-                    asked = time.monotonic()
-                else:
+                if not self._jobs.empty() and time.monotonic() - asked < FOREIGN_POLL_SEC:
                     await asyncio.sleep(VISIBLE_SEC)  # a busy writer looks by itself after each job
                     continue
-                seen = (now[0], self._own_commits)
+                await self._ask_writer()
+                seen, asked = now, time.monotonic()
         finally:
             if changes is not None:
                 changes.close()
             connection.close()
 
     async def _ask_writer(self) -> None:
-        """Only the writer's own connection can tell the commits of others from ours; it does so after each job."""
+        """On the writer's connection only others' commits change `data_version`; it looks after each job.
+
+        Which lanes they touched is not known, so all who wait are woken; commits of our own must not do that.
+        """
         with contextlib.suppress(ShiftworkError):
             await self.run(_nothing)
 
@@ -421,7 +419,6 @@ class SqliteStore:
             self._connection.execute("rollback")
 
     def _announce(self, group: list[_Job]) -> None:
-        self._own_commits += 1
         lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
         with contextlib.suppress(apsw.Error, RuntimeError):  # a sick disk or a loop that has gone: the poll mends it
             foreign = self._connection.pragma("data_version")  # on this connection, only other processes move it

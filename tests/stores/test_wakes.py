@@ -1,0 +1,46 @@
+"""Who is woken by a commit on SQLite, where other processes are heard of by looking at the file."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from shiftwork import Queue
+from tests.worker.steps import until
+
+EVERYBODY: frozenset[int] = frozenset()
+
+
+@asynccontextmanager
+async def hearing(queue: Queue) -> AsyncIterator[list[frozenset[int]]]:
+    """What who waits in this process is told, after the first of it: that cannot know what was before."""
+    heard: list[frozenset[int]] = []
+
+    async def hear() -> None:
+        async with queue.engine.store.lane_wakes() as wakes:
+            async for lanes in wakes:
+                heard.append(lanes)
+
+    task = asyncio.create_task(hear())
+    await asyncio.sleep(0)
+    while not heard:
+        await queue.submit(type="noop")
+    heard.clear()
+    yield heard
+    task.cancel()
+
+
+async def test_a_commit_of_our_own_wakes_only_the_lanes_it_touched(tmp_path: Path) -> None:
+    """With 200 who wait, each task would else set off 200 claims."""
+    async with await Queue.open(f"sqlite:///{tmp_path}/q.db") as queue, hearing(queue) as heard:
+        for number in range(1, 201):
+            await queue.submit(type="noop")
+            await until(lambda number=number: len(heard) >= number)  # type: ignore[misc]  # mypy cannot type the default
+        assert EVERYBODY not in heard
+
+
+async def test_a_commit_of_another_process_wakes_everybody(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/q.db"
+    async with await Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
+        await theirs.submit(type="noop")
+        await until(lambda: EVERYBODY in heard)
