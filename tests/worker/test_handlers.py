@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -266,3 +266,21 @@ async def test_a_result_that_cannot_be_stored_fails_alone_among_many(shop: Queue
         for task in made:
             await until_status(shop, task.id, "dead_lettered" if task is made[7] else "completed")
     assert (await shop.get(made[7].id)).failure_reason == "invalid_output"
+
+
+async def test_results_that_cannot_be_sent_together_are_sent_one_by_one(
+    shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker("batch", concurrency=5)
+
+    @worker.handler("easy")
+    async def easy(ctx: Context) -> int:
+        return 1
+
+    async def broken(*_: object) -> NoReturn:
+        raise RuntimeError("a mistake of ours")
+
+    made = await shop.submit_many([{"type": "easy"}] * 5)
+    monkeypatch.setattr(Queue, "complete_many", broken)
+    assert (await worker.run(store_url, until_idle=True)).completed == 5
+    assert [(await shop.result(task.id)).data for task in made] == [1] * 5

@@ -77,7 +77,9 @@ class Sender:
     ) -> None:
         try:
             outcomes = await hand_in(batch) if batch else []
-        except ShiftworkError:
+        except Exception as error:  # whatever it is, no result may be lost over it
+            if not isinstance(error, ShiftworkError):
+                log.exception("%d results could not be sent together; each is sent alone", len(batch))
             for parcel in batch:
                 self._spawn(self._send_alone(parcel))
             return
