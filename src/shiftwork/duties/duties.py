@@ -15,7 +15,6 @@ from shiftwork.policy.decide import after_loss
 from shiftwork.queue import consequences, finish, read
 from shiftwork.queue.control import erase
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.replies import KEPT_SEC
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
@@ -203,7 +202,7 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
         due = await tx.all("archivable", workspace=workspace["name"], before=before, count=BATCH)
         archived += await _archive(tx, engine, workspace["name"], [row["id"] for row in due])
         alerts += len(await tx.all("delete_alerts", workspace=workspace["name"], before=before, count=BATCH))
-    forgotten = await tx.all("delete_replies", before=tx.now - KEPT_SEC, count=BATCH)
+    forgotten = await tx.all("delete_replies", now=tx.now, count=BATCH)
     counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten)}
     return {name: count for name, count in counts.items() if count}
 

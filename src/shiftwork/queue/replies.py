@@ -24,7 +24,8 @@ async def once(workspace: str, request: Once, step: int, kind: Any, verb: Callab
     Of two at the same time the second waits for the first, at its key. A verb that raises leaves no key behind.
     """
     place = {"workspace": workspace, "key": request.key, "step": step}
-    while await tx.one("take_reply", **place, fingerprint=request.fingerprint, now=tx.now) is None:
+    mark = {"fingerprint": request.fingerprint, "until": tx.now + KEPT_SEC}
+    while await tx.one("take_reply", **place, **mark) is None:
         kept = await tx.one("read_reply", **place)
         if kept is not None:  # else it was as old as that, and removed between the two
             return cast(T, _repeat(request, kept, kind))
@@ -45,8 +46,8 @@ async def first_time(
     place = {"workspace": workspace, "key": request.key, "step": request.steps + 1}
     _refuse_repeat(request, await tx.one("read_reply", **place))
     result = await verb(tx)
-    at = tx.now - KEPT_SEC + EFFECT_KEPT_SEC
-    if had_effect(result) and await tx.one("take_reply", **place, fingerprint=request.fingerprint, now=at) is None:
+    mark = {"fingerprint": request.fingerprint, "until": tx.now + EFFECT_KEPT_SEC}
+    if had_effect(result) and await tx.one("take_reply", **place, **mark) is None:
         _refuse_repeat(request, await tx.one("read_reply", **place))  # it was sent twice at the same time
     return result
 

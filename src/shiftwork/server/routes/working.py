@@ -275,19 +275,19 @@ async def pin_session(ask: Ask, body: SessionBody) -> Any:
 )
 async def complete(ask: Ask, body: Any) -> Any:
     """Hand in a result. It is accepted once, however often it is sent."""
-    if ask.view is None:
-        held, fields = body, {name: getattr(body, name) for name in CompleteBody.__struct_fields__}
-    else:
+    held: Held = body
+    if ask.view is not None:
         held, said = _in_document(body)
-        fields = _named(CompleteBody, ask.view.result_in(said))
-    said_fields = {name: value for name, value in fields.items() if name not in HELD_FIELDS}
-    told = await ask.queue.complete(await ask.token(held), said_fields.pop("data", None), **said_fields)
+        body = check.read(ask.view.result_in(said), CompleteBody)
+    told = await ask.queue.complete(
+        await ask.token(held),
+        body.data,
+        text=body.text,
+        artifacts=body.artifacts,
+        decision_report=body.decision_report,
+        usage=body.usage,
+    )
     return await ask.task_after(told.task_id, outcome(told))
-
-
-def _named(kind: type[Held], fields: dict[str, Any]) -> dict[str, Any]:
-    checked = check.read(fields, kind)
-    return {name: getattr(checked, name) for name in fields}
 
 
 @door(

@@ -363,11 +363,11 @@ create table replies (
   key text not null,
   step <int> not null,
   fingerprint text not null,
-  at <float> not null,
+  until <float> not null,
   result <json>,
   primary key (workspace, key, step)
 ){lite: strict};
-create index idx_replies_at on replies (at);
+create index idx_replies_until on replies (until);
 
 -- What somebody should look at; written after the events of the same transaction, whose lock covers its numbers.
 create table alerts (

@@ -1,5 +1,5 @@
 -- name: take_reply
-insert into replies (workspace, key, step, fingerprint, at) values (:workspace, :key, :step, :fingerprint, :now)
+insert into replies (workspace, key, step, fingerprint, until) values (:workspace, :key, :step, :fingerprint, :until)
 on conflict do nothing returning key
 
 -- name: keep_reply
@@ -10,5 +10,5 @@ select fingerprint, result from replies where workspace = :workspace and key = :
 
 -- name: delete_replies
 delete from replies where (workspace, key, step) in (
-  select workspace, key, step from replies where at <= :before order by at limit :count
+  select workspace, key, step from replies where until <= :now order by until limit :count
 ) returning key
