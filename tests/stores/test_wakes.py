@@ -18,8 +18,8 @@ async def hearing(queue: Queue) -> AsyncIterator[list[frozenset[int]]]:
 
     async def hear() -> None:
         async with queue.engine.store.lane_wakes() as wakes:
-            async for lanes in wakes:
-                heard.append(lanes)
+            while True:
+                heard.append(await anext(wakes))
 
     task = asyncio.create_task(hear())
     await asyncio.sleep(0)
