@@ -22,7 +22,7 @@ from shiftwork.core.errors import (
 from shiftwork.queue.read import Event
 from tests.client.serving import served
 from tests.client.way import Way, answer, bad_way, scripted
-from tests.worker.steps import until
+from tests.worker.steps import knows, until
 
 ME = b'{"workspace": "default", "scopes": ["read"], "token": null, "now": 1e9}'
 GOOD = answer("200 OK", ME)
@@ -132,16 +132,12 @@ async def test_what_was_claimed_for_a_caller_who_has_gone_is_given_back(server_u
 async def test_a_waiting_claim_that_is_cancelled_takes_nothing(server_url: str, shop: Client) -> None:
     async with await Client.open(server_url) as other:
         claiming = asyncio.create_task(other.claim("hasty", wait=20))
-        await until(lambda: _knows(shop, "hasty"))
+        await until(lambda: knows(shop, "hasty"))
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claiming
     made = await shop.submit(type="code")
     assert [taken.id for taken in await shop.claim("patient", wait=20)] == [made.id]
-
-
-async def _knows(shop: Client, agent_id: str) -> bool:
-    return agent_id in [agent.id for agent in await shop.agents()]
 
 
 async def test_a_waiting_claim_is_answered_when_work_comes(server_url: str, shop: Client) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,8 +13,8 @@ import pytest
 from shiftwork import Queue
 from shiftwork.worker.outbox import default_folder
 from tests.server.processes import ServerProcess, start
+from tests.worker.mills import Mill, done_once, kill_a_child, running_mill, stop, submit
 from tests.worker.steps import PATIENCE_SEC, until, until_status, verbs
-from tests.worker.test_processes import Mill, done_once, running_mill, stop, submit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,19 +124,7 @@ async def test_a_worker_that_is_started_again_delivers_what_the_one_before_could
 
 async def test_a_killed_child_of_a_fleet_is_replaced_and_its_tasks_go_to_others(queue: Queue, mill: Mill) -> None:
     fleet = mill.start(2)
-    tasks = await submit(queue, mill, 4)
-    victim = await mill.holder(tasks[0])
-    for task in tasks:
-        await mill.holder(task)
-    lost = [task for task in tasks if mill.holders(task) == [victim]]
-    os.kill(victim, signal.SIGKILL)
-    for task in lost:
-        assert await mill.holder(task, 2) != victim
-    mill.go()
-    await until(lambda: done_once(queue, tasks))
-    for task in lost:
-        assert await verbs(queue, task) == ["submitted", "claimed", "lease_expired", "claimed", "completed"]
-        assert (await queue.get(task)).attempts == 0
+    await kill_a_child(queue, mill)
     assert await stop(fleet) == 0
     assert {(agent.id, agent.status) for agent in await queue.agents()} == {
         ("mill-1", "offline"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from shiftwork import Queue
+from shiftwork import Client, Queue
 from shiftwork.worker import Worker
 from shiftwork.worker.delivery import Summary
 
@@ -41,6 +41,10 @@ async def at_work(worker: Worker, url: str) -> AsyncIterator[asyncio.Task[Summar
     finally:
         worker.stop()
         await running
+
+
+async def knows(queue: Queue | Client, agent_id: str) -> bool:
+    return agent_id in [agent.id for agent in await queue.agents()]
 
 
 async def verbs(queue: Queue, task_id: str) -> list[str]:

@@ -12,7 +12,7 @@ from shiftwork.core.errors import InputError
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
 from shiftwork.worker.command import load
-from tests.worker.steps import at_work, beat_fast, until, until_status, verbs
+from tests.worker.steps import at_work, beat_fast, knows, until, until_status, verbs
 
 
 class Gate:
@@ -352,7 +352,7 @@ async def test_a_claim_whose_caller_has_gone_is_given_back(
 async def test_a_parked_claim_that_is_cancelled_takes_nothing(shop: Queue, store_url: str) -> None:
     async with await Queue.open(store_url) as other:
         claiming = asyncio.create_task(other.claim("hasty", wait=20))
-        await until(lambda: _knows(shop, "hasty"))
+        await until(lambda: knows(shop, "hasty"))
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):
             await claiming
@@ -360,16 +360,12 @@ async def test_a_parked_claim_that_is_cancelled_takes_nothing(shop: Queue, store
         assert [taken.id for taken in await shop.claim("patient", wait=5)] == [made.id]
 
 
-async def _knows(queue: Queue, agent_id: str) -> bool:
-    return agent_id in [agent.id for agent in await queue.agents()]
-
-
 async def test_a_claim_whose_answer_got_lost_is_given_back_by_its_own_worker(shop: Queue, store_url: str) -> None:
     """Its runtime beats, so no lease would ever end it; but nobody works on it."""
     await beat_fast(shop, 0.8)
     worker, _ = gated()
     running = asyncio.create_task(worker.run(store_url, runtime_id="host-1"))
-    await until(lambda: _knows(shop, "gated"))
+    await until(lambda: knows(shop, "gated"))
     await shop.register_agent(id="other", max_concurrent_tasks=None)
     await shop.set_agent_status("gated", "draining")
     made = await shop.submit(type="gated")

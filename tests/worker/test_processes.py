@@ -1,12 +1,10 @@
 """Workers in real processes, killed, stopped and cut off: nothing is lost, and nothing is accepted twice."""
 
 import asyncio
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,84 +12,14 @@ import pytest
 from shiftwork import Queue
 from shiftwork.worker.outbox import default_folder
 from tests.services import Postgres
+from tests.worker.mills import Mill, done_once, kill_a_child, running_mill, stop, submit
 from tests.worker.steps import PATIENCE_SEC, beat_fast, until, until_status, verbs
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Mill:
-    """A fleet of `tests.worker.mill` in processes of its own, and the folder in which its handlers talk to us."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self._url = url
-        self.folder = folder
-        self._log = folder / "log"
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, processes: int, *, until_idle: bool = False) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.worker.start", self._url, str(processes), *(["idle"] * until_idle)]
-        with self._log.open("ab") as log:
-            mill = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
-        self._started.append(mill)
-        return mill
-
-    def holders(self, task_id: str) -> list[int]:
-        """The processes that have begun to work on a task, in the order of their claims."""
-        notes = self.folder.glob(f"{task_id}.*")
-        by_fence = sorted((int(fence), int(pid)) for fence, pid in (note.name.split(".")[-2:] for note in notes))
-        return [pid for _, pid in by_fence]
-
-    async def holder(self, task_id: str, nth: int = 1) -> int:
-        """The process that works on a task, or that took it up as the n-th."""
-        await until(lambda: len(self.holders(task_id)) >= nth)
-        return self.holders(task_id)[nth - 1]
-
-    def go(self) -> None:
-        (self.folder / "go").touch()
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def end(self) -> None:
-        """Whatever a test left running: each process has a session of its own, with its children in it."""
-        for mill in self._started:
-            try:
-                os.killpg(mill.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            finally:
-                mill.wait(PATIENCE_SEC)
 
 
 @pytest.fixture
 def mill(store_url: str, tmp_path: Path) -> Iterator[Mill]:
     with running_mill(store_url, tmp_path) as made:
         yield made
-
-
-@contextmanager
-def running_mill(url: str, tmp_path: Path) -> Iterator[Mill]:
-    folder = tmp_path / "mill"
-    folder.mkdir()
-    made = Mill(url, folder)
-    try:
-        yield made
-    finally:
-        made.end()
-
-
-async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind") -> list[str]:
-    fields = {"type": type_, "payload": {"folder": str(mill.folder)}}
-    return [made.id for made in await queue.submit_many([fields] * count)]
-
-
-async def done_once(queue: Queue, task_ids: list[str]) -> bool:
-    return all([(await verbs(queue, task_id)).count("completed") == 1 for task_id in task_ids])
-
-
-async def stop(mill: subprocess.Popen[bytes]) -> int:
-    mill.send_signal(signal.SIGTERM)
-    return await asyncio.to_thread(mill.wait, PATIENCE_SEC)
 
 
 async def stop_outside_of_a_transaction(queue: Queue, process: subprocess.Popen[bytes]) -> None:
@@ -117,19 +45,7 @@ async def test_a_killed_child_is_replaced_and_its_tasks_are_done_by_others_witho
     shop: Queue, mill: Mill
 ) -> None:
     fleet = mill.start(2)
-    tasks = await submit(shop, mill, 4)
-    victim = await mill.holder(tasks[0])
-    for task in tasks:
-        await mill.holder(task)
-    lost = [task for task in tasks if mill.holders(task) == [victim]]
-    os.kill(victim, signal.SIGKILL)
-    for task in lost:
-        assert await mill.holder(task, 2) != victim
-    mill.go()
-    await until(lambda: done_once(shop, tasks))
-    for task in lost:
-        assert await verbs(shop, task) == ["submitted", "claimed", "lease_expired", "claimed", "completed"]
-        assert (await shop.get(task)).attempts == 0
+    lost = await kill_a_child(shop, mill)
     returned = [event for event in await shop.history(lost[0]) if event.verb == "lease_expired"]
     assert returned[0].actor.startswith("fleet:")
     assert "ended with signal SIGKILL" in mill.log()

@@ -1,0 +1,102 @@
+"""A fleet in processes of its own, and what tests do with it: whichever way its workers reach the queue."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from shiftwork import Queue
+from tests.worker.steps import PATIENCE_SEC, until, verbs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Mill:
+    """A fleet of `tests.worker.mill` in processes of its own, and the folder in which its handlers talk to us."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        self.folder = folder
+        self._log = folder / "log"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, processes: int, *, until_idle: bool = False) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.worker.start", self._url, str(processes), *(["idle"] * until_idle)]
+        with self._log.open("ab") as log:
+            mill = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
+        self._started.append(mill)
+        return mill
+
+    def holders(self, task_id: str) -> list[int]:
+        """The processes that have begun to work on a task, in the order of their claims."""
+        notes = self.folder.glob(f"{task_id}.*")
+        by_fence = sorted((int(fence), int(pid)) for fence, pid in (note.name.split(".")[-2:] for note in notes))
+        return [pid for _, pid in by_fence]
+
+    async def holder(self, task_id: str, nth: int = 1) -> int:
+        """The process that works on a task, or that took it up as the n-th."""
+        await until(lambda: len(self.holders(task_id)) >= nth)
+        return self.holders(task_id)[nth - 1]
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def end(self) -> None:
+        """Whatever a test left running: each process has a session of its own, with its children in it."""
+        for mill in self._started:
+            try:
+                os.killpg(mill.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            finally:
+                mill.wait(PATIENCE_SEC)
+
+
+@contextmanager
+def running_mill(url: str, tmp_path: Path) -> Iterator[Mill]:
+    folder = tmp_path / "mill"
+    folder.mkdir()
+    made = Mill(url, folder)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind") -> list[str]:
+    fields = {"type": type_, "payload": {"folder": str(mill.folder)}}
+    return [made.id for made in await queue.submit_many([fields] * count)]
+
+
+async def done_once(queue: Queue, task_ids: list[str]) -> bool:
+    return all([(await verbs(queue, task_id)).count("completed") == 1 for task_id in task_ids])
+
+
+async def stop(mill: subprocess.Popen[bytes]) -> int:
+    mill.send_signal(signal.SIGTERM)
+    return await asyncio.to_thread(mill.wait, PATIENCE_SEC)
+
+
+async def kill_a_child(queue: Queue, mill: Mill) -> list[str]:
+    """A child of a running fleet is killed while it works; what it held is done by others and has cost no attempt."""
+    tasks = await submit(queue, mill, 4)
+    victim = await mill.holder(tasks[0])
+    for task in tasks:
+        await mill.holder(task)
+    lost = [task for task in tasks if mill.holders(task) == [victim]]
+    os.kill(victim, signal.SIGKILL)
+    for task in lost:
+        assert await mill.holder(task, 2) != victim
+    mill.go()
+    await until(lambda: done_once(queue, tasks))
+    for task in lost:
+        assert await verbs(queue, task) == ["submitted", "claimed", "lease_expired", "claimed", "completed"]
+        assert (await queue.get(task)).attempts == 0
+    return lost
