@@ -141,11 +141,13 @@ class Claiming(Handle):
     async def _look_or_wait(self, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
         if not 0 <= wait <= LONGEST_WAIT_SEC:
             raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
-        answer = await look()
-        return answer if answer.assignments or wait == 0 else await self._wait_and_look(look, may_take, wait)
+        return await look() if wait == 0 else await self._wait_and_look(look, may_take, wait)
 
     async def _wait_and_look(self, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
-        """Park until a lane that may be taken gets work; a poll mends wake-ups that were lost."""
+        """Park, look, and wait until a lane that may be taken gets work; a poll mends wake-ups that were lost.
+
+        Parked before the first look: else whoever finds nothing would have to look twice, and most claims find nothing.
+        """
         settings = (await self._engine.book.get(self._engine.store, self.workspace)).settings()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -171,11 +173,11 @@ class Claiming(Handle):
 async def _poll(look: Look, deadline: float, interval: float) -> ClaimAnswer:
     loop = asyncio.get_running_loop()
     while True:
-        left = deadline - loop.time()
-        await asyncio.sleep(max(0.0, min(left, max(interval, SHORTEST_POLL_SEC))))
         answer = await look()
-        if answer.assignments or left <= interval:
+        left = deadline - loop.time()
+        if answer.assignments or left <= 0:
             return answer
+        await asyncio.sleep(min(left, max(interval, SHORTEST_POLL_SEC)))
 
 
 def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> ClaimAnswer:
