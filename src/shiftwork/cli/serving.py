@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import sys
@@ -44,6 +43,7 @@ def serve(  # an option each
     try:
         from shiftwork.server import logs  # noqa: PLC0415  # no server for `--help`
         from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
+        from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", mend="pip install 'shiftwork[server]'"
@@ -58,7 +58,7 @@ def serve(  # an option each
         test_clock=test_clock,
         duties=not no_duties,
     )
-    asyncio.run(serving.serve(options, functools.partial(_announce, shell)))
+    run_fast(serving.serve(options, functools.partial(_announce, shell)))
     return None
 
 

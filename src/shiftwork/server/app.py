@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import secrets
 import time
@@ -35,6 +36,11 @@ from shiftwork.wire import problem
 
 log = logging.getLogger("shiftwork.server")
 REQUEST_ID = "x-request-id"
+GZIP_FROM = 4096
+"""Bytes of an answer from which packing pays: a claimed task is smaller, and packing it cost a tenth of its request."""
+_PROCESS = secrets.token_hex(4)
+_numbers = itertools.count(1)
+"""Request ids are this process's name and a number: a random one each took a system call."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -51,7 +57,7 @@ def build(house: House) -> Starlette:
             Route("/openapi.json", openapi),
             WebSocketRoute("/ws", websocket),
         ],
-        middleware=[Middleware(reading.RawPath), Middleware(GZipMiddleware, minimum_size=1000, compresslevel=1)],
+        middleware=[Middleware(reading.RawPath), Middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=1)],
         exception_handlers={HTTPException: _http_exception},
     )
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
@@ -142,7 +148,7 @@ def _allowed(request: Request) -> str:
 def _request_id(request: Request) -> str:
     """The caller's own, or a new one where it has none that we can keep."""
     given = request.headers.get(REQUEST_ID, "")
-    return given if reading.is_header_text(given) else secrets.token_hex(8)
+    return given if reading.is_header_text(given) else f"{_PROCESS}{next(_numbers):08x}"
 
 
 # -- who speaks --------------------------------------------------------------------------------------------------
