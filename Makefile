@@ -9,7 +9,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench requirements docs clean
+.PHONY: help demo test check format bench simulate requirements docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ format: $(READY) ## Repair formatting and what the linter can repair
 bench: $(READY) ## Measure throughput and latency
 	@$(PY) -m bench --json .bench.json $(ARGS)
 
+simulate: $(READY) ## Live through a fleet's day: refusals, budgets, waits (ARGS="--tasks 300")
+	@$(PY) -m simulate $(ARGS)
+
 requirements: $(READY) ## Show which requirement is proven by which test
 	@$(PY) -m tests.requirements $(ARGS)
 
@@ -46,5 +49,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shiftwork needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	@echo "Making .venv (once; a minute or so) ..."
 	@$(PYTHON) -m venv .venv
-	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[postgres,client,server,dev]'
+	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[postgres,client,server,s3,dev]'
 	@touch $@

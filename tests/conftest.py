@@ -68,13 +68,14 @@ def clock() -> MovedClock:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty queue on each store; one suite holds for both."""
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty queue on each store; one suite holds for both. Artifacts of a server's database lie in a folder, too."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/queue.db"
         return
     postgres: Databases = request.getfixturevalue("postgres")
     name = postgres.create_database(request.getfixturevalue("migrated_template"))
+    monkeypatch.setenv("SHIFTWORK_ARTIFACTS", str(tmp_path / "artifacts"))
     yield postgres.dsn(name)
     postgres.drop_database(name)
 

@@ -141,6 +141,7 @@ def errors_page() -> str:
 def events_page() -> str:
     """The names events are told under, the reasons failures have, and the alerts there are."""
     names = "\n".join(f"- `{name}`" for name in sorted(every_name()))
+    unsafe = ", ".join(f"`{reason}`" for reason in reasons.MEANING if reason in reasons.UNSAFE_SESSION)
     why = "\n".join(f"| `{reason}` | {meaning} |" for reason, meaning in reasons.MEANING.items())
     looks = "\n".join(
         f"| `{name}` | {kind.severity} | {kind.text} | {kind.meaning} |" for name, kind in alerts.KINDS.items()
@@ -148,7 +149,8 @@ def events_page() -> str:
     return (
         "# Events, reasons and alerts\n\nOne row is written per verb and task, in the transaction of the change; "
         f"`names` says which of these it stands for.\n\n{names}\n\nAn agent may give any reason; these are known:\n\n"
-        f"| reason | meaning |\n|---|---|\n{why}\n\nAn alert is written in the transaction of its cause, whose event "
+        f"| reason | meaning |\n|---|---|\n{why}\n\nAfter {unsafe} the agent's session is not resumed.\n\n"
+        "An alert is written in the transaction of its cause, whose event "
         "is then `alert.raised`, too, and names the kinds in `data.alerts`.\n\n"
         f"| alert | severity | message | meaning |\n|---|---|---|---|\n{looks}\n"
     )

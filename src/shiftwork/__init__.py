@@ -8,33 +8,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue, Client, SyncClient, open_queue
     from shiftwork.core.errors import ShiftworkError
-    from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage
+    from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
     from shiftwork.queue.agents import Agent, NewAgent
+    from shiftwork.queue.artifacts import Artifact
     from shiftwork.queue.claim import Assignment
     from shiftwork.queue.queue import Queue
     from shiftwork.queue.working import Problem, Report
-    from shiftwork.worker import Context, Fail, GiveBack, Worker
+    from shiftwork.worker import Context, Done, Fail, GiveBack, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
 _HOME = {
     **dict.fromkeys(("AnyQueue", "Client", "SyncClient", "open_queue"), "client"),
     "ShiftworkError": "core.errors",
-    **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage"), "core.task"),
+    **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage", "Wait"), "core.task"),
     **dict.fromkeys(("Agent", "NewAgent"), "queue.agents"),
+    "Artifact": "queue.artifacts",
     "Assignment": "queue.claim",
     "Queue": "queue.queue",
     **dict.fromkeys(("Problem", "Report"), "queue.working"),
-    **dict.fromkeys(("Context", "Fail", "GiveBack", "Worker"), "worker"),
+    **dict.fromkeys(("Context", "Done", "Fail", "GiveBack", "WaitExpired", "Worker"), "worker"),
 }
 
 __all__ = [
     "Agent",
     "AnyQueue",
+    "Artifact",
     "Assignment",
     "Client",
     "Context",
     "Dag",
+    "Done",
     "Fail",
     "GiveBack",
     "NewAgent",
@@ -49,6 +53,8 @@ __all__ = [
     "SyncClient",
     "Task",
     "Usage",
+    "Wait",
+    "WaitExpired",
     "Worker",
     "open_queue",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shiftwork.core.task import Task
 from shiftwork.duties.runner import run_once
 from shiftwork.queue.queue import Queue
 from shiftwork.worker.delivery import Summary
@@ -30,7 +31,7 @@ async def pass_time(queue: Queue, clock: MovedClock, seconds: float) -> dict[str
 async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | None = None) -> Summary:
     """Let a worker do all it can on an open queue. With its `clock`, retries come at once instead of after their delay.
 
-    The clock is moved to the next retry, and the duties run, until nothing waits for its next attempt.
+    The clock is moved to the next retry or the next time a task waits for, and the duties run, until none is left.
     """
     total = Summary()
     while True:
@@ -38,7 +39,12 @@ async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | No
         for field in ("completed", "failed", "released", "parked", "cancelled", "lost"):
             setattr(total, field, getattr(total, field) + getattr(done, field))
         due = [task.available_at for task in (await queue.tasks(status="retrying", limit=1000)).tasks]
+        due += [wait.until for task in await _parked(queue) for wait in task.waits if wait.kind == "time"]
         times = [at for at in due if at is not None]
         if clock is None or not times:
             return total
         await pass_time(queue, clock, max(0.0, min(times) - clock()))
+
+
+async def _parked(queue: Queue) -> list[Task]:
+    return (await queue.tasks(status="pending", limit=1000)).tasks

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from click.testing import CliRunner
@@ -23,9 +24,11 @@ class Run(NamedTuple):
 class Terminal:
     """Runs commands on one store, inside this process."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, folder: Path | None = None) -> None:
         self.url = url
+        self._folder = folder
         self._mules = 0
+        self._key = ""
 
     def run(self, *line: str, stdin: str | bytes | None = None, **environment: str) -> Run:
         known = {"SHIFTWORK_STORE": self.url, "USER": "ada", **environment}
@@ -103,6 +106,33 @@ class Terminal:
 
         return self.on_queue(make)
 
+    def handed_in(self) -> str:
+        """A claim whose output waits for the verdict of its tests."""
+        mule = self._mule()
+
+        async def make(queue: Queue) -> str:
+            await queue.submit(type="tested", target_agent_id=mule, output={"validation": "test-pass"})
+            (claim,) = await queue.claim(mule, start=True, types=["tested"])
+            await queue.complete(claim.token, "a patch")
+            return claim.token
+
+        return self.on_queue(make)
+
+    def acting(self) -> str:
+        """A claim under which an effect was begun, whose key is `acted`."""
+        self._key = self.running()
+        self.on_queue(lambda queue: queue.begin_effect(self._key, key=self._key))
+        return self._key
+
+    def acted(self) -> str:
+        return self._key
+
+    def doubted(self) -> str:
+        """The key of an effect of which nobody knows whether it happened."""
+        token = self.acting()
+        self.on_queue(lambda queue: queue.fail(token, "effect_unknown"))
+        return token
+
     def alert(self) -> str:
         self.dead()
 
@@ -138,9 +168,58 @@ class Terminal:
 
         return self.on_queue(make)
 
+    def rules(self) -> str:
+        """A file with the rules of breakers."""
+        assert self._folder is not None
+        path = self._folder / "circuit-breakers.yaml"
+        path.write_text("overrides:\n  code:\n    failureThreshold: 2  # touchy\n", encoding="utf-8")
+        return str(path)
+
+    def file(self) -> str:
+        """A file with something in it."""
+        assert self._folder is not None
+        path = self._folder / "notes.md"
+        path.write_text("# notes")
+        return str(path)
+
+    def artifact(self) -> str:
+        async def make(queue: Queue) -> str:
+            return (await queue.put_artifact(b"bytes", name="notes.txt")).id
+
+        return self.on_queue(make)
+
+    def signalled(self) -> str:
+        """A claim of a task that has been sent the event `go`."""
+        token = self.running()
+        self.on_queue(lambda queue: queue.signal("go", "it went", task=token.partition(".")[0]))
+        return token
+
+    def asking(self) -> str:
+        """A task that wants to know where to."""
+        token = self.running()
+        self.on_queue(lambda queue: queue.wait(token, "where", question="Where to?"))
+        return token.partition(".")[0]
+
+    def guarded(self) -> str:
+        """A task that somebody must approve."""
+
+        async def make(queue: Queue) -> str:
+            await queue.set_setting("guards", [{"type": "careful"}])
+            return (await queue.submit(type="careful", title="Ship it")).id
+
+        return self.on_queue(make)
+
     def fill(self, line: str) -> list[str]:
         """A command line in which `{ready}` stands for a task just made."""
         makers = {"{" + make.__name__ + "}": make for make in (self.ready, self.dead, self.done, self.waiting)}
         makers |= {"{" + make.__name__ + "}": make for make in (self.claimed, self.running, self.alert)}
-        makers |= {"{dag}": self.dag, "{signature}": self.signature, "{token}": self.token}
+        makers |= {
+            "{dag}": self.dag,
+            "{signature}": self.signature,
+            "{token}": self.token,
+            "{handed_in}": self.handed_in,
+        }
+        makers |= {"{" + make.__name__ + "}": make for make in (self.acting, self.acted, self.doubted)}
+        makers |= {"{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}
+        makers |= {"{signalled}": self.signalled, "{asking}": self.asking, "{guarded}": self.guarded}
         return [makers[word]() if word in makers else word for word in line.split(" ")]

@@ -21,6 +21,8 @@ DAG = {
 # a command line, in which {ready} stands for a task just made; a word of the text; a word of the JSON
 COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
+    ("submit code --wait 1s", "ready", '"status": "ready"'),
+    ("backpressure", "no limit is set", '"state": "normal"'),
     ('submit code --payload {"a":1} --priority 10 --tag x --key k --depends later --deadline 2h', "pending", '"id"'),
     ("list --status ready --type code --tag web --limit 5", "Write it", '"next": null'),
     ("list --dag {dag}", "pending", '"tasks"'),
@@ -37,8 +39,33 @@ COMMANDS = [
     ('progress {running} {"pct":50}', "running", '"status": "running"'),
     ('message {running} hello --kind tool_call --data {"a":1}', "running", '"status": "running"'),
     ('complete {running} --data {"n":1} --text done --artifact a.md --cost 1', "completed", '"status": "completed"'),
+    ('complete {running} --decision-report {"why":"x"}', "completed", '"status": "completed"'),
+    ('verdict {handed_in} --failed --evidence {"exit_code":1} --note slow', "retrying", '"reason": "invalid_output"'),
     ("fail {running} --reason crash --error boom --data [1] --cost 1", "retrying", '"status": "retrying"'),
     ("release {running} --reason stopping", "ready", '"status": "ready"'),
+    ("steps {done} --after 0 --limit 5", "no steps", "[]"),
+    ("step {running} plan --begin", "plan in_flight", '"status": "in_flight"'),
+    ('step {running} plan --data {"n":5} --cost 0.5', "plan done", '"n": 5'),
+    ("effects", "no effects", "[]"),
+    ("effects list --task {done} --all --limit 5", "no effects", "[]"),
+    ("effects begin {running} charge", "new task_", '"status": "new"'),
+    ('effects finish {acting} {acted} --data {"n":1}', "done task_", '"status": "done"'),
+    ("effects resolve {doubted} --not-done --note seen", "withdrawn task_", '"status": "withdrawn"'),
+    ("artifact put {file} --task {ready} --name notes.md", "artifact:sha256-", '"media_type": "text/markdown"'),
+    ("artifact put {file} --claim {running} --media-type text/x-notes", "artifact:sha256-", '"size": 7'),
+    ("artifact get {artifact} --output {file}", "5 bytes in", '"file"'),
+    ("artifact show {artifact}", "text/plain", '"created_by": "system"'),
+    ("artifact list {done}", "no artifacts", "[]"),
+    ("artifact inputs {done}", "no inputs", "[]"),
+    ("wait {signalled} gone --event go --timeout 1h", "it went", '"status": "met"'),
+    ("wait {running} nap --until 2020-01-01", "", '"kind": "time"'),
+    ("show {asking}", "where: an answer to 'Where to?'", '"question": "Where to?"'),
+    ("signal go --data now --task {ready}", "go: 0 freed", '"freed": 0'),
+    ("approvals", "nobody is asked", "[]"),
+    ("approvals --kind question --type code --task {ready} --limit 5", "nobody is asked", "[]"),
+    ("approve {guarded} --note fine --version 1", "ready", '"status": "ready"'),
+    ("approve {guarded} --reject --note no", "cancelled", '"status": "cancelled"'),
+    ("answer {asking} --data Rome", "ready", '"status": "ready"'),
     ("cancel {ready} {waiting} --reason unwanted", "cancelled", '"status": "cancelled"'),
     ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
     ("rerun {done}", "ready", '"status": "ready"'),
@@ -82,6 +109,20 @@ COMMANDS = [
     ("rebalance", "nothing to do", "[]"),
     ("events --after 0", "task.completed", '"verb"'),
     ("events --tail 3 --limit 2", "by", '"seq"'),
+    ("breakers", "closed", '"state": "closed"'),
+    ("breakers list --type docs", "0/5", '"failure_threshold": 5'),
+    ("breakers trip code", "code open", '"state": "open"'),
+    ("breakers reset code", "code closed", '"failures": 0'),
+    ("breakers import {rules}", "0/2", '"failure_threshold": 2'),
+    ("cooldowns", "nothing rests", "[]"),
+    ("cooldowns list", "nothing rests", "[]"),
+    ("cooldowns set model:opus,provider:x 15m --reason bill", "provider:x,model:opus rests", '"model": "opus"'),
+    ("cooldowns lift model:opus", "did not rest", '"lifted": false'),
+    ("limits", "no limits", "[]"),
+    ("limits list", "no limits", "[]"),
+    ("limits set type:docs --concurrency 2 --requests 9 --window 1m", "type:docs limited", '"window_sec": 60'),
+    ("limits set type:docs --tokens 9 --tokens-per-task 3 --window 1h", "type:docs limited", '"tokens": 9'),
+    ("limits remove model:opus", "had no limit", '"removed": false'),
     ("settings", "retry.strategy", '"key": "retry.strategy"'),
     ("settings show retry --type code", "exponential", '"source"'),
     ("settings set max_attempts 7", "7", '"source": "workspace"'),
@@ -173,6 +214,35 @@ def test_a_task_is_submitted_as_described(terminal: Terminal) -> None:
     assert (task["title"], task["priority"], task["tags"], task["idempotency_key"]) == ("Fix", 7, ["a", "b"], "k1")
     assert (task["issue_id"], task["target_agent_id"], task["max_attempts"]) == ("i-1", "bob", 2)
     assert [event["actor"] for event in task["history"]] == ["human:ada"]
+
+
+def test_what_waits_for_a_person_is_listed_and_decided_about(terminal: Terminal) -> None:
+    guarded, asking = terminal.guarded(), terminal.asking()
+    listed = terminal.text("approvals")
+    assert all(word in listed for word in (guarded, "Ship it", asking, "Where to?"))
+    (asked,) = terminal.json("approvals", "--kind", "approval")
+    assert terminal.run("approve", guarded, "--revision", "another").code == 4
+    assert terminal.json("approve", guarded, "--revision", asked["revision"])["status"] == "ready"
+    assert terminal.json("approve", terminal.guarded(), "--reject")["status"] == "cancelled"
+    terminal.text("answer", asking, "--data", '{"city": "Rome"}')
+    assert terminal.json("approvals") == []
+    assert terminal.run("answer", asking, "--data", "Oslo").code == 4
+
+
+def test_a_script_is_told_to_end_while_its_task_waits(terminal: Terminal) -> None:
+    token = terminal.running()
+    task = token.partition(".")[0]
+    done = terminal.run("wait", token, "where", "--ask", "Where to?", "--schema", '{"enum": ["Rome"]}')
+    assert (done.code, done.out, done.err) == (4, "", "where: the task waits\n")
+    assert terminal.run("answer", task, "--data", "Oslo").code == 2
+    terminal.text("answer", task, "--data", "Rome")
+    again = terminal.text("claim", "--agent", "mule", "--start", "--token").strip()
+    assert terminal.text("wait", again, "where", "--ask", "Where to?") == "Rome\n"
+    other = terminal.ready()
+    assert terminal.run("wait", again, "--task", other).code == 4
+    assert terminal.json("show", task)["blocked_by"] == [other]
+    for line in (["wait", again], ["wait", again, "w", "--task", other], ["wait", again, "w"]):
+        assert terminal.run(*line).code == 2
 
 
 def test_the_same_key_twice_is_one_task(terminal: Terminal) -> None:
@@ -339,3 +409,17 @@ def test_demo_hands_its_options_on(terminal: Terminal, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "shiftwork.demo", package)
     assert terminal.run("demo", "--keep", "--json").code == 0
     assert called == [{"keep": True, "json": True}]
+
+
+def test_a_file_comes_back_as_it_went_in(terminal: Terminal, tmp_path: Path) -> None:
+    file, copy = tmp_path / "big.bin", tmp_path / "copy.bin"
+    file.write_bytes(bytes(range(256)) * 10_000)
+    kept = terminal.text("artifact", "put", str(file)).strip()
+    assert terminal.text("artifact", "put", "-", stdin="piped").startswith("artifact:sha256-")
+    copy.write_text("older")
+    terminal.text("artifact", "get", kept, "-o", str(copy))
+    assert copy.read_bytes() == file.read_bytes()
+    assert sorted(path.name for path in tmp_path.glob("*.bin*")) == ["big.bin", "copy.bin"]
+    for line, code in {("get", "artifact:sha256-0"): 3, ("get", kept, "-o", str(tmp_path / "no" / "x")): 2}.items():
+        assert terminal.run("artifact", *line).code == code
+    assert terminal.run("artifact", "put", str(tmp_path / "absent")).code == 2

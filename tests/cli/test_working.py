@@ -214,3 +214,41 @@ def test_claims_that_wait_too_long_are_given_to_idle_agents(terminal: Terminal) 
     (given_back,) = terminal.json("rebalance")
     assert given_back["status"] == "ready"
     assert terminal.text("claim", "--agent", "idle").strip() == given_back["task_id"]
+
+
+# -- what is checked ---------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_shown_with_what_it_says(terminal: Terminal) -> None:
+    token = terminal.handed_in()
+    task_id = token.partition(".")[0]
+    assert terminal.json("show", task_id)["status"] == "validating"
+    assert "its output waits for the verdict of its tests" in terminal.text("explain", task_id)
+    evidence = json.dumps({"exit_code": 1, "at": 7})
+    line = terminal.text(
+        "verdict", task_id, "--agent", "mule", "--failed", "--evidence", evidence, "--note", "2 failed"
+    )
+    assert line == f"{task_id} retrying\n"
+    assert "failed test-pass by agent:mule: 2 failed" in terminal.text("show", task_id)
+    assert terminal.json("show", task_id)["result"]["verdict"]["evidence"] == {"exit_code": 1, "at": 7}
+
+
+def test_a_verdict_needs_to_say_which(terminal: Terminal) -> None:
+    assert terminal.run("verdict", terminal.handed_in()).code == 2
+
+
+def test_a_judge_is_named_and_a_missing_report_told(terminal: Terminal) -> None:
+    judged = {"type": "code", "output": {"validation": "llm-judge"}}
+    task_id = terminal.json("submit", "--file", "-", stdin=json.dumps(judged))["id"]
+    token = terminal.text("claim", "--start", "--token").strip()
+    assert terminal.text("complete", token, "--text", "an essay") == f"{task_id} validating\n"
+    asked = terminal.json("show", task_id)["judge_task_id"]
+    assert asked in terminal.text("show", task_id)
+    terminal.text("settings", "set", "require_decision_report", "true")
+    terminal.ready()
+    held = terminal.text("claim", "--agent", "b", "--type", "code", "--start", "--token").strip()
+    refused = terminal.run("complete", held, "--text", "done")
+    assert (refused.code, "report_required" in terminal.run("complete", held, "--json").err) == (2, True)
+    assert "its decision report is missing" in terminal.text("show", held.partition(".")[0])
+    report = json.dumps({"why": "as asked"})
+    assert terminal.text("complete", held, "--text", "done", "--decision-report", report).endswith("completed\n")

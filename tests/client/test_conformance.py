@@ -17,13 +17,16 @@ from shiftwork.testing import MovedClock
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
 
 SUITES = [
-    *["agents", "alerts", "cancelling", "control", "dags", "dead_letters", "failures", "idempotency", "lifecycle"],
-    *["observing", "settings_verb", "spawning", "submit"],
+    *["guards", "questions", "waits"],
+    *["breakers", "cooldowns", "limits"],
+    *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
+    *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
 ]
 APART = {
     "test_an_alert_is_rolled_back_with_its_cause",  # it looks into the engine
     "test_an_unknown_way_of_grouping_is_refused",  # alike, but a server words it for all lists of words alike
     "test_dags_are_found_by_their_status",
+    "test_a_wait_that_no_store_holds_is_refused",  # a client says that of the whole body
 }
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +89,16 @@ def test_what_cannot_be_opened_leaves_no_thread(unused_tcp_port: int) -> None:
     with pytest.raises(StoreUnavailable):
         SyncClient.open(f"http://127.0.0.1:{unused_tcp_port}", patience_sec=0)
     assert "shiftwork-client" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_content_goes_in_and_comes_out(sync: SyncClient, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    file = tmp_path / "report.bin"
+    file.write_bytes(content)
+    kept = sync.put_artifact(file)
+    assert sync.artifact(kept.id) == kept
+    assert b"".join(sync.get_artifact(kept.id)) == content
+    assert b"".join(sync.get_artifact(kept.id, start=5, end=1_048_580)) == content[5:1_048_580]
+    made = sync.submit(type="code", spec={"context_refs": [kept.id]})
+    assert [each.id for each in sync.inputs(made.id)] == [kept.id]
+    assert [each.role for each in sync.artifacts(made.id)] == ["input"]

@@ -17,10 +17,14 @@ async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignmen
     return assignment
 
 
+REPORT = {"decided": "to do as asked"}
+"""A decision report, without which Loki takes no result."""
+
+
 async def finish(queue: Queue, agent: str = "worker", data: Any = None) -> str:
     """Take the next task and complete it; its id."""
     assignment = await take(queue, agent)
-    await queue.complete(assignment.token, data)
+    await queue.complete(assignment.token, data, decision_report=REPORT)
     return assignment.id
 
 

@@ -36,12 +36,25 @@ async def test_the_tasks_own_ceiling_must_be_affordable_too(queue: Queue) -> Non
     assert await queue.claim("worker") == []
 
 
-async def test_an_agent_without_a_limit_and_a_task_without_a_price_pass(queue: Queue) -> None:
+async def test_an_agent_without_a_limit_takes_everything(queue: Queue) -> None:
     await queue.submit(type="code", estimated_cost_usd=1000)
     await hire(queue, None)
     assert len(await queue.claim("worker")) == 1
-    await queue.submit(type="code")
+
+
+async def test_for_a_task_without_a_price_an_estimate_is_set_aside_or_what_is_left(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code"}] * 3)
+    await hire(queue, 0.40)
+    await queue.claim("worker")
+    assert await remaining(queue) == pytest.approx(0.15)
+    await queue.claim("worker")
+    assert await remaining(queue) == 0
+    assert await queue.claim("worker") == []
+
+
+async def test_a_task_that_costs_nothing_needs_no_money(queue: Queue) -> None:
     await hire(queue, 0)
+    await queue.submit(type="code", estimated_cost_usd=0)
     assert len(await queue.claim("worker")) == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import LeaseLost, NotFound, VersionConflict, WrongState
 from shiftwork.testing import MovedClock
-from tests.conformance.steps import bury, finish, statuses, submit_dag, take
+from tests.conformance.steps import REPORT, bury, finish, statuses, submit_dag, take
 
 
 @pytest.mark.requirement("L-096", "L-099", "L-100", "L-103", "F-068")
@@ -107,7 +107,9 @@ async def test_of_two_completions_at_once_one_takes_effect(loki: Queue, clock: M
     task_id = (await loki.submit(type="code")).id
     token = (await take(loki)).token
     async with await Queue.open(store_url, clock=clock) as second:
-        outcomes = await asyncio.gather(loki.complete(token, 1), second.complete(token, 2))
+        outcomes = await asyncio.gather(
+            *(each.complete(token, n, decision_report=REPORT) for n, each in enumerate((loki, second), 1))
+        )
     assert sorted(outcome.repeated for outcome in outcomes) == [False, True]
     winner = next(n for n, outcome in enumerate(outcomes, 1) if not outcome.repeated)
     assert (await loki.result(task_id)).data == winner

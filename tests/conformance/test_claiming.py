@@ -7,6 +7,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import AgentUnavailable, AgentUnknown, InputError
+from shiftwork.queue.gates import Closed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, submit_dag, take
 
@@ -444,7 +445,7 @@ async def test_a_paused_queue_says_so_and_wakes_who_waits_when_it_goes_on(queue:
     await queue.submit(type="code")
     await queue.pause()
     nothing = await queue.claim_answer("worker")
-    assert (nothing.assignments, nothing.closed) == ([], ("*",))
+    assert (nothing.assignments, nothing.closed) == ([], (Closed("paused", "*"),))
     claim = await waiting_claim(queue)
     await queue.resume()
     assert len(await answer(claim)) == 1

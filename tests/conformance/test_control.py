@@ -7,6 +7,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, NotFound, VersionConflict
 from shiftwork.queue.explain import Hold
+from shiftwork.queue.gates import Closed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, events_named, finish, statuses, submit_dag, take
 
@@ -27,7 +28,7 @@ async def test_a_paused_queue_hands_nothing_out_and_lets_running_work_end(coscie
     waiting = (await coscientist.submit(type="Ranking", payload={"n": 2})).id
     await coscientist.pause(reason="deploy")
     answer = await coscientist.claim_answer("second")
-    assert (answer.assignments, answer.closed) == ([], ("*",))
+    assert (answer.assignments, answer.closed) == ([], (Closed("paused", "*"),))
     assert (await coscientist.complete(token)).status == "completed"
     assert await coscientist.resume() is True
     assert await coscientist.resume() is False

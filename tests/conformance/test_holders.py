@@ -26,6 +26,7 @@ WRITES: dict[str, Callable[[Queue, str], Awaitable[Any]]] = {
     "pin_session": lambda q, held: q.pin_session(held, "s-1"),
     "complete": lambda q, held: q.complete(held, 1, usage=USAGE),
     "complete_many": lambda q, held: q.complete_many([Report(held, 1, usage=USAGE)]),
+    "verdict": lambda q, held: q.verdict(held, passed=True),
     "fail": lambda q, held: q.fail(held, "crash", usage=USAGE),
     "fail_many": lambda q, held: q.fail_many([Problem(held, "crash", usage=USAGE)]),
     "release": lambda q, held: q.release(held),
@@ -43,6 +44,15 @@ def with_token(queue: Queue, token_id: str | None) -> Queue:
 async def held_by(queue: Queue, *, start: bool = True, **fields: Any) -> str:
     await queue.submit({"type": "code", **fields})
     return (await queue.claim("coder", start=start))[0].token
+
+
+async def held_for(verb: str, queue: Queue) -> str:
+    """A claim in the state that this verb needs."""
+    if verb != "verdict":
+        return await held_by(queue, start=not verb.startswith("start"))
+    held = await held_by(queue, output={"validation": "test-pass"})
+    await queue.complete(held)
+    return held
 
 
 async def refused(answer: Awaitable[Any]) -> str:
@@ -66,7 +76,7 @@ def test_every_write_under_a_claim_is_tried_here() -> None:
 
 @pytest.mark.parametrize("verb", WRITES)
 async def test_nobody_writes_under_a_claim_made_with_another_token(verb: str, queue: Queue) -> None:
-    held = await held_by(with_token(queue, "A"), start=not verb.startswith("start"))
+    held = await held_for(verb, with_token(queue, "A"))
     await queue.submit(type="code", id="another")
     before = await everything(queue)
     beats = {"heartbeat": "lost", "heartbeat_many": "lost"}
@@ -77,7 +87,7 @@ async def test_nobody_writes_under_a_claim_made_with_another_token(verb: str, qu
 @pytest.mark.parametrize("token_id", ["A", None])
 @pytest.mark.parametrize("verb", WRITES)
 async def test_its_own_token_and_whoever_needs_none_write(verb: str, token_id: str | None, queue: Queue) -> None:
-    held = await held_by(with_token(queue, "A"), start=not verb.startswith("start"))
+    held = await held_for(verb, with_token(queue, "A"))
     await queue.submit(type="code", id="another")
     before = await everything(queue)
     await WRITES[verb](with_token(queue, token_id), held)

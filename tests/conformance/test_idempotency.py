@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import DuplicateTask, KeyRequired
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, finish, sql, take
+from tests.conformance.steps import REPORT, bury, finish, sql, take
 
 
 @pytest.mark.requirement("F-006")
@@ -57,7 +57,7 @@ async def test_loki_looks_for_duplicates_in_three_of_its_five_queues(loki: Queue
     assert await again() == task_id, "while pending"
     token = (await take(loki)).token
     assert await again() == task_id, "while in progress"
-    await loki.complete(token)
+    await loki.complete(token, decision_report=REPORT)
     assert await again() == task_id, "when completed"
     buried = await bury(loki, payload={"n": 2})
     assert (await loki.submit(type="code", payload={"n": 2})).id != buried

@@ -97,10 +97,11 @@ async def test_costs_and_tokens_add_up_over_beats_and_attempts(queue: Queue, clo
 @pytest.mark.requirement("F-050")
 async def test_artifacts_handed_in_are_read_back(queue: Queue) -> None:
     task_id = (await queue.submit(type="code")).id
-    await queue.complete((await take(queue)).token, artifacts=["artifact:abc"])
+    kept = (await queue.put_artifact(b"patch")).id
+    await queue.complete((await take(queue)).token, artifacts=[kept, "branch:fix-cors"])
     output = (await queue.get(task_id)).output
     assert output is not None
-    assert output["artifacts"] == ["artifact:abc"]
+    assert output["artifacts"] == [kept, "branch:fix-cors"]
 
 
 # -- failures ----------------------------------------------------------------------------------------------------

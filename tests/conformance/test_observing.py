@@ -69,7 +69,7 @@ async def test_failures_of_tasks_that_were_purged_still_count(queue: Queue) -> N
 
 
 async def test_an_unknown_way_of_grouping_is_refused(queue: Queue) -> None:
-    with pytest.raises(InputError, match="'colour' is not one of type, agent, reason, signature"):
+    with pytest.raises(InputError, match="'colour' is not one of type, agent, model, reason, signature"):
         await queue.failures("colour")  # type: ignore[arg-type]  # that is the point
 
 

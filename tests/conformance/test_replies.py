@@ -53,6 +53,13 @@ async def running_beside_another(queue: Queue) -> str:
     return held
 
 
+async def handed_in(queue: Queue) -> str:
+    await queue.submit(type="code", output={"validation": "test-pass"})
+    (held,) = await queue.claim("coder", start=True)
+    await queue.complete(held.token)
+    return held.token
+
+
 async def completed(queue: Queue) -> str:
     token = await running(queue)
     await queue.complete(token)
@@ -96,9 +103,49 @@ async def token(queue: Queue) -> str:
     return (await queue.create_token("ci", ["read"])).id
 
 
+async def tripped(queue: Queue) -> str:
+    return (await queue.trip_breaker("code")).type
+
+
+async def resting(queue: Queue) -> str:
+    return (await queue.cool_down("model:opus", 60)).key
+
+
+async def limited(queue: Queue) -> str:
+    return (await queue.set_limit("model:opus", concurrency=2)).key
+
+
 async def alert(queue: Queue) -> str:
     await bury(queue)
     return str((await queue.alerts())[0].seq)
+
+
+async def waiting_for_an_event(queue: Queue) -> str:
+    held = await running(queue)
+    await queue.wait(held, "go", event="go")
+    return held.partition(".")[0]
+
+
+async def asking(queue: Queue) -> str:
+    held = await running(queue)
+    await queue.wait(held, "sure", question="Are you sure?")
+    return held.partition(".")[0]
+
+
+async def guarded(queue: Queue) -> str:
+    await queue.set_setting("guards", [{"type": "code"}])
+    return await ready(queue)
+
+
+async def acting(queue: Queue) -> str:
+    held = await running(queue)
+    await queue.begin_effect(held, key="deploy")
+    return held
+
+
+async def in_doubt(queue: Queue) -> str:
+    await queue.fail(await acting(queue), "effect_unknown")
+    return "deploy"
 
 
 Given = Callable[[Queue], Awaitable[str]]
@@ -125,12 +172,24 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "pin_session": (running, lambda q, held: q.pin_session(held, "s-1", "folder")),
     "complete": (running, lambda q, held: q.complete(held, {"n": 1}, usage={"cost_usd": 0.5})),
     "complete_many": (running, lambda q, held: q.complete_many([Report(held, 1)])),
+    "verdict": (handed_in, lambda q, held: q.verdict(held, passed=False, evidence={"exit_code": 1})),
     "fail": (running, lambda q, held: q.fail(held, "crash", "boom")),
     "fail_many": (running, lambda q, held: q.fail_many([Problem(held, "crash", "boom")])),
     "release": (running, lambda q, held: q.release(held, "stopping")),
     "release_many": (running, lambda q, held: q.release_many([held])),
     "spawn": (running, lambda q, held: q.spawn(held, CHILD, wait=True)),
     "wait_for": (running_beside_another, lambda q, held: q.wait_for(held, ["another"])),
+    "wait": (running, lambda q, held: q.wait(held, "go", event="go", timeout_sec=60)),
+    "signal": (waiting_for_an_event, lambda q, _: q.signal("go", {"n": 1})),
+    "answer": (asking, lambda q, task_id: q.answer(task_id, "yes")),
+    "approve": (guarded, lambda q, task_id: q.approve(task_id, note="fine")),
+    "reject": (guarded, lambda q, task_id: q.reject(task_id, note="no")),
+    "begin_step": (running, lambda q, held: q.begin_step(held, "plan")),
+    "complete_step": (running, lambda q, held: q.complete_step(held, "plan", {"n": 1}, {"cost_usd": 0.5})),
+    "begin_effect": (running, lambda q, held: q.begin_effect(held, "charge")),
+    "finish_effect": (acting, lambda q, held: q.finish_effect(held, "deploy", happened=False)),
+    "resolve_effect": (in_doubt, lambda q, key: q.resolve_effect(key, happened=True, result={"n": 1})),
+    "put_artifact": (running, lambda q, held: q.put_artifact(b"made", name="made.txt", token=held)),
     "cancel": (ready, lambda q, task_id: q.cancel(task_id)),
     "cancel_many": (ready, lambda q, task_id: q.cancel_many([task_id])),
     "cancel_dag": (dag, lambda q, dag_id: q.cancel_dag(dag_id)),
@@ -150,14 +209,26 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "change_settings": (nothing, lambda q, _: q.change_settings({"max_attempts": 7}, profile="loki")),
     "use_profile": (nothing, lambda q, _: q.use_profile("loki")),
     "acknowledge_alert": (alert, lambda q, seq: q.acknowledge_alert(int(seq))),
+    "set_budget": (dag, lambda q, dag_id: q.set_budget("dag", dag_id, 5)),
     "update_dag": (dag, lambda q, dag_id: q.update_dag(dag_id, {"title": "Page"})),
+    "reset_breaker": (tripped, lambda q, kind: q.reset_breaker(kind)),
+    "trip_breaker": (nothing, lambda q, _: q.trip_breaker("code")),
+    "configure_breakers": (nothing, lambda q, _: q.configure_breakers({"defaults": {"failureThreshold": 7}})),
+    "cool_down": (nothing, lambda q, _: q.cool_down("model:opus", 60, "tired")),
+    "lift_cooldown": (resting, lambda q, key: q.lift_cooldown(key)),
+    "set_limit": (nothing, lambda q, _: q.set_limit("model:opus", concurrency=2)),
+    "remove_limit": (limited, lambda q, key: q.remove_limit(key)),
     "revoke_token": (token, lambda q, token_id: q.revoke_token(token_id)),
 }
 APART = {
     "claim", "claim_answer", "claim_for_runtime",  # made once; a repeat is answered by `claims_made`
     "create_token",  # its secret is not kept
 }  # fmt: skip
-LOOKS = {"profile", "settings", "tokens"}
+LOOKS = {
+    *("artifact", "artifacts", "inputs"),
+    *("approvals", "breakers", "budgets", "cooldowns", "costs", "effects"),
+    *("limits", "profile", "settings", "steps", "tokens"),
+}
 """Besides those of `Reading`."""
 
 

@@ -97,7 +97,7 @@ async def test_workspaces_have_settings_of_their_own(queue: Queue) -> None:
 
 
 async def test_a_setting_without_its_feature_says_so(queue: Queue) -> None:
-    assert (await in_force(queue, "max_queue_size")).enforced is False
+    assert (await in_force(queue, "maintenance.snapshot_sec")).enforced is False
     assert (await in_force(queue, "max_attempts")).enforced is True
 
 

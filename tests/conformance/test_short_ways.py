@@ -89,6 +89,7 @@ async def test_a_claim_hands_out_what_a_reader_sees(queue: Queue, seed: int) -> 
 
 
 async def test_a_claim_after_a_failure_hands_out_what_a_reader_sees(queue: Queue) -> None:
+    await queue.set_setting("circuit_breaker", None)
     await queue.set_setting("retry.initial_delay_sec", 0)
     made = await queue.submit_many([task for task in some_tasks(3, 12) if "retry" not in task])
     await queue.register_agent(id="a", max_concurrent_tasks=None, models_available=["m"])

@@ -3,9 +3,9 @@
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import CircularDependency, InputError, LeaseLost, NotFound, WrongState
+from shiftwork.core.errors import CircularDependency, InputError, LeaseLost, NotFound, SpawnLimit, WrongState
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import finish, states, submit_dag, take
+from tests.conformance.steps import everything, finish, states, submit_dag, take
 
 SUBTASK = {"type": "research"}
 
@@ -170,3 +170,47 @@ async def test_a_spawn_is_all_or_nothing(queue: Queue) -> None:
     with pytest.raises(NotFound):
         await queue.wait_for(token, ["nobody"])
     assert (await queue.status()).counts == {"running": 1}
+
+
+# -- no further ----------------------------------------------------------------------------------------------------
+
+
+async def test_subtasks_of_subtasks_go_only_so_deep(queue: Queue) -> None:
+    await queue.set_setting("spawn.max_depth", 2)
+    await start_parent(queue)
+    token = f"{(await queue.get('parent')).id}.1"
+    for _ in range(2):
+        await queue.spawn(token, [SUBTASK], wait=True)
+        token = (await take(queue)).token
+    before = await everything(queue)
+    with pytest.raises(SpawnLimit) as refused:
+        await queue.spawn(token, [SUBTASK])
+    assert (refused.value.code, refused.value.facts["limit"]) == ("spawn_limit", "spawn.max_depth")
+    assert await everything(queue) == before
+    await queue.complete(token)
+
+
+async def test_a_task_has_only_so_many_subtasks(queue: Queue) -> None:
+    await queue.set_setting("spawn.max_children", 3)
+    token = await start_parent(queue)
+    named = [{**SUBTASK, "idempotency_key": f"part-{number}"} for number in range(2)]
+    await queue.spawn(token, named)
+    before = await everything(queue)
+    with pytest.raises(SpawnLimit) as refused:
+        await queue.spawn(token, [SUBTASK, SUBTASK])
+    assert refused.value.facts["limit"] == "spawn.max_children"
+    assert await everything(queue) == before
+    assert [made.duplicate for made in await queue.spawn(token, named)] == [True, True]  # those are no new ones
+    await queue.spawn(token, [SUBTASK])
+
+
+async def test_without_a_word_subtasks_go_ten_deep_and_a_thousand_wide(queue: Queue) -> None:
+    await queue.set_setting("max_concurrent_tasks", None)
+    token = await start_parent(queue)
+    await queue.spawn(token, [SUBTASK] * 1000)
+    with pytest.raises(SpawnLimit):
+        await queue.spawn(token, [SUBTASK])
+    for _ in range(9):
+        await queue.spawn((await take(queue)).token, [{**SUBTASK, "priority": 1}])
+    with pytest.raises(SpawnLimit):
+        await queue.spawn((await take(queue)).token, [SUBTASK])

@@ -108,6 +108,7 @@ async def test_recent_failures_are_listed_with_task_and_error(coscientist: Queue
 
 
 async def test_only_the_last_ten_failures_are_listed_newest_first(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("circuit_breaker", None)
     buried = []
     for _ in range(12):
         buried.append(await bury(queue))

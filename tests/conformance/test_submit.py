@@ -14,7 +14,6 @@ from tests.conformance.steps import finish, states, take
 
 SPEC: dict[str, Any] = {
     "prompt": "Answer preflight requests",
-    "context_refs": ["artifact:abc", "task:xyz:output"],
     "constraints": {
         "max_cost_usd": 0.50,
         "max_duration_sec": 300,
@@ -31,11 +30,12 @@ SPEC: dict[str, Any] = {
 @pytest.mark.requirement("F-010", "F-011", "F-012", "F-014", "F-018")
 async def test_a_task_reads_as_it_was_written_and_its_agent_gets_the_same(queue: Queue) -> None:
     title = "Fix auth middleware CORS handling"
-    submitted = await queue.submit(type="code", title=title, spec=SPEC)
+    spec = {**SPEC, "context_refs": [(await queue.put_artifact(b"the failing request")).id]}
+    submitted = await queue.submit(type="code", title=title, spec=spec)
     assert (await queue.get(submitted.id)).title == title
-    assert (await queue.get(submitted.id)).spec == SPEC
+    assert (await queue.get(submitted.id)).spec == spec
     (assignment,) = await queue.claim("coder", capabilities=["code-execution", "web-search"])
-    assert assignment.spec == SPEC
+    assert assignment.spec == spec
     assert assignment.task().title == title
 
 

@@ -54,6 +54,9 @@ class Rules:
             "on_dependency_failed": self.parent_failed,
             "purge.mode": self.purge,
             "archive_after_sec": self.archive_after,
+            # What stops whole types has walks of its own.
+            "circuit_breaker": None,
+            "cooldown": {"others": 0},
         }
 
 

@@ -22,15 +22,7 @@ TOLD_BY = {
 """Where two moves lead from one state to the same other, the event that tells which it was."""
 
 NOT_MADE: dict[tuple[State, str], str] = {
-    (State.PENDING, "guard"): "approvals are not enforced yet",
-    (State.WAITING_APPROVAL, "approve"): "approvals are not enforced yet",
-    (State.WAITING_APPROVAL, "cancel"): "approvals are not enforced yet",
-    (State.PENDING, "displace"): "capacity is not enforced yet",
-    (State.READY, "displace"): "capacity is not enforced yet",
-    (State.DEAD_LETTERED, "review_block"): "only what was displaced while it waited is settled and blocked",
-    (State.FAILED, "review_block"): "only what was displaced while it waited is settled and blocked",
-    (State.VALIDATING, "reclaim"): "an output is validated in the transaction that hands it in",
-    (State.VALIDATING, "cancel"): "an output is validated in the transaction that hands it in",
+    (State.VALIDATING, "reclaim"): "what waits for its verdict is in nobody's hands that could lose it",
 }
 
 
@@ -84,6 +76,12 @@ async def fail_validation(queue: Queue, _: MovedClock) -> None:
     await queue.complete((await take(queue)).token, {})
 
 
+async def be_cancelled_before_the_verdict(queue: Queue, _: MovedClock) -> None:
+    made = await queue.submit(type="code", output={"validation": "test-pass"})
+    await queue.complete((await take(queue)).token)
+    await queue.cancel(made.id)
+
+
 async def retry_as_a_new_task(queue: Queue, _: MovedClock) -> None:
     await queue.set_setting("retry.mode", "new_task")
     await queue.submit(type="code")
@@ -130,6 +128,26 @@ async def be_cancelled(queue: Queue, _: MovedClock) -> None:
     await queue.cancel(failed.id)
 
 
+async def make_room_and_come_back(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("max_queue_size", 2)
+    await queue.submit_many([{"type": "code", "priority": 70, "dependencies": above} for above in ([], ["later"])])
+    await queue.submit_many([{"type": "code", "priority": 20}] * 2)
+    await queue.unset_setting("max_queue_size")
+    await pass_time(queue, clock, 300)
+
+
+async def be_stopped_by_a_guard(queue: Queue, _: MovedClock) -> None:
+    await queue.set_setting("on_exhausted", "stay_failed")
+    failed = await bury(queue)
+    await queue.set_setting("guards", [{"type": "code"}])
+    await queue.review(failed, "retry")
+    await queue.approve(failed)
+    await queue.update(failed, {"estimated_cost_usd": 5})
+    await queue.update(failed, {"dependencies": ["later"]})
+    rejected = await queue.submit(type="code")
+    await queue.reject(rejected.id)
+
+
 PLAYS: list[Play] = [
     complete_a_child_of_a_waiting_parent,
     start_after_the_claim,
@@ -138,11 +156,14 @@ PLAYS: list[Play] = [
     restart_the_runtime,
     fail_and_come_back,
     fail_validation,
+    be_cancelled_before_the_verdict,
     retry_as_a_new_task,
     be_given_a_dependency,
     be_reviewed,
     bring_back_a_chain,
     be_cancelled,
+    make_room_and_come_back,
+    be_stopped_by_a_guard,
 ]
 
 
@@ -151,6 +172,7 @@ async def played(queue: Queue, clock: MovedClock) -> set[tuple[str, str, str]]:
     moves: set[tuple[str, str, str]] = set()
     for play in PLAYS:
         stage = queue.in_workspace(str(getattr(play, "__name__", "stage")))
+        await stage.set_setting("circuit_breaker", None)  # some play many failures of one type
         await play(stage, clock)
         events: list[Any] = (await stage.events(limit=10_000))[0]
         for event in events:

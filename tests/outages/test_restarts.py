@@ -115,7 +115,7 @@ async def test_a_store_that_stays_away_is_said_to_be_unavailable(
 async def test_a_server_that_does_not_answer_holds_nobody_for_long(server: Postgres, url: str) -> None:
     """Frozen, not dead: connections stay open and nothing comes back."""
     async with await Queue.open(url) as queue:
-        queue.engine.store.operation_max_sec = 0.5  # type: ignore[attr-defined]  # not part of the protocol
+        queue.engine.store.operation_max_sec = 0.5
         frozen = processes_of(server)
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -141,7 +141,7 @@ async def test_running_out_of_time_during_the_commit_is_not_told_as_nothing_was_
     async with await Queue.open(url) as queue:
         await queue.submit(type="code")
         await queue.engine.store.run(make_commits_slow)
-        queue.engine.store.operation_max_sec = 0.3  # type: ignore[attr-defined]  # not part of the protocol
+        queue.engine.store.operation_max_sec = 0.3
         with pytest.raises(ShiftworkError) as refused:
             await queue.submit(type="docs")
         assert refused.value.code == "store_unavailable"

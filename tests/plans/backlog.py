@@ -41,7 +41,7 @@ STATEMENTS = [
     # What the fill would make the server do on its own is done by the test, when it wants it.
     *(f"alter table {table} set (autovacuum_enabled = false)" for table in ("tasks", "edges", "bodies")),
     *(f"alter table {table} set unlogged" for table in ("tasks", "bodies")),  # twice as fast to fill
-    f"""insert into lanes select n, md5(n::text), 'default', 'type-' || (n - 1), '[]', '[]', 0.1, null, false
+    f"""insert into lanes select n, md5(n::text), 'default', 'type-' || (n - 1), '[]', '[]', '[]', 0.1, null, false
         from generate_series(1, {DEEP_LANE}) n""",
     _tasks("ready", READY),
     # A DAG without money, in front of everybody.

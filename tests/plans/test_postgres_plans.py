@@ -28,7 +28,7 @@ class Hot(NamedTuple):
 
 CLAIM = {
     "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
-    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "now": NOW, "holder": None,
+    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "charged": False, "now": NOW, "holder": None,
 }  # fmt: skip
 PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
 

@@ -40,7 +40,7 @@ def uuid(number: int) -> str:
 
 CLAIM = {
     "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
-    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "now": NOW, "holder": None,
+    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "charged": False, "now": NOW, "holder": None,
 }  # fmt: skip
 HOT: dict[str, tuple[dict[str, Any], str]] = {
     "open_lanes": ({"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable"),

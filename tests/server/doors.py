@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from shiftwork import Assignment, Queue
 from shiftwork.server.door import Door
@@ -19,9 +21,12 @@ class Call(NamedTuple):
 
     names: dict[str, str] = {}
     body: Any = None
+    query: dict[str, str] = {}
 
-    def path(self, door: Door) -> str:
-        return door.path.format(**{name: quote(value, safe="") for name, value in self.names.items()})
+    def path(self, door: Door, **more: str) -> str:
+        path = door.path.format(**{name: quote(value, safe="") for name, value in self.names.items()})
+        asked = urlencode({**self.query, **more})
+        return f"{path}?{asked}" if asked else path
 
 
 Arrange = Callable[[Queue], Awaitable[Call]]
@@ -77,6 +82,13 @@ async def _under_a_claim(queue: Queue) -> Call:
     return under(await held(queue))
 
 
+@call("verdict")
+async def _verdict(queue: Queue) -> Call:
+    claim = await held(queue, output={"validation": "test-pass"})
+    await queue.complete(claim.token, "patch")
+    return under(claim, passed=True, evidence={"exit_code": 0})
+
+
 @call("message")
 async def _message(queue: Queue) -> Call:
     return under(await held(queue), kind="text", text="reading")
@@ -90,6 +102,25 @@ async def _spawn(queue: Queue) -> Call:
 @call("wait")
 async def _wait(queue: Queue) -> Call:
     return under(await held(queue), tasks=[await waiting(queue)])
+
+
+@call("signal")
+async def _signal(queue: Queue) -> Call:
+    await queue.wait((await held(queue)).token, "go", event="go")
+    return Call({}, {"name": "go", "data": {"n": 1}})
+
+
+@call("answer")
+async def _answer(queue: Queue) -> Call:
+    claim = await held(queue)
+    await queue.wait(claim.token, "sure", question="Are you sure?")
+    return Call({"task_id": claim.id}, {"value": "yes"})
+
+
+@call("approve", "reject")
+async def _a_guarded_task(queue: Queue) -> Call:
+    await queue.set_setting("guards", [{"type": "noop"}])
+    return Call({"task_id": await waiting(queue)}, {"note": "seen"})
 
 
 @call("start_many")
@@ -115,6 +146,39 @@ async def _complete_many(queue: Queue) -> Call:
 @call("fail_many")
 async def _fail_many(queue: Queue) -> Call:
     return Call({}, {"problems": [{"token": (await held(queue)).token, "reason": "crash"}]})
+
+
+# -- steps and effects -------------------------------------------------------------------------------------------
+
+
+@call("begin_step")
+async def _begin_step(queue: Queue) -> Call:
+    return under(await held(queue), name="plan")
+
+
+@call("complete_step", "steps")
+async def _complete_step(queue: Queue) -> Call:
+    return under(await held(queue), name="plan", result={"n": 1}, usage={"cost_usd": 1})
+
+
+@call("begin_effect", "task_effects")
+async def _begin_effect(queue: Queue) -> Call:
+    return under(await held(queue), name="charge")
+
+
+@call("finish_effect")
+async def _finish_effect(queue: Queue) -> Call:
+    claim = await held(queue)
+    await queue.begin_effect(claim.token, key="deploy")
+    return under(claim, key="deploy", result={"n": 1})
+
+
+@call("resolve_effect")
+async def _resolve_effect(queue: Queue) -> Call:
+    claim = await held(queue)
+    await queue.begin_effect(claim.token, key="deploy")
+    await queue.fail(claim.token, "effect_unknown")
+    return Call({}, {"key": "deploy", "happened": True, "result": {"n": 1}})
 
 
 # -- tasks and DAGs ----------------------------------------------------------------------------------------------
@@ -177,6 +241,11 @@ async def _a_dag(queue: Queue) -> dict[str, str]:
 @call("get_dag", "cancel_dag")
 async def _whole_dag(queue: Queue) -> Call:
     return Call(await _a_dag(queue), {})
+
+
+@call("set_budget")
+async def _set_budget(queue: Queue) -> Call:
+    return Call({}, {"kind": "dag", "id": (await _a_dag(queue))["dag_id"], "ceiling_usd": 5})
 
 
 @call("update_dag")
@@ -276,6 +345,38 @@ async def _an_alert(queue: Queue) -> Call:
     return Call({"seq": str(alert.seq)})
 
 
+@call("reset_breaker", "trip_breaker")
+async def _a_breaker(queue: Queue) -> Call:
+    await queue.submit(type="noop/1")
+    await queue.trip_breaker("noop/1")
+    return Call({"type": "noop/1"})
+
+
+@call("configure_breakers")
+async def _configure_breakers(_queue: Queue) -> Call:
+    return Call({}, {"defaults": {"failureThreshold": 5}, "overrides": {"noop": {"halfOpenAfter": 9}}})
+
+
+@call("cool_down")
+async def _cool_down(_queue: Queue) -> Call:
+    return Call({"key": "provider:x,model:a/b"}, {"seconds": 60, "reason": "tired"})
+
+
+@call("lift_cooldown")
+async def _lift_cooldown(queue: Queue) -> Call:
+    return Call({"key": (await queue.cool_down("model:a/b", 60)).key})
+
+
+@call("set_limit")
+async def _set_limit(_queue: Queue) -> Call:
+    return Call({"key": "model:a/b"}, {"concurrency": 2, "requests": 9, "window_sec": 60})
+
+
+@call("remove_limit")
+async def _remove_limit(queue: Queue) -> Call:
+    return Call({"key": (await queue.set_limit("model:a/b", concurrency=2)).key})
+
+
 @call("change_settings")
 async def _change_settings(_queue: Queue) -> Call:
     return Call({}, {"set": {"max_attempts": 7}})
@@ -294,6 +395,38 @@ async def _a_token(queue: Queue) -> Call:
 @call("move_clock")
 async def _move_clock(_queue: Queue) -> Call:
     return Call({}, {"advance_sec": 5})
+
+
+# -- artifacts ---------------------------------------------------------------------------------------------------
+
+
+@call("put_artifact")
+async def _put_artifact(_queue: Queue) -> Call:
+    return Call({}, {"n": 1}, {"name": "numbers.json"})
+
+
+@call("put_known_artifact")
+async def _put_known_artifact(_queue: Queue) -> Call:
+    body = {"n": 1}
+    sha256 = hashlib.sha256(json.dumps(body).encode()).hexdigest()
+    return Call({"artifact_id": f"artifact:sha256-{sha256}"}, body)
+
+
+@call("attach_artifact")
+async def _attach_artifact(queue: Queue) -> Call:
+    claim = await held(queue)
+    return Call({"task_id": claim.id}, {"n": 1}, {"token": claim.token, "name": "numbers.json"})
+
+
+@call("get_artifact", "artifact_info")
+async def _an_artifact(queue: Queue) -> Call:
+    return Call({"artifact_id": (await queue.put_artifact(b"theirs")).id})
+
+
+@call("list_artifacts", "list_inputs")
+async def _a_task_with_inputs(queue: Queue) -> Call:
+    kept = await queue.put_artifact(b"theirs")
+    return Call({"task_id": await waiting(queue, spec={"context_refs": [kept.id]})})
 
 
 def named() -> list[Door]:

@@ -22,9 +22,11 @@ from tests.server.running import Reply, Running
 
 SCOPES = ("read", "submit", "work", "operate", "admin")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
-FREE = {"tag_counts", "beat_runtime", "orphans", "runtime_gone", "heartbeat"}
-"""Doors whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, and
-the heartbeat of a task that is not there is answered with `lost`."""
+FREE = {"tag_counts", "beat_runtime", "orphans", "runtime_gone", "heartbeat", "put_known_artifact"}
+FREE |= {"reset_breaker", "trip_breaker", "cool_down", "lift_cooldown", "set_limit", "remove_limit"}
+"""Doors whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, an
+artifact by its content, and the heartbeat of a task that is not there is answered with `lost`. Types and keys are words
+that every workspace may use."""
 
 
 class Role(NamedTuple):
@@ -198,7 +200,7 @@ async def test_no_token_may_name_another_workspace(guarded: Running, ours: dict[
         workspace = f"theirs-{name}"
         door, call = BY_NAME[name], await arrange(guarded.house.queue.in_workspace(workspace))
         before = await everything(guarded.house.queue)
-        path = f"{call.path(door)}?workspace={workspace}"
+        path = call.path(door, workspace=workspace)
         reply = await guarded.call(door.method, path, call.body, headers=ours)
         assert await everything(guarded.house.queue) == before, name
         assert (reply.status, reply.code, reply.json["where"]) == (404, "not_found", "workspace"), (name, reply)

@@ -22,7 +22,7 @@ KEY = {"Idempotency-Key": "k-1"}
 async def send(api: Running, name: str, call: Call, **options: Any) -> Reply:
     """Each door in a workspace of its own, so that one test can walk them all."""
     door = BY_NAME[name]
-    path = f"{call.path(door)}?workspace={name}"
+    path = call.path(door, workspace=name)
     return await api.call(door.method, path, call.body, **{"headers": KEY, **options})
 
 
@@ -59,7 +59,8 @@ async def test_another_request_under_the_same_key_is_refused(api: Running) -> No
         before = await everything(api.house.queue)
         other = await send(api, door.name, call._replace(body=None), data=json.dumps(call.body or {}) + " ")
         assert await everything(api.house.queue) == before, door.name
-        assert (other.status, other.code) == (422, "idempotency_key_reused"), (door.name, other)
+        told = "invalid_input" if door.name == "put_known_artifact" else "idempotency_key_reused"  # its path says what
+        assert (other.status, other.code) == (422, told), (door.name, other)
 
 
 async def test_a_key_belongs_to_one_workspace(api: Running) -> None:

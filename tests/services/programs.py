@@ -70,7 +70,7 @@ class Wanted:
     component: str
     variable: str
     names: tuple[str, ...]
-    debian: str
+    debian: str | None
     wheel: str | None = None
     folders: tuple[str, ...] = ()
     oldest: int = 0
@@ -91,12 +91,11 @@ def find(wanted: Wanted) -> Program:
             return sources[name](wanted)
         except _MissingError as reason:
             reasons.append(f"{name}: {reason}")
-    ways = [
-        f"install the Debian package {wanted.debian}",
-        f"set {wanted.variable} to the folder of its programs",
-    ]
+    ways = [f"set {wanted.variable} to the folder of its programs"]
     if wanted.wheel:
-        ways.insert(1, f"let pip install {wanted.wheel}")
+        ways.insert(0, f"let pip install {wanted.wheel}")
+    if wanted.debian:
+        ways.insert(0, f"install the Debian package {wanted.debian}")
     raise ServiceError(
         f"The tests need {wanted.component}, which was not found and could not be fetched"
         f" ({'; '.join(reasons)}): {', or '.join(ways)}."
@@ -111,6 +110,8 @@ def _given(wanted: Wanted, path: Path) -> Program:
 
 
 def _machine(wanted: Wanted) -> Program:
+    if wanted.debian is None:
+        raise _MissingError("what lies there may be too old")
     # An ordinary user's PATH leaves out the folder in which Debian keeps pgbouncer.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])
     folders = sorted((f for glob in wanted.folders for f in Path("/").glob(glob)), key=_number, reverse=True)
@@ -143,6 +144,8 @@ def _usable(wanted: Wanted, program: Program) -> bool:
 
 
 def _debian(wanted: Wanted) -> Program:
+    if wanted.debian is None:
+        raise _MissingError("no package has it as it is needed")
     for tool in ("apt-get", "apt-cache", "dpkg-deb", "dpkg-query"):
         if shutil.which(tool) is None:
             raise _MissingError(f"{tool} is not on this machine")

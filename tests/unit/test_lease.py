@@ -15,6 +15,7 @@ from shiftwork.policy.lease import (
     Expired,
     Held,
     at_claim,
+    at_hand_in,
     at_start,
     inspect,
     on_lost,
@@ -32,7 +33,9 @@ LOKI = Settings(
     on_claim_expired="release",
 )
 REDIS = msgspec.structs.replace(LOKI, heartbeat_timeout_sec=300, timeout_sec=None)
-AEGIS = Settings(claim_ttl_sec=300, heartbeat_timeout_sec=None, runtime_offline_sec=75, timeout_sec=9000)
+AEGIS = Settings(
+    claim_ttl_sec=300, heartbeat_timeout_sec=None, worker_timeout_sec=None, runtime_offline_sec=75, timeout_sec=9000
+)
 COSCIENTIST = Settings(claim_ttl_sec=5, timeout_grace=1.2, on_stale="requeue", on_claim_expired="fail_uncounted")
 
 
@@ -90,7 +93,7 @@ def test_a_claim_gets_the_limits_of_its_settings(
         pytest.param(REDIS, None, Deadlines(None, None, T0 + 300, T0 + 300), id="redis counts from the claim"),
         pytest.param(AEGIS, 9000, Deadlines(None, T0 + 9010, None, T0 + 85), id="aegis"),
         pytest.param(
-            Settings(heartbeat_timeout_sec=None),
+            Settings(heartbeat_timeout_sec=None, worker_timeout_sec=None),
             None,
             Deadlines(None, None, None, None),
             id="nothing to look at",
@@ -186,13 +189,39 @@ def test_a_late_look_names_the_limit_that_passed_first() -> None:
 
 
 def test_a_claim_without_limits_is_never_looked_at_again() -> None:
-    settings = Settings(heartbeat_timeout_sec=None, timeout_sec=None)
+    settings = Settings(heartbeat_timeout_sec=None, worker_timeout_sec=None, timeout_sec=None)
     assert inspect(running(settings), settings, T0 + 1e9) == Alive(None)
 
 
+@pytest.mark.parametrize("heartbeat_timeout", [None, 300, 900])
+def test_no_silence_is_longer_than_the_workers_timeout(heartbeat_timeout: float | None) -> None:
+    settings = Settings(heartbeat_timeout_sec=heartbeat_timeout)
+    assert inspect(running(settings), settings, T0 + 299) == Alive(T0 + 300)
+    assert inspect(running(settings), settings, T0 + 300) == Expired("heartbeat_timeout")
+
+
 def test_output_under_validation_waits_for_its_verdict_without_beats() -> None:
-    facts = running(STANDARD)._replace(status="validating")
-    assert inspect(facts, STANDARD, T0 + 1e9) == Alive(None)
+    facts = running(STANDARD, beat_at=T0)._replace(status="validating", lease_until=T0 + 1, runtime_seen_at=T0)
+    assert inspect(facts, STANDARD, T0 + 3599) == Alive(T0 + 3600)
+    assert inspect(facts, STANDARD, T0 + 3600) == Expired("timeout")
+    assert inspect(facts._replace(run_until=None), STANDARD, T0 + 1e9) == Alive(None)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "run_until", "judged", "until"),
+    [
+        (100, T0 + 100, False, T0 + 100),
+        (100, T0 + 100, True, T0 + 90 + 100),
+        (None, None, False, T0 + 90 + 3600),
+        (None, None, True, T0 + 90 + 3600),
+        (100, None, False, T0 + 90 + 100),
+    ],
+)
+def test_tests_share_the_limit_of_the_work_and_a_judge_has_as_long_again(
+    timeout: float | None, run_until: float | None, *, judged: bool, until: float
+) -> None:
+    found = at_hand_in(STANDARD, timeout_sec=timeout, run_until=run_until, judged=judged, now=T0 + 90)
+    assert found == until
 
 
 RECLAIM = Settings(on_stale="reclaim")

@@ -248,8 +248,8 @@ def test_what_is_not_enforced_or_bounded_names_settings_that_exist() -> None:
 
 def test_a_setting_says_whether_it_is_enforced() -> None:
     rows = {row.key: row.enforced for row in in_force([])}
-    assert not rows["max_queue_size"]
-    assert not rows["circuit_breaker.failure_threshold"]
+    assert rows["max_queue_size"]
+    assert not rows["maintenance.snapshot_sec"]
     assert rows["max_attempts"]
 
 

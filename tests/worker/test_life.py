@@ -46,14 +46,16 @@ def gated(**options: Any) -> tuple[Worker, Gate]:
 @pytest.mark.requirement("F-218", "F-225")
 async def test_it_registers_what_it_can_and_beats_while_it_executes(shop: Queue, store_url: str) -> None:
     await beat_fast(shop, 2)
-    worker, gate = gated(concurrency=3, capabilities=["python"], models=["opus"], budget_usd=10)
+    known = {"capabilities": ["python"], "models": ["opus"], "provider": "anthropic", "account": "team-a"}
+    worker, gate = gated(concurrency=3, budget_usd=10, **known)
     made = await shop.submit(type="gated")
     async with at_work(worker, store_url):
         await gate.begun.acquire()
         (agent,) = await shop.agents()
         assert (agent.id, agent.status, agent.types, agent.current_tasks) == ("gated", "active", ["gated"], 1)
-        assert (agent.max_concurrent_tasks, agent.budget_remaining_usd) == (3, 10)
+        assert (agent.max_concurrent_tasks, agent.budget_remaining_usd) == (3, 9.75)  # it holds a task of unknown cost
         assert (agent.capabilities, agent.models_available) == (["python"], ["opus"])
+        assert (agent.provider, agent.account) == ("anthropic", "team-a")
         beats: set[float | None] = set()
 
         async def advanced_twice() -> bool:

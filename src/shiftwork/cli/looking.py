@@ -13,7 +13,7 @@ from shiftwork.core.states import STORED
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.task import Task
+    from shiftwork.core.task import Task, Verdict, Wait
     from shiftwork.queue.explain import Explanation
     from shiftwork.queue.read import Event
 
@@ -86,9 +86,11 @@ def _facts(task: Task, now: float) -> None:
             ("agent", task.claim.agent_id),
             ("only for agent", task.target_agent_id),
             ("token", task.claim.assignment_id),
+            ("incomplete", "its decision report is missing" if task.incomplete else None),
+            ("judged by", task.judge_task_id),
             ("progress", None if task.progress is None else show.pretty(task.progress)),
             ("next attempt", show.when(task.available_at)),
-            ("waits for", task.blocked_by),
+            ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),
             ("deadline", show.when(task.deadline)),
             ("created", f"{show.when(task.created_at)} by {task.created_by or 'unknown'}"),
@@ -105,12 +107,21 @@ def _facts(task: Task, now: float) -> None:
             ("tags", task.tags),
             ("key", task.idempotency_key),
             ("session", task.session_id),
+            ("work dir", task.work_dir),
             ("version", task.version),
             ("archived", "yes" if task.archived else None),
             ("payload", show.pretty(task.payload) if task.payload else None),
             ("spec", show.pretty(task.spec) if task.spec else None),
         ]
     )
+
+
+def _waited_for(wait: Wait) -> str:
+    """An open wait by what would end it."""
+    until = f" until {show.when(wait.until)}" if wait.until is not None else ""
+    if wait.kind == "event":
+        return f"{wait.name}: the event {wait.event}{until}"
+    return f"{wait.name}:{until}" if wait.kind == "time" else f"{wait.name}: an answer to {wait.question!r}{until}"
 
 
 def _failures(task: Task) -> None:
@@ -141,9 +152,26 @@ def _result(task: Task) -> None:
             ("text", result.text),
             ("data", None if result.data is None else show.pretty(result.data)),
             ("artifacts", result.artifacts),
+            ("decisions", None if result.decision_report is None else show.pretty(result.decision_report)),
             ("error", result.error),
+            ("verdict", None if result.verdict is None else _verdict(result.verdict)),
+            ("evidence", None if result.verdict is None else _evidence(result.verdict)),
         ]
     )
+
+
+def _evidence(verdict: Verdict) -> str | None:
+    """What the tests printed last, or whatever else was given."""
+    evidence = verdict.evidence or {}
+    printed = evidence.get("output")
+    if isinstance(printed, str):
+        return show.clean("\n".join(printed.rstrip().splitlines()[-10:]))
+    return show.pretty(evidence) if evidence else None
+
+
+def _verdict(verdict: Verdict) -> str:
+    said = f"{'passed' if verdict.passed else 'failed'} {verdict.method} by {verdict.by}"
+    return f"{said}: {show.clip('; '.join(verdict.reasons), 200)}" if verdict.reasons else said
 
 
 def review_table(reviews: list[dict[str, Any]]) -> None:

@@ -59,7 +59,7 @@ async def ack(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
 @click.command(cls=Command)
 @click.option(
     "--by",
-    type=click.Choice(["type", "agent", "reason", "signature"]),
+    type=click.Choice(["type", "agent", "model", "reason", "signature"]),
     default="signature",
     show_default=True,
     help="What they have in common.",
@@ -70,14 +70,15 @@ async def ack(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
 async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
     """Group failed attempts by what they have in common, the most frequent first."""
     found = await queue.failures(by, since=None if since is None else queue.now() - since, limit=limit)
-    columns = [by, "failures", "first", "last", "newest task", "its error"]
+    columns = [by, "failures", "rate", "agents", "first", "last", "newest task", "its error"]
     shell.answer(found, lambda: show.table(columns, [_pattern(each) for each in found], "nothing has failed"))
     return None
 
 
 def _pattern(found: Pattern) -> tuple[object, ...]:
     first, last = show.when(found.first_at), show.when(found.last_at)
-    return found.value, found.total, first, last, found.task_id, show.clip(found.error)
+    rate = None if found.rate is None else f"{found.rate:.0%}"
+    return found.value, found.total, rate, len(found.agents), first, last, found.task_id, show.clip(found.error)
 
 
 # -- DAGs --------------------------------------------------------------------------------------------------------

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import click
 
+from shiftwork.cli.artifacts import artifact
+from shiftwork.cli.capacity import backpressure
 from shiftwork.cli.changing import cancel, rerun, update
 from shiftwork.cli.doctor import doctor
+from shiftwork.cli.effects import effects
 from shiftwork.cli.fleet import agents
 from shiftwork.cli.letters import dlq
 from shiftwork.cli.looking import explain, history, list_, show_task
 from shiftwork.cli.observing import alerts, dags, failures
 from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
+from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import migrate, settings, version
 from shiftwork.cli.shell import Root
+from shiftwork.cli.spending import budgets, costs
+from shiftwork.cli.steps import step, steps
 from shiftwork.cli.submitting import submit
 from shiftwork.cli.tokens import token
+from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
 from shiftwork.cli.work import demo, work
-from shiftwork.cli.working import claim, complete, fail, heartbeat, message, progress, release, start
+from shiftwork.cli.working import claim, complete, fail, heartbeat, message, progress, release, start, verdict
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,10 +33,14 @@ def main() -> None:
 
 
 COMMANDS: list[click.Command] = [
-    *[submit, list_, show_task, explain, history],
-    *[claim, start, heartbeat, progress, message, complete, fail, release],
+    *[submit, list_, show_task, explain, history, steps],
+    *[claim, start, heartbeat, progress, message, complete, verdict, fail, release],
+    *[step, effects, artifact],
+    *[wait, signal, approvals, approve, answer],
     *[cancel, rerun, update, dlq, dags],
-    *[status, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
+    *[status, backpressure, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
+    *[breakers, cooldowns, limits],
+    *[budgets, costs],
     *[settings, token, migrate, doctor, serve, work, demo, version],
 ]
 for command in COMMANDS:

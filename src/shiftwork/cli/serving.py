@@ -21,18 +21,32 @@ from shiftwork.core.resolve import PROFILES
     "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Of new workspaces."
 )
 @click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork token create`).")
+@click.option(
+    "--artifacts",
+    envvar="SHIFTWORK_ARTIFACTS",
+    show_envvar=True,
+    metavar="URL",
+    help="Where artifacts lie: a folder or s3://bucket/prefix [default: beside the SQLite file].",
+)
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
+@click.option(
+    "--on-below-minimum",
+    metavar="COMMAND",
+    help="Run this, at most once a minute, while a workspace has fewer live workers than `min_workers`.",
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of standard error.")
-def serve(  # an option each
+def serve(  # noqa: PLR0913  # an option each
     *,
     host: str,
     port: int,
     profile: str,
     tokens: bool,
+    artifacts: str | None,
     no_duties: bool,
     test_clock: bool,
+    on_below_minimum: str | None,
     log_format: str,
     log_file: Path | None,
 ) -> Answer:
@@ -57,6 +71,8 @@ def serve(  # an option each
         tokens=tokens,
         test_clock=test_clock,
         duties=not no_duties,
+        on_below_minimum=on_below_minimum,
+        artifacts=artifacts,
     )
     run_fast(serving.serve(options, functools.partial(_announce, shell)))
     return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shiftwork.core.task import Submitted
 
 
-def _check(*, kind: str | None, given: Any, **fields: Any) -> None:
+def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:  # noqa: ARG001  # of both ways
     if given is None and kind is None:
         refuse("TYPE or --file is needed")
     if given is not None and (kind is not None or any(value not in (None, ()) for value in fields.values())):
@@ -41,6 +41,7 @@ def _check(*, kind: str | None, given: Any, **fields: Any) -> None:
 @click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
 @click.option("--max-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
+@click.option("--tree-budget", "tree_budget_usd", type=float, help="Dollars for all its attempts and what they spawn.")
 @click.option(
     "--file",
     "-f",
@@ -49,28 +50,35 @@ def _check(*, kind: str | None, given: Any, **fields: Any) -> None:
     metavar="FILE",
     help='JSON of a task, a list of tasks, or a DAG {"title", "tasks": [...]}; - for standard input.',
 )
+@click.option(
+    "--wait",
+    type=values.duration,
+    default="0s",
+    metavar="DURATION",
+    help="Wait so long for room in a full queue.",
+)
 @with_queue(create=True, check=_check)
-async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, **fields: Any) -> Answer:
+async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, wait: float, **fields: Any) -> Answer:
     """Submit a task of TYPE, or what stands in a file.
 
     A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
     """
     if given is None:
-        await _one(shell, queue, {"type": kind, **values.given(fields, queue.now())})
+        await _one(shell, queue, {"type": kind, **values.given(fields, queue.now())}, wait)
     elif isinstance(given, list):
-        made = await queue.submit_many(given)
+        made = await queue.submit_many(given, wait=wait)
         shell.answer(made, lambda: _list(made))
     elif "tasks" in given:
-        made = await queue.submit_dag(given)
+        made = await queue.submit_dag(given, wait=wait)
         dag_id = made[0].dag_id if made else None
         shell.answer({"dag_id": dag_id, "tasks": made}, lambda: _list(made, dag_id))
     else:
-        await _one(shell, queue, given)
+        await _one(shell, queue, given, wait)
     return None
 
 
-async def _one(shell: Shell, queue: AnyQueue, fields: dict[str, Any]) -> None:
-    made = await queue.submit(fields)
+async def _one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait: float) -> None:
+    made = await queue.submit(fields, wait=wait)
     shell.answer(made, lambda: click.echo(_line(made)))
 
 

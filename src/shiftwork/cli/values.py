@@ -75,6 +75,11 @@ def json_file(name: str) -> dict[str, Any] | list[Any]:
     return found
 
 
+def text_file(name: str) -> str:
+    """The text of a file, or `-` for standard input."""
+    return _read_stdin() if name == STDIN else _read_file(name)
+
+
 def _read_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")

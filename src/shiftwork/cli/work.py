@@ -1,33 +1,130 @@
-"""`work` and `demo`: run a worker that a program declares, or watch a small fleet."""
+"""`work` and `demo`: run a worker that a program declares or a command as one, or watch a small fleet."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli.shell import Answer, Command, current, refuse
+from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+
+if TYPE_CHECKING:
+    from shiftwork.worker.program import Program
+
+COMMAND = "shiftwork.command"
+"""Where the words after `--` are kept until the command is run."""
 
 
-@click.command(cls=Command)
-@click.argument("target", metavar="MODULE:WORKER")
+class WorkCommand(Command):
+    """A command whose words after `--` are another one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[COMMAND] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+def _words(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    try:
+        return None if value is None else tuple(shlex.split(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} cannot be split into words: {error}") from error
+
+
+_SECONDS: dict[str, Any] = {"type": click.FloatRange(min=0), "metavar": "SEC"}
+_OF_COMMANDS = [
+    click.option("--type", "types", multiple=True, metavar="TYPE", help="A type of tasks it does. Repeatable."),
+    click.option("--capability", "capabilities", multiple=True, help="What it can do. Repeatable."),
+    click.option("--model", "models", multiple=True, help="A model it has. Repeatable."),
+    click.option("--provider", metavar="NAME", help="Whose models it uses: who shares it shares its rate limits."),
+    click.option("--account", metavar="NAME", help="On which account; likewise."),
+    click.option("--agent", "agent_id", metavar="NAME", help="Who works [default: the host and the process]."),
+    click.option(
+        "--stdin", type=click.Choice(["task", "prompt", "none"]), help="What it reads [default: the task as JSON]."
+    ),
+    click.option(
+        "--output", type=click.Choice(["auto", "text", "json", "stream-json"]), help="What it prints [default: auto]."
+    ),
+    click.option(
+        "--resume-args", metavar="WORDS", callback=_words, help="Added to resume a session: '--resume {session_id}'."
+    ),
+    click.option("--work-dir", metavar="FOLDER", help="Each task has a folder below it [default: beside the queue]."),
+    click.option("--clean", is_flag=True, help="Remove the folder of a task that is completed."),
+    click.option("--stop-grace", "stop_grace_sec", **_SECONDS, help="How long it goes on after SIGTERM [default: 30]."),
+    click.option("--kill-after", "kill_after_sec", **_SECONDS, help="From its SIGTERM to SIGKILL [default: 5]."),
+]
+"""Named like the fields of `Program`. None has a default: a worker of a module takes none of them."""
+
+
+def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    for option in reversed(_OF_COMMANDS):
+        function = option(function)
+    return function
+
+
+@click.command(cls=WorkCommand)
+@click.argument("target", metavar="[MODULE:WORKER | -- COMMAND...]", required=False)
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True, help="Kept alive so many.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Tasks at once in each [default: the worker's own].")
 @click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
-def work(*, target: str, processes: int, concurrency: int | None, until_idle: bool) -> Answer:
-    """Run the worker that a module declares, until it is stopped."""
-    shell = current()
-    if shell.workspace not in {None, "default"}:
-        refuse("a worker names its workspace itself: Worker(workspace=...)")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
-    from shiftwork.worker import command  # noqa: PLC0415  # no worker for `--help`
+@_for_commands
+def work(*, target: str | None, processes: int, concurrency: int | None, until_idle: bool, **program: Any) -> Answer:
+    """Run the worker that a module declares, or a command for every task, until it is stopped.
 
+    The options from --type on are for a command. It works on one task at a time unless --concurrency says otherwise.
+    """
+    shell = current()
+    given = {name: value for name, value in program.items() if value is not None and value != () and value is not False}
+    runs = click.get_current_context().meta.get(COMMAND)
+    if runs is None:
+        target = _of_module(shell, target, given)
+    elif target is not None:
+        refuse("name a worker or a command, not both")
+    else:
+        target = _program(shell, runs, given).target()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     if shell.token is not None:
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
+    from shiftwork.worker import command  # noqa: PLC0415  # no worker for `--help`
 
     return command.run(target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle)
+
+
+def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:
+    if target is None:
+        refuse("name a worker (module:worker), or a command after --")
+    for option in click.get_current_context().command.params:
+        if option.name in given:
+            refuse(f"{option.opts[0]} is for a command after --; the worker of a module says such things itself")
+    if shell.workspace not in {None, "default"}:
+        refuse("a worker names its workspace itself: Worker(workspace=...)")
+    return target
+
+
+def _program(shell: Shell, runs: list[str], given: dict[str, Any]) -> Program:
+    from shiftwork.worker import program  # noqa: PLC0415  # no worker for `--help`
+    from shiftwork.worker.outbox import default_folder  # noqa: PLC0415  # the same
+
+    shell.store = _absolute(shell.store)
+    base = given.pop("work_dir", None) or default_folder(shell.store, "work")
+    if base is None:
+        refuse("a queue in memory has no place for folders: name one with --work-dir")
+    known = {"store": shell.store, "workspace": shell.workspace, "work_dir": str(Path(base).absolute())}
+    return program.check(program.Program(command=tuple(runs), **{"types": (), **known, **given}))
+
+
+def _absolute(store: str) -> str:
+    """The command works in another folder, and may call the queue from there."""
+    name = store.removeprefix("sqlite:///")
+    return store if name == store or ":memory:" in store else f"sqlite:///{Path(name).absolute()}"
 
 
 @click.command(cls=Command)

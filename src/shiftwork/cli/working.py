@@ -85,8 +85,12 @@ def _in_the_way(answer: ClaimAnswer, agent: str) -> str | None:
     if answer.at_capacity:
         return f"agent {agent} holds as much as it may"
     if answer.closed:
-        return "paused: " + ", ".join("everything" if scope == "*" else scope for scope in answer.closed)
+        return ", ".join(f"{gate.gate.replace('_', ' ')}: {_scope(gate.scope)}" for gate in answer.closed)
     return f"{answer.no_fit} ready tasks do not fit agent {agent} now" if answer.no_fit else None
+
+
+def _scope(scope: str) -> str:
+    return "everything" if scope == "*" else scope
 
 
 def _answer(answer: ClaimAnswer) -> dict[str, Any]:
@@ -95,6 +99,7 @@ def _answer(answer: ClaimAnswer) -> dict[str, Any]:
         "closed": list(answer.closed),
         "no_fit": answer.no_fit,
         "at_capacity": answer.at_capacity,
+        "slow_down_sec": answer.slow_down_sec,
     }
 
 
@@ -106,13 +111,15 @@ def _assignment(assignment: Assignment) -> dict[str, Any]:
         "ack_required_by": assignment.ack_required_by,
         "execution_deadline": assignment.execution_deadline,
         "heartbeat_interval_sec": assignment.heartbeat_interval_sec,
+        "model": assignment.model,
+        "inputs": assignment.inputs,
     }
 
 
 # -- under a claim -----------------------------------------------------------------------------------------------
 
 
-def _under_claim(action: Action) -> Callable[..., Answer]:
+def under_claim(action: Action) -> Callable[..., Answer]:
     """A command whose first argument is a claim token, or the id of a task that the agent holds."""
 
     @functools.wraps(action)
@@ -126,18 +133,20 @@ def _under_claim(action: Action) -> Callable[..., Answer]:
     return click.argument("claim", metavar="TOKEN")(AGENT(with_queue()(with_token)))
 
 
-def _usage(action: Callable[..., Answer]) -> Callable[..., Answer]:
+def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
     """Options that say what the work has cost since the last report."""
 
     @functools.wraps(action)
-    def with_usage(*, cost: float, tokens_in: int, tokens_out: int, **named: Any) -> Answer:
+    def with_usage(*, cost: float, tokens_in: int, tokens_out: int, on_model: str | None, **named: Any) -> Answer:
         usage = {"cost_usd": cost, "tokens_in": tokens_in, "tokens_out": tokens_out}
-        return action(usage=usage if any(usage.values()) else None, **named)
+        spent = {**usage, "model": on_model} if any(usage.values()) else None
+        return action(usage=spent, **named)
 
     options: list[Decorator] = [
         click.option("--cost", type=float, default=0, metavar="USD", help="Dollars spent since the last report."),
         click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
         click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
+        click.option("--on-model", metavar="MODEL", help="The model that this was spent on."),
     ]
     command: Callable[..., Answer] = with_usage
     for option in reversed(options):
@@ -146,7 +155,7 @@ def _usage(action: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 @click.command(cls=Command)
-@_under_claim
+@under_claim
 async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
     """Begin with claimed work.
 
@@ -159,8 +168,8 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
 
 @click.command(cls=Command)
 @click.option("--progress", type=values.word_or_json, metavar="VALUE", help="How far it is: JSON, or a word.")
-@_usage
-@_under_claim
+@usage_options
+@under_claim
 async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any) -> Answer:
     """Say that the work goes on. Prints continue, cancel or lost; the last two end with code 4."""
     answer = await queue.heartbeat(token, progress, usage)
@@ -170,7 +179,7 @@ async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any,
 
 
 @click.command(cls=Command)
-@_under_claim
+@under_claim
 @click.argument("value", type=values.word_or_json)
 async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> Answer:
     """Say how far the work is. VALUE is JSON, or a word."""
@@ -181,7 +190,7 @@ async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> 
 @click.command(cls=Command)
 @click.option("--kind", default="text", show_default=True, help="text, tool_call or error.")
 @click.option("--data", type=values.json_object, metavar="JSON", help="More of it: a JSON object, or - for stdin.")
-@_under_claim
+@under_claim
 @click.argument("text")
 async def message(
     shell: Shell, queue: AnyQueue, token: str, *, kind: str, text: str, data: dict[str, Any] | None
@@ -195,11 +204,26 @@ async def message(
 @click.option("--data", type=values.json_value, metavar="JSON", help="The result: JSON, @file, or - for stdin.")
 @click.option("--text", help="The result in words.")
 @click.option("--artifact", "artifacts", multiple=True, help="A reference to something made. Repeatable.")
-@_usage
-@_under_claim
+@click.option("--decision-report", type=values.json_object, metavar="JSON", help="What was decided, and why.")
+@click.option("--verdict", type=values.json_object, metavar="JSON", help="What the tests said: passed, evidence, note.")
+@usage_options
+@under_claim
 async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> Answer:
     """Hand in a result. It is accepted once, however often it is sent."""
     changing.one(shell, await queue.complete(token, **report))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--passed/--failed", required=True, help="Whether the tests passed.")
+@click.option("--evidence", type=values.json_object, metavar="JSON", help="What shows it: a JSON object, or -.")
+@click.option("--note", help="Why, in words.")
+@under_claim
+async def verdict(
+    shell: Shell, queue: AnyQueue, token: str, *, passed: bool, evidence: dict[str, Any] | None, note: str | None
+) -> Answer:
+    """Say whether an output that was handed in without a verdict passed."""
+    changing.one(shell, await queue.verdict(token, passed=passed, evidence=evidence, note=note))
     return None
 
 
@@ -208,8 +232,11 @@ async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> 
 @click.option("--error", help="What was said about it.")
 @click.option("--data", type=values.json_value, metavar="JSON", help="What there is of a result: JSON, @file, or -.")
 @click.option("--no-retry", "retry", is_flag=True, flag_value=False, default=True, help="Do not try again.")
-@_usage
-@_under_claim
+@click.option("--provider", help="Whose rate limit it was.")
+@click.option("--account", help="On which account.")
+@click.option("--model", help="With which model.")
+@usage_options
+@under_claim
 async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Answer:
     """Report a failed attempt. The answer is what became of the task."""
     changing.one(shell, await queue.fail(token, **problem))
@@ -218,7 +245,7 @@ async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Ans
 
 @click.command(cls=Command)
 @click.option("--reason", help="Why; stands in the history.")
-@_under_claim
+@under_claim
 async def release(shell: Shell, queue: AnyQueue, token: str, *, reason: str | None) -> Answer:
     """Give work back. It costs no attempt."""
     changing.one(shell, await queue.release(token, reason))

@@ -11,8 +11,10 @@ from shiftwork.client.handle import Handle, given, new_key, part
 from shiftwork.core import ids
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.task import Task
+from shiftwork.policy.verdict import Trial, tests_of
 from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.claims import Token, parse_token
+from shiftwork.queue.inputs import Input
 from shiftwork.wire.shapes import Assigned, ClaimReply, ClaimToken, Outcomes, TaskList
 
 
@@ -57,8 +59,20 @@ class HandedOut(Assignment):
         return self._assigned.heartbeat_interval_sec
 
     @property
+    def model(self) -> str | None:
+        return self._assigned.model
+
+    @property
     def payload(self) -> dict[str, Any]:
         return self._assigned.task.payload
+
+    @property
+    def inputs(self) -> list[Input]:
+        return self._assigned.inputs
+
+    @property
+    def tests(self) -> Trial | None:
+        return tests_of(self._assigned.task.output)
 
     def task(self) -> Task:
         return self._assigned.task
@@ -109,7 +123,8 @@ class Claiming(Handle):
             self._transport.keep(self._give_back(who, key))
             raise
         assignments: list[Assignment] = [HandedOut(assigned) for assigned in told.assignments]
-        return ClaimAnswer(assignments, tuple(told.closed), told.no_fit, told.at_capacity)
+        closed = tuple(told.closed)
+        return ClaimAnswer(assignments, closed, told.no_fit, told.at_capacity, slow_down_sec=told.slow_down_sec)
 
     async def _give_back(self, who: str, key: str) -> None:
         with suppress(ShiftworkError):

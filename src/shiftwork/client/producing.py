@@ -9,21 +9,27 @@ from shiftwork.client.handle import Handle, part
 from shiftwork.core.task import NewDag, NewTask, Submitted
 from shiftwork.queue import check
 from shiftwork.queue.producing import Fields
+from shiftwork.queue.room import when_there_is_room
 from shiftwork.wire.shapes import SubmittedBatch
 
 
 class Producing(Handle):
     """Verbs that bring work in."""
 
-    async def submit(self, /, task: Fields | None = None, **fields: Any) -> Submitted:
+    async def submit(self, /, task: Fields | None = None, *, wait: float = 0, **fields: Any) -> Submitted:
         new = check.read(fields if task is None else task, NewTask, "task")
-        return await self._once("/api/tasks", Submitted, new, where="task")
+        return await when_there_is_room(lambda: self._once("/api/tasks", Submitted, new, where="task"), wait)
 
-    async def submit_many(self, tasks: Sequence[Fields]) -> list[Submitted]:
-        return await self._once("/api/tasks", list[Submitted], new_tasks(tasks), where="tasks") if tasks else []
+    async def submit_many(self, tasks: Sequence[Fields], *, wait: float = 0) -> list[Submitted]:
+        if not tasks:
+            return []
+        new = new_tasks(tasks)
+        return await when_there_is_room(lambda: self._once("/api/tasks", list[Submitted], new, where="tasks"), wait)
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
-        return (await self._once("/api/dags", SubmittedBatch, check.read(dag, NewDag, "dag"), where="dag")).tasks
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait: float = 0) -> list[Submitted]:
+        new = check.read(dag, NewDag, "dag")
+        made = await when_there_is_room(lambda: self._once("/api/dags", SubmittedBatch, new, where="dag"), wait)
+        return made.tasks
 
     async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:
         path = f"/api/dags/{part(dag_id, 'dag_id')}/tasks"

@@ -12,6 +12,7 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dag, Result, Task
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.alerts import Alert
+from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.dags import DagPage
 from shiftwork.queue.explain import Explanation
 from shiftwork.queue.failures import By, Pattern
@@ -119,6 +120,9 @@ class Reading(Handle):
 
     async def runtimes(self) -> list[dict[str, Any]]:
         return (await self._get("/api/runtimes", Listed)).items
+
+    async def backpressure(self) -> Backpressure:
+        return await self._get("/api/queue/backpressure", Backpressure)
 
     async def status(self, *, fresh: bool = False) -> Status:
         return await self._get("/api/queue", Status, fresh=fresh or None)

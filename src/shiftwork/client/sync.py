@@ -144,6 +144,16 @@ class SyncClient:
         while True:
             yield self._loop.wait(following())
 
+    def get_artifact(self, artifact_id: str, *, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """The bytes of an artifact as they come, or those from `start` up to `end`; what is damaged is an error."""
+        source = self._client.get_artifact(artifact_id, start=start, end=end)
+
+        async def following() -> bytes | None:
+            return await anext(source, None)
+
+        while (part := self._loop.wait(following())) is not None:
+            yield part
+
     submit = _blocking(Client.submit)
     submit_many = _blocking(Client.submit_many)
     submit_dag = _blocking(Client.submit_dag)
@@ -170,12 +180,33 @@ class SyncClient:
     pin_session = _blocking(Client.pin_session)
     complete = _blocking(Client.complete)
     complete_many = _blocking(Client.complete_many)
+    verdict = _blocking(Client.verdict)
     fail = _blocking(Client.fail)
     fail_many = _blocking(Client.fail_many)
     release = _blocking(Client.release)
     release_many = _blocking(Client.release_many)
     spawn = _blocking(Client.spawn)
     wait_for = _blocking(Client.wait_for)
+
+    wait = _blocking(Client.wait)
+    signal = _blocking(Client.signal)
+    answer = _blocking(Client.answer)
+    approvals = _blocking(Client.approvals)
+    approve = _blocking(Client.approve)
+    reject = _blocking(Client.reject)
+
+    steps = _blocking(Client.steps)
+    begin_step = _blocking(Client.begin_step)
+    complete_step = _blocking(Client.complete_step)
+    effects = _blocking(Client.effects)
+    begin_effect = _blocking(Client.begin_effect)
+    finish_effect = _blocking(Client.finish_effect)
+    resolve_effect = _blocking(Client.resolve_effect)
+
+    put_artifact = _blocking(Client.put_artifact)
+    artifact = _blocking(Client.artifact)
+    artifacts = _blocking(Client.artifacts)
+    inputs = _blocking(Client.inputs)
 
     cancel = _blocking(Client.cancel)
     cancel_many = _blocking(Client.cancel_many)
@@ -203,6 +234,17 @@ class SyncClient:
     tokens = _blocking(Client.tokens)
     revoke_token = _blocking(Client.revoke_token)
 
+    breakers = _blocking(Client.breakers)
+    reset_breaker = _blocking(Client.reset_breaker)
+    trip_breaker = _blocking(Client.trip_breaker)
+    configure_breakers = _blocking(Client.configure_breakers)
+    cooldowns = _blocking(Client.cooldowns)
+    cool_down = _blocking(Client.cool_down)
+    lift_cooldown = _blocking(Client.lift_cooldown)
+    limits = _blocking(Client.limits)
+    set_limit = _blocking(Client.set_limit)
+    remove_limit = _blocking(Client.remove_limit)
+
     get = _blocking(Client.get)
     get_many = _blocking(Client.get_many)
     tasks = _blocking(Client.tasks)
@@ -221,8 +263,13 @@ class SyncClient:
     agent = _blocking(Client.agent)
     runtimes = _blocking(Client.runtimes)
     status = _blocking(Client.status)
+    backpressure = _blocking(Client.backpressure)
     alerts = _blocking(Client.alerts)
     failures = _blocking(Client.failures)
     duties = _blocking(Client.duties)
     events = _blocking(Client.events)
     newest_event = _blocking(Client.newest_event)
+
+    set_budget = _blocking(Client.set_budget)
+    budgets = _blocking(Client.budgets)
+    costs = _blocking(Client.costs)

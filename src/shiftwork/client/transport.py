@@ -8,13 +8,22 @@ import io
 import logging
 import random
 import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
-from shiftwork.core.errors import InputError, ShiftworkError, StoreClosed, StoreUnavailable, StoreUnsuitable
+from shiftwork.core.errors import (
+    ArtifactDamaged,
+    InputError,
+    ShiftworkError,
+    StoreClosed,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
 from shiftwork.wire.problem import error_of
 
 if TYPE_CHECKING:
@@ -30,6 +39,9 @@ KEEP_CONNECTION_SEC = 4.0
 PAUSE_SEC = (0.05, 2.0)
 """Between attempts: first and longest, each shortened by chance so that a fleet does not come back as one."""
 
+SLOWEST_UPLOAD = 65_536
+"""Bytes in a second, at which a file that is being sent may go."""
+
 AWAY = frozenset({429, 502, 503, 504})
 """Answers of a server, or of what stands before it, that cannot serve now."""
 
@@ -39,7 +51,8 @@ class Call(NamedTuple):
 
     method: str
     path: str
-    body: bytes | None = None
+    body: bytes | Path | None = None
+    """A file is read while it is sent."""
     headers: dict[str, str] = {}
     wait_sec: float = 0.0
     """How long the server may wait before it answers, because it was asked to."""
@@ -78,6 +91,10 @@ class Transport:
         except msgspec.DecodeError as error:
             raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", mend=_MEND) from error
 
+    async def fetch(self, call: Call) -> bytes:
+        """The answer as it is."""
+        return await self._until_answered(call)
+
     async def _until_answered(self, call: Call) -> bytes:
         deadline: float | None = None
         pause = PAUSE_SEC[0]
@@ -104,26 +121,39 @@ class Transport:
         except _failures() as error:
             what = str(error) or type(error).__name__
             return _Away(StoreUnavailable(f"{self.url} cannot be reached: {what}", mend=_MEND_AWAY))
-        if status in AWAY:
-            return _Away(_refusal(self.url, status, headers, raw), _seconds(headers.get("retry-after")))
-        if not 200 <= status < 300:
-            raise _refusal(self.url, status, headers, raw)
-        return raw or b"null"
+        if 200 <= status < 300:
+            return raw or b"null"
+        refusal = _refusal(self.url, status, headers, raw)
+        if status in AWAY and not isinstance(refusal, ArtifactDamaged):
+            return _Away(refusal, _seconds(headers.get("retry-after")))
+        raise refusal
 
     async def _send(self, call: Call) -> tuple[int, Any, bytes]:
         import aiohttp  # noqa: PLC0415  # an extra
         from yarl import URL  # noqa: PLC0415  # comes with it
 
-        limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SEC, sock_read=self._timeout_sec + call.wait_sec)
-        async with self._session.request(
-            call.method,
-            URL(self.url + call.path, encoded=True),
-            data=None if call.body is None else io.BytesIO(call.body),
-            headers=call.headers,
-            timeout=limits,
-            allow_redirects=False,
-        ) as answer:
-            return answer.status, answer.headers, await answer.read()
+        patience = self._timeout_sec + call.wait_sec
+        with _open_body(call.body) as (body, size):
+            limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SEC, sock_read=patience + size / SLOWEST_UPLOAD)
+            async with self._session.request(
+                call.method,
+                URL(self.url + call.path, encoded=True),
+                data=body,
+                headers=call.headers,
+                timeout=limits,
+                allow_redirects=False,
+            ) as answer:
+                return answer.status, answer.headers, await answer.read()
+
+
+@contextmanager
+def _open_body(body: bytes | Path | None) -> Iterator[tuple[BinaryIO | None, int]]:
+    """What is sent, and how much of it there is besides the few bytes of a call."""
+    if isinstance(body, Path):
+        with body.open("rb") as file:
+            yield file, body.stat().st_size
+    else:
+        yield None if body is None else io.BytesIO(body), 0
 
 
 class _Away(NamedTuple):

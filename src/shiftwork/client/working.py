@@ -10,7 +10,7 @@ from typing import Any
 from shiftwork.client.handle import Handle, batches, given, new_key, of_claim, outcome, part, token_text
 from shiftwork.client.producing import new_tasks
 from shiftwork.core.errors import NotFound
-from shiftwork.core.task import NewTask, Submitted, Usage
+from shiftwork.core.task import NewTask, NewVerdict, Submitted, Usage
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent, NewAgent
 from shiftwork.queue.claims import Outcome, Token
@@ -22,9 +22,9 @@ from shiftwork.wire.shapes import (
     OutcomeReply,
     Outcomes,
     RuntimeBeatReply,
-    StatusReply,
     SubmittedBatch,
 )
+from shiftwork.wire.waiting import WaitReply
 
 Spent = Usage | Mapping[str, Any] | None
 
@@ -47,7 +47,7 @@ class Working(Handle):
     async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         path = f"/api/runtimes/{part(runtime_id, 'runtime_id')}/heartbeat"
         told = await self._post(path, RuntimeBeatReply, {"holding": [token_text(token) for token in holding]})
-        return RuntimeAnswer(told.cancel, told.lost, told.unnamed)
+        return RuntimeAnswer(told.cancel, told.lost, told.unnamed, told.slow_down_sec)
 
     async def orphans(self, runtime_id: str) -> list[Outcome]:
         told = await self._once(f"/api/runtime/{part(runtime_id, 'runtime_id')}/orphans", Outcomes)
@@ -102,13 +102,19 @@ class Working(Handle):
         artifacts: Sequence[str] = (),
         decision_report: Mapping[str, Any] | None = None,
         usage: Usage | Mapping[str, Any] | None = None,
+        verdict: NewVerdict | Mapping[str, Any] | None = None,
     ) -> Outcome:
-        fields = _report(Report(token, data, text, artifacts, decision_report, usage))
+        fields = _report(Report(token, data, text, artifacts, decision_report, usage, verdict))
         return await self._under(token, "complete", key=_key([usage]), **fields)
 
     async def complete_many(self, reports: Sequence[Report]) -> list[Outcome]:
         body = [{"token": token_text(report.token), **_report(report)} for report in reports]
         return await self._each("complete", "reports", body, spent=[report.usage for report in reports])
+
+    async def verdict(
+        self, token: str, *, passed: bool, evidence: Mapping[str, Any] | None = None, note: str | None = None
+    ) -> Outcome:
+        return await self._under(token, "verdict", passed=passed, evidence=evidence, note=note)
 
     async def fail(
         self,
@@ -119,8 +125,11 @@ class Working(Handle):
         usage: Usage | Mapping[str, Any] | None = None,
         data: Any = None,
         retry: bool = True,
+        provider: str | None = None,
+        account: str | None = None,
+        model: str | None = None,
     ) -> Outcome:
-        fields = _problem(Problem(token, reason, error, usage, data, retry))
+        fields = _problem(Problem(token, reason, error, usage, data, retry, provider, account, model))
         return await self._under(token, "fail", key=_key([usage]), **fields)
 
     async def fail_many(self, problems: Sequence[Problem]) -> list[Outcome]:
@@ -145,7 +154,7 @@ class Working(Handle):
 
     async def wait_for(self, token: str, tasks: Sequence[str]) -> str:
         path, text = of_claim(token, "wait")
-        return (await self._once(path, StatusReply, {"token": text, "tasks": list(tasks)})).status
+        return (await self._once(path, WaitReply, {"token": text, "tasks": list(tasks)})).status
 
     # -- one write, and many ---------------------------------------------------------------------------------------
 
@@ -181,14 +190,16 @@ def _usage(usage: Spent) -> Usage | None:
 
 
 def _beat(reply: BeatReply) -> BeatAnswer:
-    return BeatAnswer(reply.task_id, reply.action, reply.reason)
+    return BeatAnswer(reply.task_id, reply.action, reply.reason, reply.slow_down_sec)
 
 
 def _report(report: Report) -> dict[str, Any]:
     fields = given(data=report.data, text=report.text, decision_report=report.decision_report)
-    return {**fields, **given(usage=_usage(report.usage)), "artifacts": report.artifacts}
+    told = None if report.verdict is None else check.read(report.verdict, NewVerdict, "verdict")
+    return {**fields, **given(usage=_usage(report.usage), verdict=told), "artifacts": report.artifacts}
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
     fields = given(reason=problem.reason, error=problem.error, data=problem.data, usage=_usage(problem.usage))
-    return {**fields, "retry": problem.retry}
+    named = given(provider=problem.provider, account=problem.account, model=problem.model)
+    return {**fields, **named, "retry": problem.retry}

@@ -32,6 +32,14 @@ KINDS: dict[str, Kind] = {
         "Task {task} was started once and its end is not known",
         "a task that may not be started twice went silent; somebody must look whether it has had its effect",
     ),
+    "effect_unknown": Kind(
+        "critical",
+        "Task {task} began the effect {key}, and whether it happened is not known",
+        "an attempt ended inside an outside action; somebody must look there and resolve the effect",
+    ),
+    "breaker_open": Kind(
+        "critical", "Circuit breaker OPEN for {type}", "a type of task failed so often that no more of it is handed out"
+    ),
     "displaced": Kind("warning", "Task {task} was displaced", "a task had to make room for more urgent work"),
     "agent_failed": Kind("critical", "Agent {agent} failed", "an agent was marked failed"),
     "agent_silent": Kind(
@@ -52,6 +60,51 @@ KINDS: dict[str, Kind] = {
         "warning",
         "Task {task} failed; {count} tasks of {creator} depend on it",
         "told to each creator of tasks that wait for a task that failed for good",
+    ),
+    "capacity_warning": Kind(
+        "warning", "Capacity: {waiting} of {limit} tasks wait ({subject})", "the queue or a level of it is nearly full"
+    ),
+    "capacity_critical": Kind(
+        "critical",
+        "Capacity: {waiting} of {limit} tasks wait ({subject})",
+        "the queue or a level of it is full, or is about to be",
+    ),
+    "queue_depth": Kind("warning", "More than {limit} tasks wait", "the queue is deeper than `alerts.queue_depth`"),
+    "pool_below_minimum": Kind(
+        "critical", "{live} workers are live, at least {minimum} are wanted", "there are fewer than `min_workers`"
+    ),
+    "failure_rate": Kind(
+        "warning", "{failed} of {ended} attempts of type {subject} failed", "a type fails more than is acceptable"
+    ),
+    "task_stuck": Kind(
+        "warning",
+        "Task {task} has been executed by {agent} for {seconds} s",
+        "a task may be stuck; its agent still beats",
+    ),
+    "backlog_age": Kind(
+        "warning",
+        "Task {task} is next in line, and nobody has taken it for {seconds} s",
+        "work is not taken, or too slowly",
+    ),
+    "dead_rows": Kind(
+        "warning",
+        "PostgreSQL keeps {dead} dead rows beside {live} tasks",
+        "vacuum does not keep up, and every claim reads more than it need",
+    ),
+    "old_transaction": Kind(
+        "warning",
+        "{what} has kept dead rows from being removed for {how_long}",
+        "somebody's transaction holds PostgreSQL's clean-up back",
+    ),
+    "friction": Kind(
+        "warning",
+        "Type {type} keeps failing alike: {signature}",
+        "work of a type fails again and again in the same way",
+    ),
+    "budget": Kind(
+        "warning",
+        "{of} has spent {percent} % of its budget",
+        "80, 95 or 100 % of what an agent, a day, a DAG or a task with its subtasks may cost is spent",
     ),
     "escalated": Kind("critical", "Task {task} was escalated by {actor}", "a reviewer wants somebody else to decide"),
 }

@@ -79,9 +79,26 @@ class UnknownDependency(InputError):
     mend = "Submit the dependency first, in the same batch, or set missing_dependency to wait."
 
 
+class UnknownReference(InputError):
+    code = "unknown_reference"
+    mend = "Put the artifact first, or name a task that is a dependency or has completed; nothing was changed."
+
+
 class KeyRequired(InputError):
     code = "idempotency_key_required"
     mend = "This workspace takes no task without an idempotency_key."
+
+
+class ReportRequired(InputError):
+    """The task goes on until its report comes or its time is up; what was spent is booked."""
+
+    code = "report_required"
+    mend = "Send the result again with a decision_report that says what was decided and why; what was spent is booked."
+
+
+class NoSuchRange(InputError):
+    code = "range_not_satisfiable"
+    mend = "Ask for bytes that the content has; `size` tells how many there are."
 
 
 class FenceRequired(InputError):
@@ -145,9 +162,38 @@ class WrongState(ConflictError):
     mend = "Read the task's status; this verb is not allowed from it."
 
 
+class EffectInFlight(ConflictError):
+    code = "effect_in_flight"
+    mend = "Another claim is at this effect; try again when it has ended, and take its result then."
+
+
+class EffectUnknown(ConflictError):
+    code = "effect_unknown"
+    mend = "Look outside whether it happened, then say so: `shiftwork effects resolve KEY --done` or `--not-done`."
+
+
 class VersionConflict(ConflictError):
     code = "version_conflict"
     mend = "Read the task again, decide anew, and send the version you read."
+
+
+class RevisionChanged(ConflictError):
+    """The work is no longer what was shown to whoever decided about it."""
+
+    code = "revision_changed"
+    mend = "Look at the task again and decide about the revision it has now; nothing was changed."
+
+
+class SpawnLimit(ConflictError):
+    code = "spawn_limit"
+    mend = "Do the work in this task or let it end; an operator may raise spawn.max_depth or spawn.max_children."
+
+
+class QueueFull(ConflictError):
+    """As many tasks wait as may, and none of them gives way to this one."""
+
+    code = "queue_full"
+    mend = "Submit it again after `retry_after` seconds, when work has been taken; nothing was added."
 
 
 class AgentUnknown(ConflictError):
@@ -209,6 +255,20 @@ class StoreUnsuitable(StoreError):
 class StoreUnavailable(StoreError):
     code = "store_unavailable"
     mend = "The database cannot be reached; acknowledged work is safe, try again."
+
+
+class ArtifactsUnavailable(StoreError):
+    """There is no place for bytes: with PostgreSQL one must be named."""
+
+    code = "artifacts_unavailable"
+    mend = "Name a folder or s3://bucket/prefix: `serve --artifacts`, SHIFTWORK_ARTIFACTS or `Queue.open(artifacts=…)`."
+
+
+class ArtifactDamaged(StoreError):
+    """The stored bytes are not those that were put. They are never handed out."""
+
+    code = "artifact_damaged"
+    mend = "Restore the stored file from a backup, or put the same content again: it replaces the damaged copy."
 
 
 class StoreClosed(StoreError):

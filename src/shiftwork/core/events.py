@@ -25,6 +25,8 @@ _NAMES: dict[str, str] = {
     "promoted": "",
     "claimed": "task.claimed",
     "started": "",
+    "handed_in": "task.validating",
+    "report_missing": "task.incomplete",
     "completed": "task.completed",
     "failed": "task.attempt_failed",
     "released": "task.released",
@@ -40,8 +42,16 @@ _NAMES: dict[str, str] = {
     "heartbeat": "task.heartbeat",
     "session": "task.session",
     "usage": "task.usage",
+    "step": "task.step",
+    "effect": "task.effect",
     "merged": "task.merged",
+    "overrun": "budget.overrun",
     "dependency_failed": "task.dependency_failed",
+    "attached": "task.artifact",
+    "approved": "approval.approved",
+    "rejected": "approval.rejected",
+    "question_answered": "question.answered",
+    "question_expired": "question.expired",
 }
 
 VERBS = tuple(_NAMES)
@@ -49,7 +59,12 @@ VERBS = tuple(_NAMES)
 _OF_THE_QUEUE = (
     *("alert.raised", "alert.acknowledged", "agent.registered", "agent.status", "agent.budget", "agent.silent"),
     *("runtime.gone", "queue.paused", "queue.resumed", "settings.changed", "dag.updated", "token.created"),
-    "token.revoked",
+    *("token.revoked", "signal.sent"),
+    *("capacity.warning", "capacity.critical", "capacity.normal", "pool.below_minimum", "pool.restored"),
+    *("condition.began", "condition.over", "artifact.added"),
+    *("breaker.opened", "breaker.half_open", "breaker.closed", "queue.slowdown", "cooldown.started", "cooldown.lifted"),
+    *("limit.set", "limit.removed"),
+    *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
 )
 """Told of no single task."""
 
@@ -62,6 +77,8 @@ def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> li
         told.append("task.reclaimed")
     if states and (arrival := _ARRIVED.get(states[-1])) and arrival not in told:
         told.append(arrival)
+    if verb == "waited" and data and "question" in data:
+        told.append("question.asked")
     if verb == "failed" and states and states[-1] in {State.DEAD_LETTERED, State.FAILED}:
         told.append("task.failed")
     if data and (dag := data.get("dag")):
@@ -74,4 +91,4 @@ def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> li
 def every_name() -> set[str]:
     """All names an event can have, for the documentation and the views."""
     fixed = {name for name in _NAMES.values() if name} | set(_ARRIVED.values()) | set(_OF_THE_QUEUE)
-    return fixed | {"task.failed", "task.reclaimed", "dag.completed", "dag.failed", "dag.cancelled"}
+    return fixed | {"task.failed", "task.reclaimed", "question.asked", "dag.completed", "dag.failed", "dag.cancelled"}

@@ -26,6 +26,10 @@ EXHAUSTED = "exhausted"
 DISPLACED = "displaced"
 DELIVERY_UNKNOWN = "delivery_unknown"
 APPROVAL_REJECTED = "approval_rejected"
+EFFECT_IN_FLIGHT = "effect_in_flight"
+EFFECT_UNKNOWN = "effect_unknown"
+SESSION_LOST = "session_lost"
+CONTEXT_EXCEEDED = "context_exceeded"
 
 MEANING: dict[str, str] = {
     TIMEOUT: "ran longer than its execution limit",
@@ -49,6 +53,10 @@ MEANING: dict[str, str] = {
     DISPLACED: "made room for more urgent work in a full queue",
     DELIVERY_UNKNOWN: "started once, may not be started again, and its end is not known",
     APPROVAL_REJECTED: "a person said no",
+    EFFECT_IN_FLIGHT: "an outside action it needs is being performed by another task",
+    EFFECT_UNKNOWN: "an earlier attempt began an outside action, and nobody can tell whether it happened",
+    SESSION_LOST: "the agent could not resume its session",
+    CONTEXT_EXCEEDED: "the session has become longer than the model can read",
 }
 
 SILENCE = frozenset({CLAIM_EXPIRED, HEARTBEAT_TIMEOUT, RUNTIME_OFFLINE})
@@ -59,3 +67,7 @@ SAME_AS: dict[str, str] = {
     HEARTBEAT_TIMEOUT: TIMEOUT,
 }
 """A reason that counts as another where a retry list names only that one."""
+
+UNSAFE_SESSION = frozenset({INVALID_INPUT, SAFETY_VIOLATION, SESSION_LOST, CONTEXT_EXCEEDED})
+"""Reasons that stand in the agent's own conversation: resumed, it would meet them again, so the next attempt gets a
+fresh one. What befell the agent from outside (a crash, a limit, a lost connection, its time) leaves it as it was."""

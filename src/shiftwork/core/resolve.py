@@ -363,6 +363,10 @@ class Resolver:
         found = self._base if type_name is None else self._by_type.get(type_name, self._base)
         return _stack(found, [self._task_layer(task)]) if task else found
 
+    def anywhere(self, holds: Callable[[Settings], bool]) -> bool:
+        """Whether this is so in the workspace, or for one of the types with settings of their own."""
+        return holds(self._base) or any(map(holds, self._by_type.values()))
+
     def layers(self, type_name: str | None = None, task: Values | None = None) -> list[Layer]:
         """The layers that have something to say, weakest first."""
         name = self._profile.name

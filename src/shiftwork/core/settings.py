@@ -7,7 +7,7 @@ written with dots (`retry.max_delay_sec`). A setting that no part of the code en
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -75,6 +75,10 @@ class Poison(Part, frozen=True):
 
     min_agents: Count = 2
     min_attempts: Count = 3
+
+
+class Session(Part, frozen=True):
+    max_failed_resumes: Count | None = 2
 
 
 class Heartbeat(Part, frozen=True):
@@ -162,9 +166,24 @@ class Guard(Part, frozen=True):
     tool_name: str | None = None
     tag: str | None = None
     created_by: str | None = None
+    trigger_type: str | None = None
     min_cost_usd: float | None = None
     on_expire: Literal["reject", "approve"] = "reject"
     expire_after_sec: Seconds | None = None
+
+
+class Spawn(Part, frozen=True):
+    """How far a task may multiply."""
+
+    max_depth: Count = 10
+    max_children: Count = 1_000
+
+
+class Budget(Part, frozen=True):
+    """What a workspace may spend, besides the budgets of its agents, DAGs and tasks."""
+
+    daily_usd: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    default_estimate_usd: Annotated[float, Meta(ge=0, le=1e9)] = 0.25
 
 
 class Maintenance(Part, frozen=True):
@@ -173,13 +192,50 @@ class Maintenance(Part, frozen=True):
     presence_sec: Seconds = 0.25
     reclaim_sec: Seconds = 1
     retry_promoter_sec: Seconds = 5
+    gates_sec: Seconds = 1
     rerank_sec: Seconds = 1
     dependencies_sec: Seconds = 5
+    budgets_sec: Seconds = 1
     metrics_sec: Seconds = 30
     snapshot_sec: Seconds = 60
     dead_letter_sec: Seconds = 300
     stale_sec: Seconds = 600
     retention_sec: Seconds = 60
+
+
+class Alerts(Part, frozen=True):
+    """When somebody should look."""
+
+    queue_depth: Count | None = None
+    failure_rate: Annotated[float, Meta(ge=0, le=1)] | None = 0.5
+    failure_count: Annotated[int, Meta(ge=1)] = 20
+    failure_window_sec: Seconds = 300
+    stuck_at: Annotated[float, Meta(ge=0)] | None = 0.8
+    backlog_age_sec: Seconds | None = 3600
+    dead_rows: Annotated[float, Meta(ge=0)] | None = 0.5
+    transaction_sec: Seconds | None = 300
+
+
+class FrictionTask(Part, frozen=True):
+    """The task that is created about a friction."""
+
+    type: str
+    title: str = "Find out why {type} keeps failing"
+    priority: Annotated[float, Meta(ge=0, le=100)] = 40
+    payload: dict[str, Any] = {}
+
+
+class Friction(Part, frozen=True, kw_only=True):
+    """Work that keeps failing in the same way becomes a task itself."""
+
+    failure_rate: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    min_count: Annotated[int, Meta(ge=1)] = 10
+    window_sec: Seconds = 3600
+    create: FrictionTask
+
+
+class Artifacts(Part, frozen=True):
+    keep_unreferenced_sec: Seconds = 86_400
 
 
 class Limits(Part, frozen=True):
@@ -191,6 +247,10 @@ class Limits(Part, frozen=True):
     depth: Count = 64
     batch: Count = 10_000
     dependencies: Count = 1_000
+    step_bytes: Count = 8_388_608
+    step_inline_bytes: Count = 65_536
+    artifact_bytes: Count = 1_073_741_824
+    steps: Count = 10_000
 
 
 class Settings(Part, frozen=True):
@@ -211,6 +271,7 @@ class Settings(Part, frozen=True):
     on_exhausted: Literal["dead_letter", "stay_failed"] = "dead_letter"
     poison: Poison | None = Poison()
     delivery: Literal["at_least_once", "at_most_once"] = "at_least_once"
+    session: Session = Session()
 
     claim_ttl_sec: Seconds | None = 60
     auto_start: bool = False
@@ -244,10 +305,12 @@ class Settings(Part, frozen=True):
     require_decision_report: bool = False
     on_missing_report: Literal["refuse", "fail"] = "refuse"
     guards: tuple[Guard, ...] = ()
+    spawn: Spawn = Spawn()
 
     circuit_breaker: Breaker | None = Breaker()
     rate_limit: RateLimit = RateLimit()
     cooldown: Cooldown = Cooldown()
+    budget: Budget = Budget()
 
     max_queue_size: Count | None = None
     priority_quotas: Quotas = Quotas()
@@ -255,10 +318,13 @@ class Settings(Part, frozen=True):
     warning_at: Annotated[float, Meta(ge=0, le=1)] = 0.80
     critical_at: Annotated[float, Meta(ge=0, le=1)] = 0.95
     min_workers: Count = 0
+    alerts: Alerts = Alerts()
+    friction: Friction | None = None
 
     cancel: Cancel = Cancel()
     purge: Purge = Purge()
     archive_after_sec: Seconds | None = None
+    artifacts: Artifacts = Artifacts()
     poll_interval_sec: Seconds = 5
     fallback_poll_sec: Seconds = 30
     wakeup: Literal["notify", "poll"] = "notify"
@@ -278,13 +344,18 @@ REACH: dict[str, Literal["workspace", "type"]] = {
     "warning_at": "workspace",
     "critical_at": "workspace",
     "min_workers": "workspace",
+    "alerts": "workspace",
+    "friction": "workspace",
+    "budget": "workspace",
     "wakeup": "workspace",
     "lock_timeout_sec": "workspace",
     "operation_max_sec": "workspace",
     "maintenance": "workspace",
     "limits": "workspace",
+    "artifacts": "workspace",
     "type_boost": "type",
     "guards": "type",
+    "spawn": "type",
     "circuit_breaker": "type",
     "cooldown": "type",
 }
@@ -292,20 +363,7 @@ REACH: dict[str, Literal["workspace", "type"]] = {
 from its submitters, or mean nothing for less than a type."""
 
 NOT_ENFORCED: dict[str, str] = {
-    "circuit_breaker": "circuit breakers",
-    "cooldown": "cooldowns",
-    "max_queue_size": "capacity",
-    "priority_quotas": "capacity",
-    "overflow": "capacity",
-    "warning_at": "capacity",
-    "critical_at": "capacity",
-    "min_workers": "worker health",
-    "worker_timeout_sec": "worker health",
-    "health_checks": "worker health",
     "deadline.preempt_running": "preemption",
-    "guards": "approvals",
-    "require_decision_report": "output checks",
-    "on_missing_report": "output checks",
     "serialize_by": "serial execution",
     "maintenance.snapshot_sec": "snapshots",
 }

@@ -27,7 +27,7 @@ class State(StrEnum):
 
 MEANING: dict[State, str] = {
     State.CREATED: "accepted, not yet placed; never stored",
-    State.PENDING: "waits for dependencies, children, a person or a time",
+    State.PENDING: "waits for dependencies, children, a person, an event or a time",
     State.WAITING_APPROVAL: "a guard wants a person to say yes first",
     State.READY: "may be claimed now",
     State.CLAIMED: "an agent holds it and has not started",
@@ -43,6 +43,7 @@ MEANING: dict[State, str] = {
 FINAL = frozenset({State.COMPLETED, State.CANCELLED})
 SETTLED = frozenset({State.DEAD_LETTERED, State.FAILED})
 HELD = frozenset({State.CLAIMED, State.RUNNING, State.VALIDATING})  # under somebody's claim
+IN_HAND = HELD - {State.VALIDATING}  # and its agent is at work: it beats, and takes one of its slots
 WAITING = frozenset({State.PENDING, State.WAITING_APPROVAL, State.READY, State.RETRYING})  # nobody's yet
 STORED = tuple(s for s in State if s is not State.CREATED)
 
@@ -52,7 +53,7 @@ _MOVES: dict[str, dict[State, State]] = {
     "guard": {State.PENDING: State.WAITING_APPROVAL},
     "approve": {State.WAITING_APPROVAL: State.READY},
     "defer": {State.PENDING: State.RETRYING},
-    "block": {State.READY: State.PENDING, State.RETRYING: State.PENDING},
+    "block": dict.fromkeys((State.WAITING_APPROVAL, State.READY, State.RETRYING), State.PENDING),
     "claim": {State.READY: State.CLAIMED},
     "start": {State.CLAIMED: State.RUNNING},
     "wait": {State.RUNNING: State.PENDING},

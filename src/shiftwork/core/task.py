@@ -67,6 +67,8 @@ class NewTask(Fields):
     retry: dict[str, Any] | None = None
     delivery: Literal["at_least_once", "at_most_once"] | None = None
     estimated_cost_usd: Dollars | None = None
+    tree_budget_usd: Dollars | None = None
+    """What the task may cost in all its attempts, with everything that is spawned under it."""
     target_agent_id: Name | None = None
     issue_id: Name | None = None
     trigger_type: Name | None = None
@@ -88,11 +90,12 @@ class NewDag(Fields):
 
 
 class Usage(Fields):
-    """What was spent since the last report."""
+    """What was spent since the last report, and on which model."""
 
     cost_usd: Dollars = 0
     tokens_in: Annotated[int, Meta(ge=0, le=10**15)] = 0
     tokens_out: Annotated[int, Meta(ge=0, le=10**15)] = 0
+    model: Name | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -116,6 +119,8 @@ class Claim(msgspec.Struct, frozen=True):
     assignment_id: str | None
     ack_required_by: float | None
     execution_deadline: float | None
+    model: str | None = None
+    """The model to work with, where the task says which it may have."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -131,8 +136,27 @@ class Failed(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
+class NewVerdict(Fields):
+    """Whether an output passed its tests, with what shows it, from whoever ran them."""
+
+    passed: bool
+    evidence: dict[str, Any] | None = None
+    note: Text | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether the output of an attempt passed its validation, and by whose word."""
+
+    method: str
+    passed: bool
+    by: str
+    at: float
+    reasons: list[str] = []
+    evidence: dict[str, Any] | None = None
+
+
 class Result(msgspec.Struct, frozen=True):
-    """The final outcome of a task, or of its last attempt."""
+    """The final outcome of a task, of its last attempt, or what was handed in and waits for its verdict."""
 
     task_id: str
     status: Literal["success", "failed"] | None
@@ -145,6 +169,26 @@ class Result(msgspec.Struct, frozen=True):
     execution_time_sec: float | None
     worker_id: str | None
     completed_at: float | None
+    verdict: Verdict | None = None
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """What a task waits for besides other tasks, under the name it gave it, with the answer once there is one."""
+
+    name: str
+    kind: Literal["time", "event", "person"]
+    status: Literal["open", "met", "expired"]
+    begun_at: float
+    until: float | None = None
+    """When a time has come; when an event or an answer is waited for no longer."""
+    event: str | None = None
+    question: str | None = None
+    schema: dict[str, Any] | None = None
+    """What an answer must look like."""
+    ended_at: float | None = None
+    value: Any = None
+    """The event's data, or the answer."""
+    answered_by: str | None = None
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -182,6 +226,7 @@ class Task(msgspec.Struct, frozen=True):
     blocked: bool = False
     blocked_reason: str | None = None
     hold: str | None = None
+    waits: list[Wait] = []
     external_id: str | None = None
     idempotency_key: str | None = None
     parent_id: str | None = None
@@ -201,6 +246,7 @@ class Task(msgspec.Struct, frozen=True):
     timeout_sec: float | None = None
     delivery: str = "at_least_once"
     estimated_cost_usd: float | None = None
+    tree_budget_usd: float | None = None
     progress: Any = None
     available_at: float | None = None
     claimed_at: float | None = None
@@ -216,6 +262,10 @@ class Task(msgspec.Struct, frozen=True):
     failure_history: list[Failed] = []
     poison_pill: bool = False
     result: Result | None = None
+    incomplete: bool = False
+    """It was handed in without the decision report it needs; it is still running."""
+    judge_task_id: str | None = None
+    """The task that judges its output, while that waits for the verdict."""
     cost_usd: float = 0
     tokens_used: dict[str, int] = {}
     settings: dict[str, Any] | None = None

@@ -12,11 +12,13 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.policy import lease
 from shiftwork.policy.decide import after_loss
-from shiftwork.queue import consequences, finish, read
+from shiftwork.queue import capacity, consequences, finish, guard, read, verdicts, watch
+from shiftwork.queue import health as agent_health
 from shiftwork.queue.control import erase
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.waits import KEEP_SIGNALS_SEC, count_waiting
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
@@ -39,6 +41,8 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
             continue
         settings = (await work.settings([row]))[row.id]
         verdict = lease.inspect(_facts(row, beats[row.id]), settings, tx.now)
+        if beats[row.id]["agent_status"] == "failed" and row.status != State.VALIDATING:
+            verdict = lease.Expired(reasons.HEARTBEAT_TIMEOUT)
         if isinstance(verdict, lease.Alive):
             checks.append((row.id, verdict.check_at))
         elif (rest := _rests_until(engine, settings)) > tx.now and verdict.reason != "timeout":
@@ -77,6 +81,9 @@ def _rests_until(engine: Engine, settings: Settings) -> float:
 
 
 async def _expire(work: Work, row: TaskRow, settings: Settings, reason: str) -> None:
+    if row.status == State.VALIDATING:
+        await verdicts.miss(work, row, settings)
+        return
     facts = await finish.facts_of(work, row)
     decision = after_loss(facts, settings, reason, work.engine.random.random())
     error = f"Timeout after {row.timeout_sec:g}s" if reason == "timeout" and row.timeout_sec else None
@@ -87,6 +94,12 @@ async def _expire(work: Work, row: TaskRow, settings: Settings, reason: str) -> 
 def _ago(row: TaskRow, now: float) -> str:
     heard = max(at for at in (row.claimed_at, row.started_at, row.heartbeat_at) if at is not None)
     return f"{now - heard:.0f} s ago"
+
+
+async def health(tx: Tx, engine: Engine) -> Counts:
+    """Mark the agents failed that went silent; `reclaim` gives what they hold to others."""
+    failed = await agent_health.find_failed(tx, engine, BATCH)
+    return {"failed": failed} if failed else {}
 
 
 async def promote(tx: Tx, engine: Engine) -> Counts:
@@ -104,9 +117,8 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
         if row.waiting:
             work.tell(row, "promoted", work.move(row, "block"))
             continue
-        path = work.move(row, "promote")
-        work.arrive(row, (await work.settings([row]))[row.id])
-        work.tell(row, "promoted", path)
+        path, told = await guard.let_through(work, row, (await work.settings([row]))[row.id], "promote")
+        work.tell(row, "promoted", path, data=told)
     await work.save()
     return {"promoted": promoted}
 
@@ -161,14 +173,14 @@ def _shown(name: str) -> str:
 
 async def stale(tx: Tx, engine: Engine) -> Counts:
     """Look for tasks whose count of open dependencies is wrong. There must be none; one that is found is mended."""
+    await _tally_strays(tx, engine)
     found = await tx.all("stranded", count=BATCH)
     if not found:
         return {}
     work = Work(tx, engine, Caller("duty:stale"))
     mended = 0
     for row in await work.lock(row["id"] for row in found):
-        counts = await tx.all("count_open_edges", items=[(row.root_id,)])
-        open_ = int(counts[0]["open"]) if counts else 0
+        open_ = await count_waiting(work, row.root_id)
         if row.status != State.PENDING or row.waiting == open_:
             continue
         log.error("task %s counted %d open dependencies and has %d; mended", ids.show_task(row.id), row.waiting, open_)
@@ -181,14 +193,32 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
     return {"mended": mended}
 
 
+async def _tally_strays(tx: Tx, engine: Engine) -> None:
+    """Count in what another process submitted before it knew of the limit."""
+    for workspace in await tx.all("used_workspaces"):
+        await capacity.begin_counting(tx, engine, workspace["name"])
+
+
 async def displaced(tx: Tx, engine: Engine) -> Counts:
-    """Bring back work that had to make room."""
-    rows = await tx.all("displaced_letters", count=BATCH)
-    if not rows:
-        return {}
-    verdict = Verdict("retry", "there is room again")
-    outcomes = await review(tx, engine, Caller("duty:displaced"), [row["task_id"] for row in rows], verdict)
-    return {"resubmitted": sum(1 for outcome in outcomes if outcome.error is None)}
+    """Bring back work that had to make room, as far as there is room now."""
+    resubmitted = 0
+    for workspace in await tx.all("displaced_workspaces"):
+        found = await capacity.places(tx, engine, workspace["name"], BATCH - resubmitted)
+        verdict = Verdict("retry", "there is room again")
+        outcomes = await review(tx, engine, Caller("duty:displaced"), found, verdict) if found else []
+        resubmitted += sum(1 for outcome in outcomes if outcome.error is None)
+    return {"resubmitted": resubmitted} if resubmitted else {}
+
+
+async def alerts(tx: Tx, engine: Engine) -> Counts:
+    """Look whether each workspace is as it should be, and tell once what is not."""
+    raised = await watch.look_at_store(tx, engine, "default")
+    workspaces = [row["name"] for row in await tx.all("used_workspaces")]
+    for workspace in workspaces:
+        raised += await watch.look(tx, engine, workspace)
+    for workspace in workspaces:
+        await watch.look_at_room(tx, engine, workspace)
+    return {"raised": raised} if raised else {}
 
 
 async def retention(tx: Tx, engine: Engine) -> Counts:
@@ -203,7 +233,8 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
         archived += await _archive(tx, engine, workspace["name"], [row["id"] for row in due])
         alerts += len(await tx.all("delete_alerts", workspace=workspace["name"], before=before, count=BATCH))
     forgotten = await tx.all("delete_replies", now=tx.now, count=BATCH)
-    counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten)}
+    unheard = await tx.all("delete_signals", before=tx.now - KEEP_SIGNALS_SEC, count=BATCH)
+    counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten), "signals": len(unheard)}
     return {name: count for name, count in counts.items() if count}
 
 

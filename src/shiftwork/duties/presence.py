@@ -26,9 +26,13 @@ class Process(msgspec.Struct):
 
 
 def this_process() -> Process | None:
-    machine = _machine()
-    started = _started(os.getpid())
-    return Process(machine, os.getpid(), started) if machine and started else None
+    return process_of(os.getpid())
+
+
+def process_of(pid: int) -> Process | None:
+    """The process that has this id now; None where that cannot be said."""
+    machine, started = _machine(), _started(pid)
+    return Process(machine, pid, started) if machine and started else None
 
 
 def _machine() -> str | None:

@@ -12,7 +12,8 @@ import msgspec
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.settings import Maintenance, Settings
-from shiftwork.duties import duties, presence
+from shiftwork.duties import artifacts, duties, presence, protection, waiting
+from shiftwork.queue import budgets
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
 
@@ -22,22 +23,32 @@ MOST_BATCHES = 200
 """Full batches of one duty in a row before the others get their turn."""
 
 Duty = Callable[[Tx, Engine], Awaitable[dict[str, int]]]
+After = Callable[[Engine], Awaitable[dict[str, int]]]
 
 
 class Entry(NamedTuple):
     run: Duty
     period: Callable[[Maintenance], float]
+    after: After | None = None
+    """What is done outside of the database after its turn, by a process that can reach the artifacts."""
 
 
 DUTIES: dict[str, Entry] = {
     "presence": Entry(presence.hand_back, lambda m: m.presence_sec),
+    "health": Entry(duties.health, lambda m: m.reclaim_sec),
     "reclaim": Entry(duties.reclaim, lambda m: m.reclaim_sec),
     "promote": Entry(duties.promote, lambda m: m.retry_promoter_sec),
+    "waits": Entry(waiting.waits, lambda m: m.retry_promoter_sec),
+    "approvals": Entry(waiting.approvals, lambda m: m.retry_promoter_sec),
+    "gates": Entry(protection.open_gates, lambda m: m.gates_sec),
     "rerank": Entry(duties.rerank, lambda m: m.rerank_sec),
     "dependencies": Entry(duties.missing_dependencies, lambda m: m.dependencies_sec),
+    "budgets": Entry(budgets.tend, lambda m: m.budgets_sec),
     "stale": Entry(duties.stale, lambda m: m.stale_sec),
     "displaced": Entry(duties.displaced, lambda m: m.dead_letter_sec),
+    "alerts": Entry(duties.alerts, lambda m: m.metrics_sec),
     "retention": Entry(duties.retention, lambda m: m.retention_sec),
+    "artifacts": Entry(artifacts.collect, lambda m: m.retention_sec, artifacts.remove),
 }
 
 
@@ -45,18 +56,36 @@ async def run_once(engine: Engine, *, force: bool = False) -> dict[str, dict[str
     """Run every duty that is due now (or all of them), each to the end of its work; what each did."""
     done: dict[str, dict[str, int]] = {}
     for name, entry in DUTIES.items():
-        total: dict[str, int] = {}
-        for _ in range(MOST_BATCHES):
-            counts = await _batch(engine, name, entry, force=force or bool(total))
-            if counts is None:
-                break
-            for key, value in counts.items():
-                total[key] = total.get(key, 0) + value
-            if sum(counts.values()) < duties.BATCH:
-                break
+        total = await _to_the_end(engine, name, entry, force=force)
+        if total is not None and entry.after is not None and engine.depot is not None:
+            total |= await _afterwards(engine, name, entry.after)
         if total:
             done[name] = total
     return done
+
+
+async def _to_the_end(engine: Engine, name: str, entry: Entry, *, force: bool) -> dict[str, int] | None:
+    """One duty, batch after batch; None where it is not due, or another process is at it."""
+    total: dict[str, int] | None = None
+    for _ in range(MOST_BATCHES):
+        counts = await _batch(engine, name, entry, force=force or bool(total))
+        if counts is None:
+            break
+        total = total or {}
+        for key, value in counts.items():
+            total[key] = total.get(key, 0) + value
+        if sum(counts.values()) < duties.BATCH:
+            break
+    return total
+
+
+async def _afterwards(engine: Engine, name: str, after: After) -> dict[str, int]:
+    """What fails outside of the database keeps no other duty from its turn."""
+    try:
+        return await after(engine)
+    except ShiftworkError as error:
+        log.warning("duty %s waits: %s", name, error)
+        return {}
 
 
 async def _batch(engine: Engine, name: str, entry: Entry, *, force: bool) -> dict[str, int] | None:

@@ -23,6 +23,10 @@ class Facts(NamedTuple):
     """Agents of the counted failures of this round, this one included."""
     started: bool = True
     past_deadline: bool = False
+    reported_limit: bool = False
+    """The data of the report holds the status of a rate limit."""
+    asked_sec: float | None = None
+    """How long the provider asked to wait."""
 
 
 class Decision(NamedTuple):
@@ -46,11 +50,12 @@ class Decision(NamedTuple):
 
 def after_failure(facts: Facts, settings: Settings, reason: str | None, error: str | None, roll: float) -> Decision:
     """A worker reported that its attempt failed, or the queue found that it did."""
-    why = retry.classify(reason, error, settings.rate_limit)
+    why = retry.classify(reason, error, settings.rate_limit, reported=facts.reported_limit)
     if settings.delivery == "at_most_once" and facts.started:
         return _settle(facts, settings, why, "at_most_once", counted=True, poisoned=False)
     if why == reasons.RATE_LIMIT and _waits_for_free(facts, settings):
-        delay = retry.rate_limit_wait(settings.rate_limit, error, facts.rate_limits + 1, roll)
+        waits = facts.rate_limits + 1
+        delay = retry.rate_limit_wait(settings.rate_limit, error, waits, roll, asked=facts.asked_sec)
         path = move(facts.status, "fail", "retry")
         return Decision(path, why, "rate_limited", counted=False, delay_sec=delay, rate_limited=True)
     return _after_counted_failure(facts, settings, why, error, roll)
@@ -80,7 +85,7 @@ def _after_counted_failure(
         return _settle(facts, settings, reason, decision.why, counted=True, poisoned=poisoned)
     delay = 0.0 if at_once else decision.delay_sec
     if reason == reasons.RATE_LIMIT:
-        asked = retry.retry_after(error)
+        asked = retry.retry_after(error) if facts.asked_sec is None else facts.asked_sec
         delay = delay if asked is None else max(min(asked, settings.rate_limit.max_wait_sec), delay)
     if settings.retry.mode == "new_task":
         path = move(facts.status, "fail")

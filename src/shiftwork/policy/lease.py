@@ -75,6 +75,22 @@ def at_start(settings: Settings, *, timeout_sec: float | None, claimed_at: float
     return _deadlines(facts, settings)
 
 
+def at_hand_in(
+    settings: Settings, *, timeout_sec: float | None, run_until: float | None, judged: bool, now: float
+) -> float:
+    """Until when the verdict on an output must come.
+
+    Tests belong to the attempt and share its limit. A judge has queued work of its own: it gets as long once more.
+    """
+    if not judged and run_until is not None:
+        return run_until
+    return now + (VERDICT_SEC if timeout_sec is None else timeout_sec * settings.timeout_grace)
+
+
+VERDICT_SEC = 3600.0
+"""A verdict is waited for so long where the work itself has no limit: nobody beats for it, so nobody would notice."""
+
+
 def _run_until(settings: Settings, timeout_sec: float | None, counted_from: float) -> float | None:
     return None if timeout_sec is None else counted_from + timeout_sec * settings.timeout_grace
 
@@ -104,7 +120,9 @@ def inspect(facts: ClaimFacts, settings: Settings, now: float) -> Expired | Aliv
 def _limits(facts: ClaimFacts, settings: Settings) -> Iterator[tuple[float, str]]:
     """Every moment at which the claim ends unless something happens before, with its reason."""
     if facts.status == "validating":
-        # The agent's part is done and it need not beat; whoever validates ends it.
+        # The agent's part is done and it need not beat: only the verdict is waited for.
+        if facts.run_until is not None:
+            yield facts.run_until, reasons.TIMEOUT
         return
     if facts.status == "claimed" and facts.ack_by is not None:
         yield facts.ack_by, reasons.CLAIM_EXPIRED
@@ -121,12 +139,13 @@ def _limits(facts: ClaimFacts, settings: Settings) -> Iterator[tuple[float, str]
 
 def _silent_at(facts: ClaimFacts, settings: Settings) -> float | None:
     """When silence becomes too long. A claim not yet started is judged by its `ack_by`, where it has one."""
-    if settings.lease.mode != "heartbeat" or settings.heartbeat_timeout_sec is None:
+    limits = [sec for sec in (settings.heartbeat_timeout_sec, settings.worker_timeout_sec) if sec is not None]
+    if settings.lease.mode != "heartbeat" or not limits:
         return None
     if facts.status == "claimed" and facts.ack_by is not None:
         return None
     heard = (facts.claimed_at, facts.started_at, facts.beat_at)
-    return max(moment for moment in heard if moment is not None) + settings.heartbeat_timeout_sec
+    return max(moment for moment in heard if moment is not None) + min(limits)
 
 
 def on_lost(settings: Settings, reason: str, reclaims: int, max_attempts: int) -> Lost:

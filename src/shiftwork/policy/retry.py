@@ -22,6 +22,7 @@ NEVER = frozenset(
         reasons.CANCELLED,
         reasons.DELIVERY_UNKNOWN,
         reasons.APPROVAL_REJECTED,
+        reasons.EFFECT_UNKNOWN,
     }
 )
 """Reasons that trying again cannot mend; only a `retry_on` that names one brings it back."""
@@ -119,10 +120,15 @@ def models(preferences: Sequence[str], fallback: Sequence[str], failures: int) -
     return tuple(fallback) if fallback and failures >= 2 else tuple(preferences)
 
 
-def classify(reason: str | None, error: str | None, rate_limit: RateLimit) -> str:
-    """The reason that counts: an error text with a rate-limit indicator outweighs a vague reason."""
+def fallback(models: Sequence[str], failures: int) -> tuple[str, ...]:
+    """What is left to fall back on when all models for the next attempt rest."""
+    return () if failures >= 2 else tuple(models)
+
+
+def classify(reason: str | None, error: str | None, rate_limit: RateLimit, *, reported: bool = False) -> str:
+    """The reason that counts: an error text with a rate-limit indicator, or its status, outweighs a vague reason."""
     vague = reason is None or reason in _VAGUE
-    if vague and rate_limit.classify and error and says_rate_limit(error):
+    if vague and rate_limit.classify and (reported or (error and says_rate_limit(error))):
         return reasons.RATE_LIMIT
     return reasons.AGENT_ERROR if reason is None else reason
 
@@ -132,12 +138,14 @@ def says_rate_limit(error: str) -> bool:
     return any(indicator in text for indicator in RATE_LIMIT_INDICATORS)
 
 
-def rate_limit_wait(rate_limit: RateLimit, error: str | None, waits: int, roll: float) -> float:
+def rate_limit_wait(
+    rate_limit: RateLimit, error: str | None, waits: int, roll: float, *, asked: float | None = None
+) -> float:
     """Seconds to wait for the `waits`-th rate limit in a row: what the provider asked for, else doubling.
 
     What was asked for is bounded too: the text comes from an agent and gates the whole fleet.
     """
-    asked = retry_after(error)
+    asked = retry_after(error) if asked is None else asked
     if asked is not None:
         return min(asked, rate_limit.max_wait_sec)
     wait = min(_doubling(rate_limit.base_sec, 2.0, max(1, waits)), rate_limit.max_wait_sec)
@@ -145,7 +153,7 @@ def rate_limit_wait(rate_limit: RateLimit, error: str | None, waits: int, roll: 
 
 
 def retry_after(error: str | None) -> float | None:
-    """Seconds named after `retry-after` in an error text; a date there is left to the doubling."""
+    """Seconds named after `retry-after` in an error text."""
     found = _RETRY_AFTER.search(error) if error else None
     if found is None:
         return None

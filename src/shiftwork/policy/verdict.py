@@ -2,30 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jsonschema_rs
 import msgspec
 
 from shiftwork.core.errors import InputError
+from shiftwork.core.task import NewVerdict, Output
 
 MAX_ERRORS = 5
 SCHEMA_BYTES = 65_536
+LONGEST_REASON = 2_000
+
+PATTERNS = ((16_384, 1_048_576), (131_072, 262_144), (524_288, 65_536))
+"""Bytes of a compiled pattern, and characters of a text it is held against. Each character may be compared with all of
+the pattern, so the product bounds the time, whoever wrote the two: seconds at the very worst."""
+
+LATER = frozenset({"test-pass", "llm-judge"})
+"""Methods whose verdict comes from outside, with the output or after it."""
+
+JUDGING = "judging"
+"""How the row of a judging task is marked: accepting its output is a verdict on another's."""
+
+JUDGE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["verdict"],
+    "properties": {
+        "verdict": {"enum": ["accept", "reject"]},
+        "reasons": {"type": ["string", "array"], "items": {"type": "string"}},
+    },
+}
+"""What a judge hands in."""
+
+_WHERE = "output.validation_schema"
+
+
+class Trial(NamedTuple):
+    """What `test-pass` runs: a line for the shell, or a program with its arguments."""
+
+    command: str | list[str]
+    timeout_sec: float | None = None
+
+
+# -- at submit ---------------------------------------------------------------------------------------------------
+
+
+def check_output(output: Output) -> None:
+    """Refuse a validation that could never be done, when it is submitted rather than when work is done."""
+    schema = output.validation_schema
+    if schema is None:
+        return
+    if output.validation == "json-schema":
+        check_schema(schema)
+    elif output.validation == "regex":
+        _check_pattern(pattern_of(schema))
+    elif output.validation == "test-pass":
+        command_of(schema)
 
 
 def check_schema(schema: Any) -> None:
-    """Refuse a schema that could never be used, when it is submitted rather than when work is done."""
+    """Refuse what is no JSON Schema, or too large a one."""
     text = msgspec.json.encode(schema)
     if len(text) > SCHEMA_BYTES:
-        raise InputError(
-            f"the schema has {len(text)} bytes, at most {SCHEMA_BYTES} are allowed",
-            where="output.validation_schema",
-        )
+        raise InputError(f"the schema has {len(text)} bytes, at most {SCHEMA_BYTES} are allowed", where=_WHERE)
     try:
         _validator(text)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        raise InputError(f"not a usable JSON Schema: {_short(error)}", where="output.validation_schema") from None
+        raise InputError(f"not a usable JSON Schema: {_short(error)}", where=_WHERE) from None
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        _matcher(pattern)
+    except ValueError:
+        raise InputError(
+            f"{_clip(pattern, 100)!r} is not a usable pattern",
+            where=_WHERE,
+            mend="Write it without look-around and back-references, and with smaller counts than {1,500}.",
+        ) from None
+
+
+def pattern_of(schema: Any) -> str:
+    """The pattern of `regex`: the text itself, or `{"pattern": text}`."""
+    pattern = schema.get("pattern") if isinstance(schema, dict) and schema.keys() == {"pattern"} else schema
+    if not isinstance(pattern, str) or not pattern:
+        raise InputError('regex takes a pattern, or {"pattern": ...}', where=_WHERE)
+    return pattern
+
+
+def command_of(schema: Any) -> Trial:
+    """The command of `test-pass`: a line, or `{"command": line or list, "timeout_sec": number}`."""
+    fields = schema if isinstance(schema, dict) else {"command": schema}
+    command: Any = fields.get("command")
+    limit: Any = fields.get("timeout_sec")
+    words = command if isinstance(command, list) else [command]
+    usable = words and all(isinstance(word, str) and "\0" not in word for word in words) and words[0].strip()
+    limited = limit is None or (isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0)
+    if not usable or not limited or fields.keys() - Trial._fields:
+        what = 'test-pass takes a command, or {"command": line or list of words, "timeout_sec": more than 0}'
+        raise InputError(what, where=_WHERE)
+    return Trial(command, limit)
+
+
+def tests_of(output: Mapping[str, Any] | None) -> Trial | None:
+    """The command that a task's output must pass; None where it names none."""
+    asked = output is not None and output.get("validation") == "test-pass"
+    schema = output.get("validation_schema") if output is not None and asked else None
+    return None if schema is None else command_of(schema)
+
+
+# -- at completion -----------------------------------------------------------------------------------------------
 
 
 def against_schema(schema: Any, data: Any) -> list[str]:
@@ -40,9 +129,57 @@ def against_schema(schema: Any, data: Any) -> list[str]:
     return found
 
 
+def against_pattern(schema: Any, text: str) -> list[str]:
+    """The same for a pattern, which must be found somewhere in the text."""
+    pattern = pattern_of(schema)
+    matcher, longest = _matcher(pattern)
+    if len(text) > longest:
+        return [f"output: {len(text)} characters, this pattern is held against {longest} at most"]
+    return [] if matcher.is_valid(text) else [f"output: {_clip(pattern, 200)} is not found in it"]
+
+
+def as_text(data: Any, text: str | None) -> str:
+    """The output in words: its text, else its data, which is JSON unless it is text itself."""
+    if text is not None:
+        return text
+    return data if isinstance(data, str) else msgspec.json.encode(data).decode()
+
+
+def is_report(report: Any) -> bool:
+    """Whether decisions are documented: an object that says something. What it must say, no document tells."""
+    return isinstance(report, dict) and any(value not in (None, "", [], {}) for value in report.values())
+
+
+def reasons_of(given: NewVerdict) -> list[str]:
+    """Why, in the words of whoever ran the tests, or by their exit code."""
+    if given.note:
+        return [_clip(given.note, LONGEST_REASON)]
+    if given.passed:
+        return []
+    code = (given.evidence or {}).get("exit_code")
+    return ["the tests did not pass" if code is None else f"the tests did not pass: exit code {code}"]
+
+
+def of_judge(data: Any) -> tuple[bool, list[str]]:
+    """A judge's answer, which has its schema: accepted or not, and why."""
+    said = data.get("reasons") or []
+    reasons = [said] if isinstance(said, str) else said
+    return data["verdict"] == "accept", [_clip(reason, LONGEST_REASON) for reason in reasons[:MAX_ERRORS]]
+
+
 @lru_cache(maxsize=512)
 def _validator(text: bytes) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(msgspec.json.decode(text), retriever=_refuse)
+
+
+@lru_cache(maxsize=512)
+def _matcher(pattern: str) -> tuple[jsonschema_rs.Validator, int]:
+    """By an engine that never goes back in the text: a pattern such as ^(a+)+$ cannot hold the queue up."""
+    for size, longest in PATTERNS:
+        with suppress(ValueError):
+            options = jsonschema_rs.RegexOptions(size_limit=size)
+            return jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options), longest
+    raise ValueError(pattern)
 
 
 def _refuse(uri: str) -> NoReturn:
@@ -51,4 +188,8 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _short(error: BaseException) -> str:
-    return str(getattr(error, "message", error)).splitlines()[0][:300]
+    return _clip(str(getattr(error, "message", error)).splitlines()[0], 300)
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

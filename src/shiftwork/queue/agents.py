@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from shiftwork.core import ids, reasons
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.core.states import State
+from shiftwork.core.states import IN_HAND, State
 from shiftwork.core.task import Dollars, Fields, Name, dollars, micros
+from shiftwork.policy.budget import reached
 from shiftwork.policy.decide import after_loss
 from shiftwork.queue import finish
 from shiftwork.queue.claims import Outcome
@@ -32,6 +33,9 @@ class NewAgent(Fields):
     types: list[Name] | None = None
     capabilities: list[Name] = []
     models_available: list[Name] = []
+    provider: Name | None = None
+    """Whose models it uses, and on which account: those who share them share their limits."""
+    account: Name | None = None
     max_concurrent_tasks: Annotated[int, Meta(ge=1, le=100000)] | msgspec.UnsetType | None = msgspec.UNSET
     budget_remaining_usd: Dollars | None = None
     poll_interval_sec: Annotated[float, Meta(gt=0)] | None = None
@@ -48,6 +52,8 @@ class Agent(msgspec.Struct, frozen=True):
     types: list[str] | None
     capabilities: list[str]
     models_available: list[str]
+    provider: str | None
+    account: str | None
     max_concurrent_tasks: int | None
     current_tasks: int
     status: str
@@ -78,8 +84,11 @@ async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, new: 
         types=None if new.types is None else _json(new.types),
         capabilities=_json(new.capabilities),
         models=_json(new.models_available),
+        provider=new.provider,
+        account=new.account,
         max_concurrent_tasks=limit,
         budget=budget,
+        told=reached(budget, before["spent"] if before else 0),
         poll_interval_sec=new.poll_interval_sec or settings.poll_interval_sec,
         claim_ttl_sec=new.claim_ttl_sec,
         isolation_group=new.isolation_group,
@@ -110,6 +119,8 @@ def _agent(row: Row, interval: float) -> Agent:
         types=None if row["types"] is None else msgspec.json.decode(row["types"]),
         capabilities=msgspec.json.decode(row["capabilities"]),
         models_available=msgspec.json.decode(row["models"]),
+        provider=row["provider"],
+        account=row["account"],
         max_concurrent_tasks=row["max_concurrent_tasks"],
         current_tasks=int(row["current_tasks"]),
         status=row["status"],
@@ -147,7 +158,8 @@ async def set_budget(
     if row is None:
         raise NotFound(f"there is no agent {agent_id!r}", where="agent")
     budget = None if remaining is None else micros(remaining) + row["spent"] + row["reserved"]
-    await tx.run("set_agent_budget", workspace=workspace, id=agent_id, budget=budget)
+    told = reached(budget, row["spent"])
+    await tx.run("set_agent_budget", workspace=workspace, id=agent_id, budget=budget, told=told)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "agent_budget", data={"agent": agent_id, "remaining_usd": remaining})
     await work.save_events()
@@ -158,7 +170,8 @@ async def orphans(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
     work = Work(tx, engine, caller)
     await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
-    rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
+    locked = await work.lock(row["id"] for row in found)
+    rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)
     await work.save()
@@ -185,7 +198,8 @@ async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, r
     work = Work(tx, engine, caller)
     await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
-    rows = [row for row in await work.lock(row["id"] for row in found) if row.held and row.runtime_id == runtime_id]
+    locked = await work.lock(row["id"] for row in found)
+    rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
     await finish.hand_back(work, rows, f"runtime {runtime_id} is gone")
     if rows:
         work.tell_of(workspace, "runtime_gone", data={"runtime": runtime_id, "tasks": len(rows)})

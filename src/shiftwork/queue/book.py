@@ -72,7 +72,11 @@ class SettingsBook:
 
     async def in_force(self, tx: Tx, workspace: str, scope: str) -> list[InForce]:
         """As this transaction sees them, its own changes included."""
-        return (await self._load(tx, workspace)).in_force(scope or None)
+        return (await self.as_written(tx, workspace)).in_force(scope or None)
+
+    async def as_written(self, tx: Tx, workspace: str) -> Resolver:
+        """What `of` knows a moment later: with the changes of this transaction."""
+        return await self._load(tx, workspace)
 
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
         _, own, types = await self._levels(tx, workspace)

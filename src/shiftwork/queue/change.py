@@ -18,7 +18,7 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority
-from shiftwork.queue import consequences, parents
+from shiftwork.queue import consequences, guard, parents
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.lineage import add_rerun_row, as_new, read_body
@@ -26,6 +26,7 @@ from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import cost_limit
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import block_check_at, inherit_fate, refuse_outer_cycle
+from shiftwork.queue.waits import count_waiting
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 
@@ -129,8 +130,8 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome
         raise WrongState(f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status)
     if newest.status in SETTLED:
         await tx.run("review_letters", items=[(newest.id, newest.round, "rerun", True, False)])
-    counts = await tx.all("count_open_edges", items=[(row.root_id,)])
-    fresh = await add_rerun_row(work, newest, waiting=int(counts[0]["open"]) if counts else 0)
+    await tx.run("delete_waits", items=[(row.root_id,)])  # it asks and waits anew
+    fresh = await add_rerun_row(work, newest, waiting=await count_waiting(work, row.root_id))
     await work.save()
     return Outcome(ids.show_task(fresh.id), fresh.status)
 
@@ -172,10 +173,14 @@ async def update(
     above: list[Parent] = []
     if changes.dependencies is not None:
         said["dependencies"] = changes.dependencies
-        path, above = await _change_dependencies(work, row, changes.dependencies)
+        path, above = await _change_dependencies(work, row, changes.dependencies, said)
     work.touch(row)
+    settings = (await work.settings([row]))[row.id]
+    if path is None:
+        path, told = await guard.reconsider(work, row, settings)
+        said.update(told)
     if row.status == State.READY and path is None:
-        work.arrive(row, (await work.settings([row]))[row.id])
+        work.arrive(row, settings)
     work.tell(row, "updated", path, reason=note, data=said)
     await inherit_fate(work, {row.root_id: above})
     await work.save()
@@ -212,7 +217,9 @@ async def _change_body(work: Work, row: TaskRow, changes: Changes) -> None:
     await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
 
 
-async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> tuple[str | None, list[Parent]]:
+async def _change_dependencies(
+    work: Work, row: TaskRow, wanted: list[str], said: dict[str, Any]
+) -> tuple[str | None, list[Parent]]:
     """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
     await work.tx.take_turn(f"edges:{row.workspace}")
     names = {name: name for name in dict.fromkeys(wanted)}
@@ -227,12 +234,14 @@ async def _change_dependencies(work: Work, row: TaskRow, wanted: list[str]) -> t
     await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in above]})
     pairs = [(row.root_id, parent.root, parent.status == State.COMPLETED, False) for parent in above]
     await work.tx.insert("insert_edges", sorted(pairs))
-    row.waiting = sum(1 for parent in above if parent.status != State.COMPLETED)
+    row.waiting = await count_waiting(work, row.root_id)
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
-    if row.waiting and row.status in {State.READY, State.RETRYING}:
+    if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:
+        if row.status == State.WAITING_APPROVAL:
+            await guard.withdraw(work, row)
         return work.move(row, "block"), above
     if not row.waiting and row.status == State.PENDING:
-        path = work.move(row, "unblock")
-        work.arrive(row, settings)
+        path, told = await guard.let_through(work, row, settings, "unblock")
+        said.update(told or {})
         return path, above
     return None, above

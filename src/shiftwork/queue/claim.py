@@ -14,12 +14,18 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.core.task import Task
 from shiftwork.policy import lease
-from shiftwork.queue import read
+from shiftwork.policy.verdict import Trial, tests_of
+from shiftwork.queue import health, inputs, read
+from shiftwork.queue.admission import Admitted, admit
 from shiftwork.queue.claims import Token
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fifo import OldestFirst
+from shiftwork.queue.gates import WHOLE, Closed, Gates
+from shiftwork.queue.inputs import Input
 from shiftwork.queue.lanes import TARGETED, Lane, Wants
+from shiftwork.queue.money import tell_closed
 from shiftwork.queue.pick import ClaimRequest, Picker
+from shiftwork.queue.purse import Purse, day_begins, open_purse
 from shiftwork.queue.rows import blank_row
 from shiftwork.queue.work import Work, as_json, own_settings
 from shiftwork.store.store import Row, Tx
@@ -35,6 +41,7 @@ class _Terms(NamedTuple):
     started_at: float | None
     limits: lease.Deadlines
     reserved: int
+    charged: bool
 
 
 class _Grant:
@@ -53,12 +60,13 @@ class _Grant:
 class Assignment:
     """A claimed task as its agent gets it. What is not asked for is not worked out: most is never looked at."""
 
-    __slots__ = ("_around", "_grant", "_row")
+    __slots__ = ("_around", "_grant", "_inputs", "_row")
 
-    def __init__(self, row: Row, grant: _Grant, around: read.Around) -> None:
+    def __init__(self, row: Row, grant: _Grant, around: read.Around, found: list[Input]) -> None:
         self._row = row
         self._grant = grant
         self._around = around
+        self._inputs = found
 
     @property
     def id(self) -> str:
@@ -98,6 +106,11 @@ class Assignment:
         return self._grant.settings.heartbeat_interval_sec
 
     @property
+    def model(self) -> str | None:
+        """The model to work with, where the task says which it may have."""
+        return self._around.model
+
+    @property
     def payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = msgspec.json.decode(self._row["body"]).get("payload", {})
         return payload
@@ -105,6 +118,18 @@ class Assignment:
     @property
     def spec(self) -> dict[str, Any] | None:
         return self.task().spec
+
+    @property
+    def inputs(self) -> list[Input]:
+        """What the references of the spec lead to."""
+        return self._inputs
+
+    @property
+    def tests(self) -> Trial | None:
+        """What its output must pass before it is handed in, where it asks for that."""
+        if '"test-pass"' not in self._row["body"]:  # most tasks ask for nothing, and need not be read for that
+            return None
+        return tests_of(msgspec.json.decode(self._row["body"]).get("output"))
 
     def task(self) -> Task:
         """Every field as of the claim, with what failed before and what it depended on."""
@@ -114,7 +139,7 @@ class Assignment:
         row.agent_id, row.runtime_id = request.agent_id, request.runtime_id or request.agent_id
         row.claimed_at, row.started_at, row.updated_at = now, terms.started_at, now
         row.ack_by, row.run_until, row.lease_until, row.lease_check_at = terms.limits
-        row.reserved, row.lost_agent_id = terms.reserved, None
+        row.reserved, row.charged, row.lost_agent_id = terms.reserved, terms.charged, None
         return read.build(row, msgspec.json.decode(self._row["body"]), self._grant.settings, now, self._around)
 
 
@@ -124,8 +149,8 @@ _BESIDE = frozenset({"body", "place"})
 
 class ClaimAnswer(NamedTuple):
     assignments: list[Assignment]
-    closed: tuple[str, ...] = ()
-    """Scopes whose gate is closed: `*` for the whole workspace, else a type."""
+    closed: tuple[Closed, ...] = ()
+    """Gates that hand out nothing now: pauses, open breakers, cooldowns, limits that are reached."""
     no_fit: int = 0
     """Ready tasks that were looked at and did not fit this agent now."""
     at_capacity: bool = False
@@ -133,22 +158,58 @@ class ClaimAnswer(NamedTuple):
     """Lanes that held work when this claim looked, also those it may not take; None where it did not look."""
     contended: bool = False
     """There was work for this agent, but others had it locked at that moment."""
+    slow_down_sec: float | None = None
+    """For how long to go slow, since somebody met a rate limit."""
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
     """Hand out up to `most` tasks, best first."""
     agent = await _agent(tx, engine, request)
+    await health.note(tx, agent)
     await _see_runtime(tx, engine, request)
     free = await _free_slots(tx, request, agent)
     if free <= 0:
         return ClaimAnswer([], at_capacity=True)
     wants = await _wants(tx, request, agent)
-    lanes, ready, closed = await _eligible(tx, engine, request, wants)
-    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, wants)
-    chosen = await picker.pick(lanes, min(free, request.most))
-    assignments = await _hold(tx, engine, caller, request, agent, chosen)
-    contended = not chosen and not picker.misfits and any(lane.id < TARGETED for lane in lanes)
-    return ClaimAnswer(assignments, closed, picker.misfits, ready=ready, contended=contended)
+    answer = ClaimAnswer([])
+    for _ in range(MOST_LOOKS):
+        most = min(free, request.most) - len(answer.assignments)
+        answer, again = await _look(Work(tx, engine, caller), request, agent, wants, most, answer)
+        if not again:
+            break
+        agent = await _agent(tx, engine, request)  # with what has been reserved for it by now
+    return answer
+
+
+async def _look(
+    work: Work, request: ClaimRequest, agent: Row, wants: Wants, most: int, before: ClaimAnswer
+) -> tuple[ClaimAnswer, bool]:
+    """Claim what there is; whether there may be other work for what could not be let go."""
+    tx, engine = work.tx, work.engine
+    purse = await open_purse(tx, engine, request.workspace, agent)
+    if purse.day_is_spent:
+        return before._replace(closed=(_day_is_spent(tx.now),)), False
+    lanes, ready, gates = await _eligible(tx, engine, request, agent, wants)
+    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, wants, gates, purse)
+    chosen = await purse.lock(tx, await picker.pick(lanes, most))
+    admitted = await admit(work, gates, lanes, chosen)
+    assignments = [*before.assignments, *await _hold(work, request, agent, purse, admitted)]
+    held = await purse.hold_back(tx)
+    again = len(admitted.rows) < most and (len(admitted.rows) < len(chosen) or bool(held))
+    busy = not picker.misfits and any(lane.id < TARGETED for lane in lanes)
+    contended = not chosen and (busy or bool(held))  # behind what was held back there may be more
+    closed, slow = tuple(gates.closed), gates.slow_down_sec
+    misfits = before.no_fit + picker.misfits
+    answer = ClaimAnswer(assignments, closed, misfits, ready=ready, contended=contended, slow_down_sec=slow)
+    return answer, again
+
+
+MOST_LOOKS = 4
+"""What a breaker or a limit did not let go has closed its gate: then the claim looks for other work."""
+
+
+def _day_is_spent(now: float) -> Closed:
+    return Closed("budget", WHOLE, day_begins(now) + 86_400)
 
 
 async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
@@ -238,42 +299,41 @@ async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
 
 
 async def _eligible(
-    tx: Tx, engine: Engine, request: ClaimRequest, wants: Wants
-) -> tuple[list[Lane], frozenset[int], tuple[str, ...]]:
-    """Lanes with work that this agent may take, all lanes with work, and the gates that stand closed."""
+    tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants
+) -> tuple[list[Lane], frozenset[int], Gates]:
+    """Lanes with work that this agent may take, all lanes with work, and the gates as they stand for it."""
     rows = await tx.all("open_lanes", bound=TARGETED, workspace=request.workspace, agent=request.agent_id)
-    closed = {row["scope"] for row in rows if row["scope"] is not None}
+    resolver = await engine.book.of(tx, request.workspace)
+    gates = Gates((row for row in rows if row["scope"] is not None), resolver, agent, wants, tx.now)
     ready = [row["lane"] for row in rows if row["lane"] is not None]
     lanes = await engine.lanes.lanes(tx, ready)
-    eligible = [
-        lane
-        for lane in lanes
-        if lane.key.workspace == request.workspace
-        and "*" not in closed
-        and lane.key.type not in closed
-        and wants.may_take(lane)
-    ]
-    return eligible, frozenset(ready), tuple(sorted(closed))
+    eligible = [lane for lane in lanes if lane.key.workspace == request.workspace and gates.let_through(lane)]
+    return eligible, frozenset(ready), gates
 
 
-async def _hold(
-    tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest, agent: Row, chosen: list[Row]
-) -> list[Assignment]:
+async def _hold(work: Work, request: ClaimRequest, agent: Row, purse: Purse, admitted: Admitted) -> list[Assignment]:
     """Write the claims and say so."""
+    chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
+    for closed in await purse.pay(tx, chosen):
+        tell_closed(work, closed)
     if not chosen:
+        await work.save_events()
         return []
-    grants = _Grants(await engine.book.of(tx, request.workspace), request, agent, tx.now)
+    grants = _Grants(await engine.book.of(tx, request.workspace), request, agent, purse, tx.now)
     around = await read.before_claim(tx, chosen)
+    found = await inputs.resolve(tx, request.workspace, chosen)
     assignments = []
     for row in chosen:
         grant = grants.of(row)
         grant.rows.append(row)
-        assignments.append(Assignment(row, grant, around.get(row["id"], read.NOTHING)))
+        beside = around.get(row["id"], read.NOTHING)
+        if row["id"] in admitted.models:
+            beside = beside._replace(model=admitted.models[row["id"]])
+        assignments.append(Assignment(row, grant, beside, found.get(row["id"], [])))
     for grant in grants.all:
         await _write(tx, caller, grant)
     reserved = sum(grant.terms.reserved * len(grant.rows) for grant in grants.all)
     await _note(tx, request, agent, reserved, chosen[-1]["type"])
-    work = Work(tx, engine, caller)
     for grant in grants.all:
         work.add_events(_events(caller, grant))
     await work.save_events()
@@ -283,8 +343,9 @@ async def _hold(
 class _Grants:
     """Works out the terms of a claim, once for all tasks that are alike."""
 
-    def __init__(self, resolver: Resolver, request: ClaimRequest, agent: Row, now: float) -> None:
+    def __init__(self, resolver: Resolver, request: ClaimRequest, agent: Row, purse: Purse, now: float) -> None:
         self._resolver = resolver
+        self._purse = purse
         self._request = request
         self._agent = agent
         self._now = now
@@ -294,7 +355,7 @@ class _Grants:
     def of(self, row: Row) -> _Grant:
         if row["own_settings"]:
             return self._make(row, own_settings(msgspec.json.decode(row["body"])))
-        key = row["type"], row["timeout_sec"], row["cost_limit"]
+        key = row["type"], row["timeout_sec"], self._purse.grants.get(row["id"])
         found = self._alike.get(key)
         if found is None:
             found = self._alike[key] = self._make(row, None)
@@ -305,8 +366,9 @@ class _Grants:
         running = self._request.start or settings.auto_start
         limits = _limits(settings, row, self._agent, running=running, now=self._now)
         status = State.RUNNING if running else State.CLAIMED
-        reserved = (row["cost_limit"] or 0) if self._agent["budget"] is not None else 0
-        terms = _Terms(status.value, self._now if running else None, limits, reserved)
+        granted = self._purse.grants.get(row["id"])
+        started = self._now if running else None
+        terms = _Terms(status.value, started, limits, granted or 0, granted is not None)
         self.all.append(_Grant(self._request, terms, settings, self._now))
         return self.all[-1]
 
@@ -326,6 +388,7 @@ async def _write(tx: Tx, caller: Caller, grant: _Grant) -> None:
         lease_until=terms.limits.lease_until,
         lease_check_at=terms.limits.check_at,
         reserved=terms.reserved,
+        charged=terms.charged,
         now=tx.now,
     )
 

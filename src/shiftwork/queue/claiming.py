@@ -188,6 +188,7 @@ def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> 
         sum(answer.no_fit for answer in answers),
         any(answer.at_capacity for answer in answers),
         contended=any(answer.contended for answer in answers),
+        slow_down_sec=answers[-1].slow_down_sec,
     )
 
 

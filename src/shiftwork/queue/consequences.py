@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from shiftwork.core import ids
-from shiftwork.core.states import State
+from shiftwork.core.states import FINAL, SETTLED, State
+from shiftwork.policy import verdict
+from shiftwork.queue import guard
 from shiftwork.queue.rows import TaskRow, load
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row
@@ -27,12 +30,14 @@ async def _count_flips(work: Work, flips: Sequence[Row]) -> None:
             await unblock(work, row)
 
 
-async def unblock(work: Work, row: TaskRow) -> None:
+async def unblock(
+    work: Work, row: TaskRow, verb: str = "unblocked", told: Mapping[str, Any] | None = None, actor: str | None = None
+) -> None:
     """Nothing holds this pending task any more."""
     row.blocked_reason = row.block_check_at = None
-    path = work.move(row, "unblock")
-    work.arrive(row, (await work.settings([row]))[row.id])
-    work.tell(row, "unblocked", path)
+    settings = (await work.settings([row]))[row.id]
+    path, data = await guard.let_through(work, row, settings, "unblock", told=told)
+    work.tell(row, verb, path, data=data, actor=actor)
 
 
 async def lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
@@ -45,6 +50,7 @@ async def lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
 
 async def fail_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:
     """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
+    await _lose_judges(work, set(roots))
     children = await _children(work, roots, only)
     cancelled, told = set(), []
     for row in await lock_newest(work, children):
@@ -79,6 +85,8 @@ async def cancel_dependents(work: Work, roots: Collection[str], only: Collection
     With `only`, of the direct dependents only these: the others were told when it happened.
     """
     while roots:
+        await _lose_judges(work, set(roots))
+        await _take_outputs(work, set(roots))
         children = await _children(work, roots, only)
         only, cancelled, satisfied = None, set(), []
         for row in await lock_newest(work, children):
@@ -114,3 +122,32 @@ async def _children(work: Work, roots: Collection[str], only: Collection[str] | 
             if only is None or edge["child"] in only:
                 children[edge["child"]].append(edge["parent"])
     return children
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------
+
+
+async def _lose_judges(work: Work, roots: set[str]) -> None:
+    """Judging tasks that ended without success give no verdict."""
+    rows = work.rows.values()
+    lost = sorted({row.root_id for row in rows if row.validation == verdict.JUDGING and row.root_id in roots})
+    if lost:
+        await work.tx.run("lose_judges", items=[(root,) for root in lost], now=work.now)
+
+
+async def _take_outputs(work: Work, roots: set[str]) -> None:
+    """Cancelled tasks wait for no verdict."""
+    for row in [row for row in work.rows.values() if row.validation in verdict.LATER and row.root_id in roots]:
+        await take_output(work, row)
+
+
+async def take_output(work: Work, row: TaskRow) -> Row | None:
+    """The output that waited for its verdict, taken away; a judge who still looks at it need not go on."""
+    output = await work.tx.one("drop_output", id=row.id)
+    if output is None or output["judge_id"] is None:
+        return output
+    for judge in await lock_newest(work, [output["judge_id"]]):
+        if judge.status not in FINAL | SETTLED:
+            cancel_row(work, judge, f"the verdict on {ids.show_task(row.id)} is not wanted any more")
+            await cancel_dependents(work, {judge.root_id})
+    return output

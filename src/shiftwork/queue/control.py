@@ -9,7 +9,7 @@ import msgspec
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import FINAL, HELD
 from shiftwork.core.task import Fields, Name
-from shiftwork.queue import consequences
+from shiftwork.queue import artifacts, capacity, consequences
 from shiftwork.queue.change import review_as_cancelled
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.rows import TaskRow
@@ -116,6 +116,8 @@ async def _delete(work: Work, rows: list[TaskRow]) -> None:
     await work.tx.run("drop_keys", items=sorted(keys))
     await erase(work.tx, [row.id for row in gone])
     await work.tx.run("delete_names", items=[(row.id,) for row in gone])
+    await work.tx.run("delete_effects", items=[(row.id,) for row in gone])
+    await artifacts.forget(work.tx, [row.id for row in gone])
     stones = [(row.id, row.workspace, work.now, work.caller.actor, "purged") for row in gone]
     await work.tx.insert("insert_tombstones", stones)
 
@@ -126,10 +128,18 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
     if items:
         for table in (
             "attempts",
+            "outputs",
+            "missing_reports",
             "dead_letters",
             "progress",
+            "steps",
             "tags",
             "own_edges",
+            "waits",
+            "approvals",
+            "sessions",
+            "charges",
+            "claim_models",
             "bodies",
             "tasks",
         ):
@@ -142,6 +152,7 @@ async def change_setting(
     """Set one key for the workspace or a type; recorded, and in force at once."""
     await tx.run("add_workspace", name=workspace, profile=engine.book.default_profile, now=tx.now)
     in_force = await engine.book.change(tx, workspace, scope, key, value, caller.actor, unset=unset)
+    await capacity.begin_counting(tx, engine, workspace)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "settings_changed", data={"scope": scope, "key": key, "value": None if unset else value})
     await work.save_events()
@@ -170,6 +181,7 @@ async def change_settings(
 
 async def use_profile(tx: Tx, engine: Engine, caller: Caller, workspace: str, profile: str) -> None:
     await engine.book.use_profile(tx, workspace, profile)
+    await capacity.begin_counting(tx, engine, workspace)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "settings_changed", data={"profile": profile})
     await work.save_events()

@@ -10,6 +10,7 @@ import msgspec
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dollars, Fields, Text, dollars, micros
+from shiftwork.queue import budgets
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
@@ -79,11 +80,15 @@ async def _place(tx: Tx, workspace: str, dag_id: str) -> tuple[float, str]:
 
 async def _summaries(tx: Tx, rows: Sequence[Row]) -> list[DagSummary]:
     items = [(row["id"],) for row in rows]
-    totals = {row["dag_id"]: row for row in await tx.all("dag_totals", items=items)} if items else {}
-    return [_summary(row, totals.get(row["id"])) for row in rows]
+    if not items:
+        return []
+    totals = {row["dag_id"]: row for row in await tx.all("dag_totals", items=items)}
+    named = [(row["workspace"], row["id"]) for row in rows]
+    ceilings = {row["dag_id"]: row["ceiling"] for row in await tx.all("dag_ceilings", items=named)}
+    return [_summary(row, totals.get(row["id"]), ceilings.get(row["id"])) for row in rows]
 
 
-def _summary(row: Row, totals: Row | None) -> DagSummary:
+def _summary(row: Row, totals: Row | None, ceiling: int | None) -> DagSummary:
     total = int(totals["total"]) if totals else 0
     started = totals is not None and totals["fence"] > 0
     return DagSummary(
@@ -95,7 +100,7 @@ def _summary(row: Row, totals: Row | None) -> DagSummary:
         done=total - row["open"] if total else 0,
         total=total,
         settled=row["settled"],
-        budget_ceiling_usd=None if row["budget_ceiling"] is None else dollars(row["budget_ceiling"]),
+        budget_ceiling_usd=None if ceiling is None else dollars(ceiling),
         spent_usd=dollars(int(totals["spent"])) if totals else 0.0,
         created_at=row["created_at"],
         finished_at=row["finished_at"],
@@ -106,30 +111,22 @@ async def update(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, dag_id: str, changes: DagChanges
 ) -> DagSummary:
     """Change a DAG's title or ceiling; a lone task is its own DAG and has neither."""
+    if changes.budget_ceiling_usd is not msgspec.UNSET:
+        await tx.all("lock_tasks", items=[(dag_id,)])  # tasks before DAGs, DAGs before budgets
     locked = await tx.all("lock_dags", items=[(dag_id,)])
     if not locked or locked[0]["workspace"] != workspace:
         shown = ids.show_dag(dag_id)
         raise NotFound(f"there is no DAG {shown} of more than one task", dag_id=shown)
-    row = dict(locked[0])
-    said = {}
-    for name, column, value in _given(changes):
-        said[name] = {"from": _read(row, column), "to": getattr(changes, name)}
-        row[column] = value
-    await tx.run("change_dag", id=dag_id, title=row["title"], budget_ceiling=row["budget_ceiling"])
+    (before,) = await _summaries(tx, locked)
     work = Work(tx, engine, caller)
+    title, ceiling = changes.title, changes.budget_ceiling_usd
+    if title is not msgspec.UNSET:
+        await tx.run("change_dag", id=dag_id, title=title)
+    if ceiling is not msgspec.UNSET:
+        await budgets.change(work, workspace, "dag", dag_id, None if ceiling is None else micros(ceiling))
+    (after,) = await _summaries(tx, await tx.all("lock_dags", items=[(dag_id,)]))
+    given = [name for name in DagChanges.__struct_fields__ if getattr(changes, name) is not msgspec.UNSET]
+    said = {name: {"from": getattr(before, name), "to": getattr(after, name)} for name in given}
     work.tell_of(workspace, "dag_updated", dag_id=dag_id, data=said)
     await work.save_events()
-    return (await _summaries(tx, [row]))[0]
-
-
-def _given(changes: DagChanges) -> list[tuple[str, str, Any]]:
-    """Name, column and stored value of what is to be changed."""
-    ceiling = changes.budget_ceiling_usd
-    stored = micros(ceiling) if isinstance(ceiling, float | int) else ceiling
-    fields = [("title", "title", changes.title), ("budget_ceiling_usd", "budget_ceiling", stored)]
-    return [field for field in fields if field[2] is not msgspec.UNSET]
-
-
-def _read(row: dict[str, Any], column: str) -> Any:
-    value = row[column]
-    return value if column == "title" or value is None else dollars(value)
+    return after

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 from collections import Counter
 from typing import Any, NamedTuple
 
+from shiftwork.artifacts.depot import Depot
 from shiftwork.core.ids import IdMaker
 from shiftwork.queue.book import SettingsBook
 from shiftwork.queue.lanes import LaneBook
@@ -27,6 +29,10 @@ class Once:
     def steps(self) -> int:
         """How many of its transactions are done."""
         return self._steps
+
+    def add(self, part: str) -> None:
+        """What else makes it this request: of content that streams, its hash is known when it is here."""
+        self.fingerprint = hashlib.sha256(f"{self.fingerprint} {part}".encode()).hexdigest()
 
     def next_step(self) -> int:
         """The number of its next transaction: each is kept by itself, and a repeat goes on where the first ended."""
@@ -61,8 +67,14 @@ class Caller(NamedTuple):
 class Engine:
     """Shared by all verbs of one open queue. Holds nothing that the store does not know."""
 
-    def __init__(self, store: Store, profile: str, seed: int | None = None) -> None:
+    def __init__(self, store: Store, profile: str, seed: int | None = None, depot: Depot | None = None) -> None:
         self.store = store
+        self.depot = depot
+        """Where the bytes of artifacts lie; None where no place was named."""
+        self.mark: str | None = None
+        """How the depot knows our places from those of other queues, once it was asked for."""
+        self.swept_to: str | None = None
+        """The last place that was looked at for bytes which no row names."""
         self.book = SettingsBook(profile)
         self.lanes = LaneBook()
         self.ids = IdMaker()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from shiftwork.core import ids
+from shiftwork.core import ids, reasons
 from shiftwork.core.errors import NotFound
-from shiftwork.core.states import HELD, State
+from shiftwork.core.resolve import Resolver
+from shiftwork.core.states import IN_HAND, State
 from shiftwork.core.task import dollars
-from shiftwork.policy import rank
+from shiftwork.policy import budget, guard, rank
+from shiftwork.queue import budgets, gates
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.lanes import Lane, Wants
+from shiftwork.queue.purse import HELD as HELD_BY_BUDGET
 from shiftwork.queue.read import PARTS
 from shiftwork.queue.rows import TaskRow, load
 from shiftwork.queue.work import own_settings
@@ -53,7 +56,7 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
     agents = await tx.all("list_agents", workspace=workspace)
     lanes = await engine.lanes.lanes(tx, [row.lane])
     able = [agent for agent in agents if lanes and _able(agent, lanes[0])]
-    holds = [*await _waiting(tx, row), *await _ready(tx, row, able, lanes)]
+    holds = [*await _waiting(tx, row), *await _ready(tx, row, resolver, able, lanes)]
     position = await _position(tx, row) if row.status == State.READY and not row.hold else None
     return Explanation(
         task_id=ids.show_task(uuid),
@@ -68,20 +71,24 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
 
 
 def _able(agent: Row, lane: Lane) -> bool:
+    return _wants(agent).may_take(lane)
+
+
+def _wants(agent: Row) -> Wants:
     types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
-    wants = Wants(
+    return Wants(
         agent["id"],
         types,
         frozenset(msgspec.json.decode(agent["capabilities"])),
         frozenset(msgspec.json.decode(agent["models"])),
     )
-    return wants.may_take(lane)
 
 
 async def _waiting(tx: Tx, row: TaskRow) -> list[Hold]:
     """Holds of a task that is not ready."""
     if row.status == State.PENDING:
-        return await _dependencies(tx, row)
+        holds = [*await _waits(tx, row), *await _dependencies(tx, row)]
+        return holds or [Hold("pending", "nothing is known to hold it", "report this: it is a bug")]
     if row.status == State.RETRYING:
         return [
             Hold(
@@ -92,25 +99,76 @@ async def _waiting(tx: Tx, row: TaskRow) -> list[Hold]:
             )
         ]
     if row.status == State.WAITING_APPROVAL:
-        return [Hold("approval", "a person must approve it first", "approve or reject it")]
+        return await _approval(tx, row)
+    if row.status == State.VALIDATING:
+        return [await _verdict(tx, row)]
+    return [hold] if (hold := _settled(row)) else []
+
+
+def _settled(row: TaskRow) -> Hold | None:
+    """What only a person brings back."""
+    if row.status == State.DEAD_LETTERED and row.failure_reason == reasons.DISPLACED:
+        return Hold("displaced", "it made room for more urgent work", "it comes back when there is room, or review it")
     if row.status == State.DEAD_LETTERED:
-        return [
-            Hold(
-                "dead_letter",
-                f"no attempts are left ({row.failure_reason})",
-                "review it: retry, modify_and_retry or cancel",
-            )
-        ]
+        return Hold(
+            "dead_letter",
+            f"no attempts are left ({row.failure_reason})",
+            "review it: retry, modify_and_retry or cancel",
+        )
     if row.status == State.FAILED:
-        return [Hold("failed", f"it rests failed ({row.failure_reason})", "rerun it")]
-    return []
+        return Hold("failed", f"it rests failed ({row.failure_reason})", "rerun it")
+    return None
+
+
+async def _waits(tx: Tx, row: TaskRow) -> list[Hold]:
+    """What its last attempt began to wait for."""
+    holds = []
+    for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
+        what, lifts = {
+            "time": ("a time", "the time comes"),
+            "event": (f"the event {wait['event']!r}", "somebody sends it with signal"),
+            "person": (f"an answer to {wait['question']!r}", "answer it"),
+        }[wait["kind"]]
+        past = "" if wait["kind"] == "time" or wait["until"] is None else ", or its time is over"
+        holds.append(Hold(wait["kind"], f"it waits for {what} ({wait['name']})", lifts + past, wait["until"]))
+    return holds
+
+
+async def _approval(tx: Tx, row: TaskRow) -> list[Hold]:
+    """Which rule stopped it, and what becomes of it when nobody decides."""
+    asked = await tx.one("open_approvals_of", items=[(row.id,)])
+    if asked is None:
+        return [Hold("approval", "a person must approve it first", "approve or reject it")]
+    rule = guard.shown(msgspec.json.decode(asked["rule"]))
+    expires = "" if asked["expires_at"] is None else f"; it is {_EXPIRED[rule['on_expire']]} when nobody does in time"
+    fits = ", ".join(f"{name} {value}" for name, value in rule.items() if name not in _OF_EXPIRY)
+    return [
+        Hold(
+            "approval",
+            f"a person must approve revision {asked['revision']} first: the guard for {fits or 'all tasks'} stopped it",
+            f"approve or reject it{expires}",
+            asked["expires_at"],
+        )
+    ]
+
+
+_EXPIRED = {"reject": "rejected", "approve": "approved"}
+_OF_EXPIRY = frozenset({"on_expire", "expire_after_sec"})
+
+
+async def _verdict(tx: Tx, row: TaskRow) -> Hold:
+    output = await tx.one("read_outputs", items=[(row.id,)])
+    if output is None or output["judge_id"] is None:
+        return Hold("verdict", "its output waits for the verdict of its tests", "its agent gives it", row.run_until)
+    judge = ids.show_task(output["judge_id"])
+    return Hold("verdict", f"its output waits for its judge, {judge}", "that task completes", row.run_until, [judge])
 
 
 async def _dependencies(tx: Tx, row: TaskRow) -> list[Hold]:
     edges = await tx.all("edges_of", items=[(row.root_id,)])
     open_ = [edge for edge in edges if not edge["satisfied"]]
     if not open_:
-        return [Hold("pending", "nothing is known to hold it", "report this: it is a bug")]
+        return []
     missing = {edge["parent"]: edge["name"] for edge in await tx.all("missing_parents", items=[(row.root_id,)])}
     states = {s["root_id"]: s["status"] for s in await tx.all("lineage_states", items=[(e["parent"],) for e in open_])}
     holds = []
@@ -138,23 +196,17 @@ def _lift(status: str) -> str:
     return "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"
 
 
-async def _ready(tx: Tx, row: TaskRow, able: list[Row], lanes: list[Lane]) -> list[Hold]:
+async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lanes: list[Lane]) -> list[Hold]:
     """Holds of a task that could be claimed but is not."""
     if row.status != State.READY:
         return []
     holds = []
-    if row.hold:
+    holds += [Hold(HELD_BY_BUDGET, *short) for short in await budgets.shortages(tx, resolver, row)]
+    if row.hold and not holds:
         holds.append(Hold(row.hold, f"held back: {row.hold}", "whoever closed this opens it"))
-    for gate in await tx.all("read_gates", workspace=row.workspace):
-        if gate["scope"] in {"*", row.type}:
-            where = "the whole queue" if gate["scope"] == "*" else f"type {row.type}"
-            holds.append(
-                Hold(
-                    "paused",
-                    f"{where} is paused by {gate['closed_by']}: {gate['reason'] or 'no reason given'}",
-                    "resume it",
-                )
-            )
+    if lanes and (found := await tx.all("read_gates", workspace=row.workspace)):
+        who = [(agent, _wants(agent)) for agent in able]
+        holds += [Hold(*reason) for reason in gates.reasons(found, resolver, lanes[0], who, tx.now)]
     if not able:
         needs = _needs(lanes)
         holds.append(
@@ -182,11 +234,11 @@ async def _ready(tx: Tx, row: TaskRow, able: list[Row], lanes: list[Lane]) -> li
                 "one of them finishes, or another joins",
             )
         )
-    elif row.cost_limit is not None and all(_is_short(agent, row.cost_limit) for agent in willing):
+    elif all(_is_short(agent, row.cost_limit) for agent in willing):
         holds.append(
             Hold(
-                "budget",
-                f"no able agent has {dollars(row.cost_limit):.2f} USD left",
+                HELD_BY_BUDGET,
+                f"no able agent has {dollars(row.cost_limit):.2f} USD left" if row.cost_limit else _BROKE,
                 "raise an agent's budget",
             )
         )
@@ -210,8 +262,12 @@ def _is_full(agent: Row) -> bool:
     return limit is not None and agent["current_tasks"] >= limit
 
 
-def _is_short(agent: Row, cost: int) -> bool:
-    return agent["budget"] is not None and agent["budget"] - agent["spent"] - agent["reserved"] < cost
+_BROKE = "no able agent has money left"
+
+
+def _is_short(agent: Row, cost: int | None) -> bool:
+    left = budget.left(agent["budget"], agent["spent"], agent["reserved"])
+    return left is not None and budget.grant(cost, 1, [left]) is None
 
 
 async def _position(tx: Tx, row: TaskRow) -> int:
@@ -220,7 +276,7 @@ async def _position(tx: Tx, row: TaskRow) -> int:
 
 
 def _summary(row: TaskRow, holds: list[Hold], position: int | None) -> str:
-    if row.status in HELD:
+    if row.status in IN_HAND:
         return f"{row.status} by {row.agent_id}"
     if row.status in {State.COMPLETED, State.CANCELLED}:
         return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from shiftwork.core import alerts, ids, reasons
+from shiftwork.core.errors import WrongState
+from shiftwork.core.keys import Key
 from shiftwork.core.states import State
-from shiftwork.core.task import Usage, micros
-from shiftwork.policy import dedupe, verdict
+from shiftwork.core.task import NewVerdict, Usage, Verdict
+from shiftwork.policy import dedupe, throttle, verdict
 from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
-from shiftwork.queue import consequences
+from shiftwork.policy.retry import rate_limit_wait
+from shiftwork.queue import consequences, results, sessions, validation
 from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.lineage import add_retry_row, relane
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.work import Work, signature
+from shiftwork.queue.work import Work, as_json, signature
 from shiftwork.store.store import Row, Tx
 
 RUNNING_ONLY = frozenset({State.RUNNING.value})
@@ -32,6 +33,12 @@ class Completion(NamedTuple):
     """The result as JSON text, checked before it joined the batch."""
     data: Any = None
     usage: Usage = NO_USAGE
+    text: str | None = None
+    reported: bool = False
+    """Whether the result has a decision report."""
+    verdict: NewVerdict | None = None
+    artifacts: Sequence[str] = ()
+    """Those of its references that name artifacts."""
 
 
 class Failure(NamedTuple):
@@ -41,41 +48,62 @@ class Failure(NamedTuple):
     usage: Usage = NO_USAGE
     result: str | None = None
     retry: bool = True
+    verdict: Verdict | None = None
+    data: Any = None
+    named: Key = Key()
+    """The provider, account and model it is about, as far as the agent said."""
 
 
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
     """Hand in results: each is validated, accepted once, and frees those that wait for it."""
     work = Work(tx, engine, caller)
     by_token = {item.token: item for item in reversed(items)}
-    outcomes = await _accept(work, list(by_token.values()))
+    named = {token: item.artifacts for token, item in by_token.items() if item.artifacts}
+    refused = await results.refuse_unknown(work, named) if named else {}
+    for token in refused:
+        del by_token[token]
+    await _book(work, list(by_token.values()))
+    unseen = await validation.needs_look(work)
+    outcomes = await _accept(work, [item for item in by_token.values() if item.reported or not unseen])
     left = [item for token, item in by_token.items() if token not in outcomes]
     if left:
         outcomes.update(await _complete_slowly(work, left))
+    outcomes.update(refused)
+    if named:
+        await results.use(work, named, outcomes)
+    await _book_late(work, [item for token, item in by_token.items() if outcomes[token].error is not None])
     await work.save()
-    await _book_late(tx, caller, [item for token, item in by_token.items() if outcomes[token].error is not None])
     return _answers(items, outcomes)
 
 
-async def _accept(work: Work, items: list[Completion], *, checked: bool = False) -> dict[Token, Outcome]:
+async def _book(work: Work, items: list[Completion]) -> None:
+    used = [(item.token, item.usage) for item in items if item.usage is not NO_USAGE]
+    if used:
+        await work.money.book(used, status=State.RUNNING)
+
+
+async def _accept(
+    work: Work, items: list[Completion], checked: Mapping[str, Verdict | None] | None = None
+) -> dict[Token, Outcome]:
     """The way most attempts end, in few statements and without loading whole rows.
 
     What must be validated is passed over here unless it has been checked.
     """
-    used = [_used(item) for item in items if item.usage is not NO_USAGE]
-    if used:
-        await work.tx.run("add_usage", items=sorted(used), workspace=work.caller.workspace, holder=work.caller.holder)
+    if not items:
+        return {}
     tokens = sorted(item.token for item in items)
     rows = await work.tx.all(
         "complete_tasks",
         items=tokens,
         now=work.now,
-        checked=checked,
+        checked=checked is not None,
         workspace=work.caller.workspace,
         holder=work.caller.holder,
     )
     if not rows:
         return {}
-    work.accept(rows, {item.token.id: item.result for item in items})
+    verdicts = {id_: as_json(found) for id_, found in (checked or {}).items() if found is not None}
+    work.accept(rows, {item.token.id: item.result for item in items}, verdicts)
     await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
     await _lock_roots(work, rows)
     await consequences.free_dependents(work, {row["root_id"] for row in rows})
@@ -89,29 +117,30 @@ async def _lock_roots(work: Work, rows: Sequence[Row]) -> None:
         await work.tx.all("lock_tasks", items=[(root,) for root in roots])
 
 
-def _used(item: Completion) -> tuple[Any, ...]:
-    usage = item.usage
-    return (*item.token, micros(usage.cost_usd), usage.tokens_in, usage.tokens_out)
-
-
 async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, Outcome]:
     """Results that must be validated first, were sent before, or come too late."""
     rows = await lock_claims(work.tx, work.caller, (item.token for item in items))
     outcomes: dict[Token, Outcome] = {}
-    valid: dict[str, Completion] = {}
+    live: dict[str, Completion] = {}
     for item in items:
         row = rows.get(item.token.id)
-        if _was_accepted(work.caller, row, item.token):
+        if _is(State.COMPLETED, work.caller, row, item.token):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), State.COMPLETED, repeated=True)
+        elif _is(State.VALIDATING, work.caller, row, item.token):
+            outcomes[item.token] = await _hand_in_again(work, item)
         elif error := refusal(work.engine, work.caller, item.token, row, RUNNING_ONLY):
             outcomes[item.token] = Outcome(ids.show_task(item.token.id), error=error)
         else:
-            valid[item.token.id] = item
-    rejected = await _validate(work.tx, valid)
-    if valid:
-        plain = [item._replace(usage=NO_USAGE) for item in valid.values()]  # booked on the first way through
-        outcomes.update(await _accept(work, plain, checked=True))
-    outcomes.update(await _reject_outputs(work, rejected))
+            live[item.token.id] = item
+    checked = await validation.check(work, live, rows)
+    outcomes.update({item.token: Outcome(ids.show_task(item.token.id), error=e) for item, e in checked.refused})
+    outcomes.update(await _accept(work, [live[id_] for id_ in checked.accepted], checked.accepted))
+    outcomes.update(await _reject_outputs(work, checked.rejected))
+    for awaited in checked.awaited:
+        outcomes[awaited.item.token] = await validation.hand_in(work, awaited)
+    for id_ in checked.accepted:
+        if rows[id_]["validation"] == verdict.JUDGING:
+            await _pass_judgement(work, rows[id_], live[id_])
     return outcomes
 
 
@@ -125,26 +154,18 @@ def _answers(items: Sequence[Completion] | Sequence[Failure], outcomes: dict[Tok
     return answers
 
 
-def _was_accepted(caller: Caller, row: Row | None, token: Token) -> bool:
-    """The same token again, after its answer got lost: accepted once, told twice."""
+def _is(state: State, caller: Caller, row: Row | None, token: Token) -> bool:
+    """The same token again, after its answer got lost: taken once, told twice."""
     if row is None or not caller.may_write(row["holder"]):
         return False
-    return bool(row["status"] == State.COMPLETED and row["fence"] == token.fence)
+    return bool(row["status"] == state and row["fence"] == token.fence)
 
 
-async def _validate(tx: Tx, items: dict[str, Completion]) -> list[tuple[Completion, str]]:
-    """Take out of `items` what does not pass its validation, with what is wrong."""
-    rejected = []
-    for body in await tx.all("read_bodies", items=[(id_,) for id_ in sorted(items)]) if items else []:
-        output = msgspec.json.decode(body["body"]).get("output") or {}
-        schema = output.get("validation_schema")
-        item = items[body["task_id"]]
-        if output.get("validation") != "json-schema" or schema is None:
-            continue
-        if wrong := verdict.against_schema(schema, item.data):
-            del items[body["task_id"]]
-            rejected.append((item, "; ".join(wrong)))
-    return rejected
+async def _hand_in_again(work: Work, item: Completion) -> Outcome:
+    """What waits for its verdict already may get it with the second sending."""
+    if item.verdict is None:
+        return Outcome(ids.show_task(item.token.id), State.VALIDATING, repeated=True)
+    return await judge_output(work, item.token, item.verdict)
 
 
 async def _free_keys(work: Work, rows: list[Row]) -> None:
@@ -157,10 +178,50 @@ async def _free_keys(work: Work, rows: list[Row]) -> None:
         await work.tx.run("drop_keys", items=sorted(leaving))
 
 
-async def _reject_outputs(work: Work, rejected: list[tuple[Completion, str]]) -> dict[Token, Outcome]:
+async def _reject_outputs(work: Work, rejected: list[tuple[Completion, Verdict]]) -> dict[Token, Outcome]:
     """An output that fails its validation is a failed attempt."""
-    failures = [Failure(item.token, reasons.INVALID_OUTPUT, error, NO_USAGE, item.result) for item, error in rejected]
+    failures = [_rejection(item.token, found)._replace(result=item.result) for item, found in rejected]
     return await _fail_locked(work, failures, validating=True)
+
+
+def _rejection(token: Token, found: Verdict) -> Failure:
+    error = "; ".join(found.reasons) or f"the output was rejected by {found.method}"
+    return Failure(token, reasons.INVALID_OUTPUT, error, verdict=found)
+
+
+async def judge_output(work: Work, token: Token, told: NewVerdict) -> Outcome:
+    """The verdict of whoever ran the tests on an output that waits for it."""
+    row = (await work.lock([token.id]))[0]
+    if row.validation != "test-pass":
+        shown = ids.show_task(row.id)
+        return Outcome(shown, error=WrongState(f"the output of {shown} is judged by {row.validation}", task_id=shown))
+    return await settle_output(work, row, validation.given(told, work.caller.for_agent(row.agent_id), work.now))
+
+
+async def _pass_judgement(work: Work, judge: Row, item: Completion) -> None:
+    """A judge's accepted answer is the verdict on what it was about, unless that waits for it no more."""
+    about = await work.tx.one("output_of_judge", judge=judge["root_id"])
+    row = (await work.lock([about["task_id"]]))[0] if about is not None else None
+    if about is None or row is None or row.status != State.VALIDATING or row.fence != about["fence"]:
+        return
+    passed, why = verdict.of_judge(item.data)
+    by, evidence = f"agent:{judge['agent_id']}", {"task_id": ids.show_task(judge["id"])}
+    await settle_output(work, row, Verdict("llm-judge", passed, by, work.now, why, evidence))
+
+
+async def settle_output(work: Work, row: TaskRow, found: Verdict) -> Outcome:
+    """Accept or reject an output that waited for this verdict."""
+    token = Token(row.id, row.fence)
+    if not found.passed:
+        return (await _fail_locked(work, [_rejection(token, found)]))[token]
+    output = await consequences.take_output(work, row)
+    result = None if output is None else output["result"]
+    work.end_attempt(row, "completed", result=result, verdict=as_json(found))
+    path = work.move(row, "accept_output")
+    row.hold = row.failure_reason = None
+    work.tell(row, "completed", path, fence=token.fence, actor=found.by)
+    await consequences.free_dependents(work, {row.root_id})
+    return Outcome(ids.show_task(row.id), _DONE)
 
 
 async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure]) -> list[Outcome]:
@@ -172,18 +233,19 @@ async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure])
     for item in items:
         error = refusal(engine, caller, item.token, rows.get(item.token.id))
         if error is not None:
-            outcomes[item.token] = await _repeated(tx, caller, item.token) or Outcome(
+            outcomes[item.token] = await _failed_before(tx, caller, item.token) or Outcome(
                 ids.show_task(item.token.id), error=error
             )
         else:
             live[item.token] = item
+    await work.money.book([(item.token, item.usage) for item in live.values()])
     outcomes.update(await _fail_locked(work, list(live.values())))
+    await _book_late(work, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
     await work.save()
-    await _book_late(tx, caller, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
     return _answers(items, outcomes)
 
 
-async def _repeated(tx: Tx, caller: Caller, token: Token) -> Outcome | None:
+async def _failed_before(tx: Tx, caller: Caller, token: Token) -> Outcome | None:
     """The same failure reported again, after its answer got lost."""
     attempt = await tx.one("read_attempt", id=token.id, fence=token.fence, workspace=caller.workspace)
     if attempt is None or attempt["outcome"] != "failed" or attempt["reason"] in reasons.SILENCE:
@@ -200,7 +262,6 @@ async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool
         if row.id not in by_id:
             continue
         item = by_id[row.id]
-        add_usage(row, item.usage)
         if validating:
             row.status = State.VALIDATING
         settings = (await work.settings([row]))[row.id]
@@ -208,18 +269,19 @@ async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool
         if not item.retry:
             used_up = max(facts.attempts, facts.max_attempts - 1)
             facts = facts._replace(attempts=used_up, rate_limits=settings.rate_limit.max_waits)
-        decision = after_failure(facts, settings, item.reason, item.error, work.engine.random.random())
-        await end_failed(work, row, decision, error=item.error, result=item.result, validating=validating)
+        asked, roll = throttle.asked(item.error, item.data, work.now), work.engine.random.random()
+        facts = facts._replace(reported_limit=throttle.reported(item.data), asked_sec=asked)
+        decision = after_failure(facts, settings, item.reason, item.error, roll)
+        if decision.reason == reasons.RATE_LIMIT:
+            wait = rate_limit_wait(settings.rate_limit, item.error, row.rate_limits + 1, roll, asked=asked)
+            work.ends.report(row, item.named, wait)
+        await end_failed(
+            work, row, decision, error=item.error, result=item.result, verdict=item.verdict, validating=validating
+        )
         outcomes[item.token] = Outcome(
             ids.show_task(row.id), row.status, data={"reason": decision.reason, "why": decision.why}
         )
     return outcomes
-
-
-def add_usage(row: TaskRow, usage: Usage) -> None:
-    row.attempt_cost += micros(usage.cost_usd)
-    row.tokens_in += usage.tokens_in
-    row.tokens_out += usage.tokens_out
 
 
 async def facts_of(work: Work, row: TaskRow) -> Facts:
@@ -249,20 +311,25 @@ async def end_failed(
     error: str | None = None,
     note: str | None = None,
     result: str | None = None,
+    verdict: Verdict | None = None,
     lost: bool = False,
     validating: bool = False,
 ) -> None:
     """Carry out what was decided about an attempt that did not succeed."""
     fence, agent = row.fence, row.agent_id
     outcome = "failed" if State.FAILED in decision.path else "reclaimed"
+    if row.status == State.VALIDATING and not validating and (output := await consequences.take_output(work, row)):
+        result = output["result"]
+    retired = await sessions.judge(work, row, decision)
     work.end_attempt(
         row,
         outcome,
         counted=decision.counted,
         reason=decision.reason,
         error=error,
-        note=note,
+        note="; ".join(filter(None, (note, retired))) or None,
         result=result,
+        verdict=None if verdict is None else as_json(verdict),
         lost=lost,
     )
     path = work.follow(row, decision.path)
@@ -277,7 +344,7 @@ async def end_failed(
     await _go_on(work, row, decision)
     verb = "failed" if outcome == "failed" else "lease_expired"
     said = error or note or decision.reason
-    data: dict[str, Any] = {"type": row.type, "error": error, "note": note, "why": decision.why}
+    data: dict[str, Any] = {"type": row.type, "error": error, "note": note, "why": decision.why, "session": retired}
     data |= {"attempt": row.attempts, "agent": agent, "signature": signature(row.type, decision.reason, said)}
     if decision.delay_sec:
         data["delay_sec"] = round(decision.delay_sec, 3)
@@ -292,8 +359,16 @@ async def end_failed(
     )
     if decision.status == State.DEAD_LETTERED:
         work.bury(row, reason=decision.reason, error=said, poison=decision.poison)
+    if decision.reason == reasons.EFFECT_UNKNOWN:
+        await _ask_about_effects(work, row)
     if decision.status in {State.DEAD_LETTERED, State.FAILED} and not decision.new_row:
         await consequences.fail_dependents(work, {row.root_id})
+
+
+async def _ask_about_effects(work: Work, row: TaskRow) -> None:
+    """Only a person can look outside."""
+    for effect in await work.tx.all("open_effects", task=row.id):
+        work.alert(row.workspace, "effect_unknown", row.id, key=effect["key"])
 
 
 def _log(row: TaskRow, decision: Decision, agent: str | None) -> None:
@@ -330,35 +405,16 @@ async def _fall_back(work: Work, row: TaskRow) -> None:
         await relane(work, row)
 
 
-async def _book_late(tx: Tx, caller: Caller, items: Sequence[Completion | Failure]) -> None:
-    """Usage is a fact: under an old fence it changes no state, but it is booked to its attempt."""
+async def stop_spent(work: Work, why: Mapping[Token, str]) -> None:
+    """End attempts that have used up their money; they are not tried again, whatever the retry lists say."""
+    if why:
+        stopped = [Failure(token, reasons.BUDGET_EXCEEDED, told, retry=False) for token, told in why.items()]
+        await _fail_locked(work, stopped)
+
+
+async def _book_late(work: Work, items: Sequence[Completion | Failure]) -> None:
     for item in items:
-        await book_late_usage(tx, caller, item.token, item.usage, last=True)
-
-
-async def book_late_usage(tx: Tx, caller: Caller, token: Token, usage: Usage, *, last: bool) -> bool:
-    """A lost attempt was settled at its whole reservation: its last report replaces that, earlier ones use it up."""
-    if not (usage.cost_usd or usage.tokens_in or usage.tokens_out):
-        return False
-    attempt = await tx.one("read_attempt", id=token.id, fence=token.fence, workspace=caller.workspace)
-    if attempt is None:
-        return False
-    cost = micros(usage.cost_usd)
-    reserved = 0 if last else attempt["reserved"]
-    await tx.run("book_late_usage", id=token.id, fence=token.fence, cost=cost, reserved=reserved)
-    await tx.run(
-        "add_late_cost",
-        id=token.id,
-        cost=cost,
-        tokens_in=usage.tokens_in,
-        tokens_out=usage.tokens_out,
-        now=tx.now,
-    )
-    row = await tx.one("read_tasks", items=[(token.id,)])
-    if row is not None:
-        more = max(attempt["cost"] + cost, reserved) - max(attempt["cost"], attempt["reserved"])
-        await tx.run("settle_agents", items=[(row["workspace"], attempt["agent_id"], 0, more)])
-    return True
+        await work.money.book_late(item.token, item.usage, last=True)
 
 
 async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None) -> list[Outcome]:

@@ -7,14 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from shiftwork.core import ids
+from shiftwork.core import ids, reasons
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.states import HELD, State
-from shiftwork.core.task import Usage, micros
+from shiftwork.core.task import Usage
 from shiftwork.policy import lease
+from shiftwork.queue import sessions
 from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.finish import book_late_usage
+from shiftwork.queue.finish import stop_spent
 from shiftwork.queue.lineage import read_body
 from shiftwork.queue.work import Work, own_settings
 from shiftwork.store.store import Row, Tx
@@ -37,6 +38,8 @@ class BeatAnswer(NamedTuple):
     task_id: str
     action: Literal["continue", "cancel", "lost"]
     reason: str | None = None
+    slow_down_sec: float | None = None
+    """For how long to go slow, since somebody met a rate limit."""
 
 
 async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token]) -> list[Outcome]:
@@ -63,7 +66,7 @@ async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token])
             now=tx.now,
         )
         saved.append((token.id, limits.run_until, limits.lease_until, limits.check_at))
-        _tell(work, row, "started", path="claimed>running", fence=token.fence)
+        tell_of_claim(work, row, "started", path="claimed>running", fence=token.fence)
         outcomes.append(Outcome(task_id, State.RUNNING))
     if saved:
         await tx.run("start_tasks", items=saved, now=tx.now)
@@ -79,7 +82,7 @@ async def _see_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
             await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
 
 
-def _tell(
+def tell_of_claim(
     work: Work,
     row: Row,
     verb: str,
@@ -88,6 +91,7 @@ def _tell(
     fence: int | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
+    """One event of the task that a claim holds, told by its agent."""
     actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
     work.add_event(
         [
@@ -118,37 +122,64 @@ async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat
             live.append((beat, row))
             answers.append(BeatAnswer(ids.show_task(row["id"]), "continue"))
         else:
-            await book_late_usage(tx, caller, beat.token, beat.usage, last=False)
+            await work.money.book_late(beat.token, beat.usage, last=False)
             answers.append(_stop(beat.token, row, error))
+    spent = await _book(work, live)
+    answers = [answer._replace(**_SPENT) if answer.task_id in spent else answer for answer in answers]
     if live:
         await _beat_live(tx, engine, work, live)
-    return answers
+    await work.save()
+    slow = await _beat_runtimes(tx, engine, live)
+    return answers if slow is None else [answer._replace(slow_down_sec=slow) for answer in answers]
+
+
+_SPENT: dict[str, Any] = {"action": "cancel", "reason": reasons.BUDGET_EXCEEDED}
+
+
+async def _book(work: Work, live: Sequence[tuple[Beat, Row]]) -> set[str]:
+    """Book what was used, and end the attempts that have no money left; which tasks these are."""
+    rows = await work.money.book([(beat.token, beat.usage) for beat, _ in live])
+    why = await work.money.exceeded(rows) if rows else {}
+    await stop_spent(work, {Token(row["id"], row["fence"]): why[row["id"]] for row in rows if row["id"] in why})
+    return {ids.show_task(id_) for id_ in why}
 
 
 def _stop(token: Token, row: Row | None, error: ShiftworkError | None) -> BeatAnswer:
     task_id = ids.show_task(token.id)
-    cancelled = row is not None and row["status"] == State.CANCELLED and row["fence"] == token.fence
-    if cancelled and row is not None:
+    if row is not None and row["fence"] == token.fence and row["status"] == State.CANCELLED:
         return BeatAnswer(task_id, "cancel", row["cancel_reason"])
+    if row is not None and row["fence"] == token.fence and row["failure_reason"] == reasons.BUDGET_EXCEEDED:
+        return BeatAnswer(task_id, **_SPENT)
     return BeatAnswer(task_id, "lost", error.what if error else None)
 
 
 async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, Row]]) -> None:
-    saved = [(r["id"], micros(b.usage.cost_usd), b.usage.tokens_in, b.usage.tokens_out) for b, r in live]
-    await tx.run("beat_tasks", items=saved, now=tx.now)
+    """Write the beats of tasks and their agents."""
+    await tx.run("beat_tasks", items=sorted({(row["id"],) for _, row in live}), now=tx.now)
     await _save_progress(tx, work, [(row, beat.progress) for beat, row in live if beat.progress is not None])
+    await work.money.save_agents()
     for agent in sorted({(row["workspace"], row["agent_id"]) for _, row in live}):
         await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
-    for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
-        settings = (await engine.book.of(tx, runtime[0])).settings()
-        covers_all = tx.now if settings.heartbeat.scope == "worker" else None
-        await tx.run("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, beat_at=covers_all)
     for _, row in live:
         every = (await engine.book.of(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
         began, before = row["claimed_at"], row["heartbeat_at"] or row["claimed_at"]
         if every and (tx.now - began) // every > (before - began) // every:
-            _tell(work, row, "heartbeat", fence=row["fence"])
-    await work.save_events()
+            tell_of_claim(work, row, "heartbeat", fence=row["fence"])
+
+
+async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> float | None:
+    """The runtimes come last, as in a claim; answers for how long to go slow."""
+    slow = None
+    for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
+        settings = (await engine.book.of(tx, runtime[0])).settings()
+        covers_all = tx.now if settings.heartbeat.scope == "worker" else None
+        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, beat_at=covers_all)
+        slow = _slow_down(seen, tx.now)
+    return slow
+
+
+def _slow_down(seen: Row | None, now: float) -> float | None:
+    return None if seen is None or seen["slow_until"] is None else float(seen["slow_until"] - now)
 
 
 async def _save_progress(tx: Tx, work: Work, items: Sequence[tuple[Row, str]]) -> None:
@@ -182,7 +213,7 @@ async def message(
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
     work = Work(tx, engine, caller)
-    _tell(
+    tell_of_claim(
         work,
         row,
         "message",
@@ -203,8 +234,10 @@ async def pin_session(
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
     work = Work(tx, engine, caller)
-    await tx.run("pin_sessions", items=[(token.id, session_id, work_dir)], now=tx.now)
-    _tell(work, row, "session", fence=token.fence, data={"session_id": session_id, "work_dir": work_dir})
+    kept = session_id is None or await sessions.pin(tx, row, session_id)
+    await tx.run("pin_sessions", items=[(token.id, session_id if kept else None, work_dir)], now=tx.now)
+    data = {"session_id": session_id, "work_dir": work_dir} | ({} if kept else {"retired": True})
+    tell_of_claim(work, row, "session", fence=token.fence, data=data)
     await _see_runtimes(tx, engine, [row])
     await work.save_events()
     return Outcome(ids.show_task(token.id), row["status"])
@@ -217,6 +250,7 @@ class RuntimeAnswer(NamedTuple):
     lost: list[str]
     unnamed: list[str]
     """Claims it holds and did not name: new ones, or those whose answer got lost on the way."""
+    slow_down_sec: float | None = None
 
 
 async def beat_runtime(
@@ -225,7 +259,7 @@ async def beat_runtime(
     """One write that extends the lease of everything the runtime holds."""
     # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
     await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
-    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
+    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
     cancel: dict[str, str | None] = {}
     lost: list[str] = []
     rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []
@@ -241,4 +275,4 @@ async def beat_runtime(
     held = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     named = {token.id for token in holding}
     unnamed = [Token(row["id"], row["fence"]).text for row in held if row["id"] not in named]
-    return RuntimeAnswer(cancel, lost, unnamed)
+    return RuntimeAnswer(cancel, lost, unnamed, _slow_down(seen, tx.now))

@@ -27,12 +27,14 @@ class LaneKey(NamedTuple):
     rate: float
     target_agent_id: str | None
     mixed: bool = False
+    fallback: tuple[str, ...] = ()
+    """Models that will do while all of `models` rest."""
 
     def signature(self) -> str:
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
 
     def mix(self) -> LaneKey:
-        return self._replace(capabilities=(), models=(), mixed=True)
+        return self._replace(capabilities=(), models=(), fallback=(), mixed=True)
 
 
 class Lane(NamedTuple):
@@ -68,8 +70,10 @@ def lane_key(
     models: Iterable[str],
     rate: float,
     target: str | None,
+    fallback: Iterable[str] = (),
 ) -> LaneKey:
-    return LaneKey(workspace, type_, tuple(sorted(set(capabilities))), tuple(sorted(set(models))), rate, target)
+    needs, wants, others = (tuple(sorted(set(names))) for names in (capabilities, models, fallback))
+    return LaneKey(workspace, type_, needs, wants, rate, target, fallback=others)
 
 
 class LaneBook:
@@ -134,6 +138,7 @@ def _key_of(row: Row) -> LaneKey:
         row["rate"],
         row["target_agent_id"],
         bool(row["mixed"]),
+        names(row["fallback"]),
     )
 
 
@@ -172,6 +177,7 @@ def _lane_row(number: int, key: LaneKey) -> tuple[Any, ...]:
         key.type,
         text(key.capabilities),
         text(key.models),
+        text(key.fallback),
         key.rate,
         key.target_agent_id,
         key.mixed,

@@ -10,6 +10,7 @@ from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
 from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import NewTask
+from shiftwork.queue import guard
 from shiftwork.queue.prepare import lane_of
 from shiftwork.queue.rows import TaskRow, blank_row
 from shiftwork.queue.submit import PATH_PENDING, PATH_READY, write_rows
@@ -50,6 +51,9 @@ async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
         retry.status, retry.available_at = State.RETRYING.value, work.now + delay
     retry.idempotency_key = row.idempotency_key
     await _write_copy(work, row, retry, "retried", path)
+    await work.tx.run("copy_steps", old=row.id, new=retry.id)
+    await work.tx.run("copy_step_artifacts", old=row.id, new=retry.id)
+    await work.tx.run("move_effects", old=row.id, new=retry.id)
     if row.idempotency_key is not None:
         await work.tx.run("move_keys", items=[(row.workspace, row.idempotency_key, row.id, retry.id)])
     return retry
@@ -82,9 +86,9 @@ async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
             },
             **{
                 name: getattr(row, name)
-                for name in ("at_most_once", "own_settings", "cost_limit", "target_agent_id", "issue_id")
+                for name in ("at_most_once", "own_settings", "tallied", "cost_limit", "target_agent_id", "issue_id")
             },
-            **{name: getattr(row, name) for name in ("trigger_type", "last_agent_id", "last_runtime_id")},
+            **{name: getattr(row, name) for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id")},
             "id": work.engine.ids.make(work.now),
             "status": State.READY.value,
             "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,
@@ -100,11 +104,17 @@ async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
 async def _write_copy(work: Work, old: TaskRow, copy: TaskRow, verb: str, path: str) -> None:
     body = await work.tx.one("read_bodies", items=[(old.id,)])
     assert body is not None
-    await write_rows(work, [copy], [body["body"]])
     tags = await work.tx.all("tags_of", items=[(old.id,)])
+    told: dict[str, Any] = {"of": ids.show_task(old.id)}
+    settings = (await work.settings([old]))[old.id]
+    if copy.status == State.READY and (
+        request := await guard.stop_copy(work, copy, settings, body["body"], [tag["tag"] for tag in tags])
+    ):
+        path, told = guard.PATH_STOPPED, {**told, **request.told}
+    await write_rows(work, [copy], [body["body"]])
     await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
     work.supersede(old, copy.id)
     work.adopt(copy)
     if copy.dag_id != copy.root_id or await work.tx.all("lock_dags", items=[(copy.dag_id,)]):
         work.count_in_dag(copy.dag_id, None, copy.status)
-    work.tell(copy, verb, path, data={"of": ids.show_task(old.id)})
+    work.tell(copy, verb, path, data=told)

@@ -8,8 +8,9 @@ import msgspec
 
 from shiftwork.core import alerts as kinds
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue import alerts, check, dags, failures, read, status
+from shiftwork.queue import alerts, capacity, check, dags, failures, read, status
 from shiftwork.queue.alerts import Alert
+from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.dags import DagPage
 from shiftwork.queue.failures import By, Pattern
 from shiftwork.queue.handle import Handle
@@ -44,6 +45,10 @@ class Observing(Handle):
             self._shared.counted[self.workspace] = counted
         return found
 
+    async def backpressure(self) -> Backpressure:
+        """How full the queue is, and whether more may be submitted."""
+        return await self._read(lambda tx: capacity.read(tx, self._engine, self.workspace))
+
     # -- alerts ----------------------------------------------------------------------------------------------------
 
     async def alerts(
@@ -69,7 +74,7 @@ class Observing(Handle):
     # -- what happened ---------------------------------------------------------------------------------------------
 
     async def failures(self, by: By = "signature", *, since: float | None = None, limit: int = 50) -> list[Pattern]:
-        """Failed attempts grouped by type, agent, reason or signature, the most frequent first."""
+        """Failed attempts grouped by type, agent, model, reason or signature, the most frequent first."""
         if by not in failures.WAYS:
             raise InputError(f"{by!r} is not one of {', '.join(failures.WAYS)}", where="by")
         count = check.count(limit, "limit", LARGEST_PAGE)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from shiftwork.core.errors import ConflictError, InputError, NotFound
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import STORED
 from shiftwork.core.task import Dollars
-from shiftwork.queue import agents, alerts, change, check, control, dags, review, tokens
+from shiftwork.queue import agents, alerts, budgets, change, check, control, dags, review, tokens
 from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
 from shiftwork.queue.claims import Outcome
@@ -76,7 +78,12 @@ class Operating(Handle):
         checked = check.fit(check.read(changes, DagChanges, "changes"), "changes")
         if checked == DagChanges():
             raise InputError("there is nothing to change", where="changes")
-        return await self._run(dags.update, self.workspace, self._find_dag(dag_id), checked)
+        uuid = self._find_dag(dag_id)
+        changed = await self._run(dags.update, self.workspace, uuid, checked)
+        more = checked.budget_ceiling_usd is not msgspec.UNSET
+        while more:
+            _, more = await self._run(budgets.settle, self.workspace, "dag", uuid)
+        return changed
 
     # -- dead letters ----------------------------------------------------------------------------------------------
 

@@ -24,16 +24,16 @@ async def resolve(
     tx: Tx, workspace: str, references: Mapping[str, str], new: Collection[str] = ()
 ) -> dict[str, Parent]:
     """The parents behind these references, by the name they were asked for. Unknown ones are not in the answer."""
-    uuids = await _uuids(tx, workspace, references)
-    inside = {name: Parent(uuid, State.PENDING) for name, uuid in uuids.items() if uuid in new}
-    outside = {name: uuid for name, uuid in uuids.items() if uuid not in new}
+    known = await uuids(tx, workspace, references)
+    inside = {name: Parent(uuid, State.PENDING) for name, uuid in known.items() if uuid in new}
+    outside = {name: uuid for name, uuid in known.items() if uuid not in new}
     roots = await _lock(tx, sorted(set(outside.values())))
     states = await _states(tx, workspace, sorted({*roots.values(), *outside.values()}))
     found = {name: states[roots.get(uuid, uuid)] for name, uuid in outside.items() if roots.get(uuid, uuid) in states}
     return {**inside, **found}
 
 
-async def _uuids(tx: Tx, workspace: str, references: Mapping[str, str]) -> dict[str, str]:
+async def uuids(tx: Tx, workspace: str, references: Mapping[str, str]) -> dict[str, str]:
     """Ids in either written form, and names that callers gave."""
     parsed = {name: ids.parse(reference) for name, reference in references.items()}
     named = sorted({references[name] for name, uuid in parsed.items() if uuid is None})

@@ -9,8 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from shiftwork.core.settings import Settings
+from shiftwork.policy import retry
+from shiftwork.queue import judging
 from shiftwork.queue.engine import Engine
+from shiftwork.queue.gates import Gates
 from shiftwork.queue.lanes import Lane, Wants
+from shiftwork.queue.purse import Purse
 from shiftwork.queue.work import own_settings
 from shiftwork.store.store import Row, Tx
 
@@ -43,13 +47,16 @@ class ClaimRequest(NamedTuple):
 class Picker:
     """Takes rows out of lanes, best first, passing over what does not fit this agent now."""
 
-    def __init__(self, tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants) -> None:
+    def __init__(
+        self, tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants, gates: Gates, purse: Purse
+    ) -> None:
         self._tx = tx
         self._engine = engine
         self._request = request
         self._agent = agent
         self._wants = wants
-        self._money = None if agent["budget"] is None else agent["budget"] - agent["spent"] - agent["reserved"]
+        self._gates = gates
+        self._purse = purse
         self._others: list[Row] | None = None
         self.misfits = 0
 
@@ -95,9 +102,11 @@ class Picker:
 
     async def _fitting(self, rows: Sequence[Row], lanes: dict[int, Lane]) -> list[Row]:
         fitting = []
-        anybody = self._money is None and not any(lane.key.mixed for lane in lanes.values())
+        await self._purse.look(self._tx, rows)
+        anybody = self._purse.anybody and not any(lane.key.mixed for lane in lanes.values())
         for row in rows:
-            if (anybody and row["last_agent_id"] is None) or await self._fits(row, lanes[row["lane"]]):
+            free = anybody and row["last_agent_id"] is None and row["budget_id"] is None
+            if free or await self._fits(row, lanes[row["lane"]]):
                 fitting.append(row)
             else:
                 self.misfits += 1
@@ -106,13 +115,11 @@ class Picker:
     async def _fits(self, row: Row, lane: Lane) -> bool:
         if lane.key.mixed and not self._matches(row):
             return False
-        cost = row["cost_limit"]
-        if self._money is not None and cost is not None and cost > self._money:
+        if not self._purse.fits(row):
             return False
         if row["last_agent_id"] is not None and await self._better_elsewhere(row):
             return False
-        if self._money is not None:
-            self._money -= cost or 0
+        self._purse.take(row)
         return True
 
     def _matches(self, row: Row) -> bool:
@@ -120,15 +127,21 @@ class Picker:
         body = msgspec.json.decode(row["body"])
         constraints = (body.get("spec") or {}).get("constraints") or {}
         capabilities = constraints.get("required_capabilities", ())
-        return self._wants.fits(
-            row["type"], capabilities, constraints.get("model_preferences", ()), row["target_agent_id"]
-        )
+        fallback = constraints.get("fallback_models", ())
+        models = retry.models(constraints.get("model_preferences", ()), fallback, row["attempts"])
+        able = self._wants._replace(models=frozenset()).fits(row["type"], capabilities, (), row["target_agent_id"])
+        return able and self._gates.may_work_on(row["type"], models, retry.fallback(fallback, row["attempts"]))
 
     async def _better_elsewhere(self, row: Row) -> bool:
-        """A failed task prefers another agent, or its own runtime, where one is free; it never waits for that alone."""
+        """A failed task prefers another agent, or its own runtime, where one is free; it never waits for that alone.
+
+        Nor should a judge be who made the output.
+        """
         resolver = await self._engine.book.of(self._tx, row["workspace"])
         own = own_settings(msgspec.json.decode(row["body"])) if row["own_settings"] else None
         settings = resolver.settings(row["type"], own)
+        if row["type"] == judging.TYPE and (author := judging.author(row)) and await self._is_like(author):
+            return any(self._is_able(other, row) for other in await self._free_others(settings))
         preference = settings.retry.worker_preference
         if preference == "different" and await self._is_like(row["last_agent_id"]):
             return any(self._could_take(other, row) for other in await self._free_others(settings))
@@ -153,8 +166,9 @@ class Picker:
         return self._others
 
     def _could_take(self, other: Row, row: Row) -> bool:
-        if other["id"] == row["last_agent_id"]:
-            return False
+        return other["id"] != row["last_agent_id"] and self._is_able(other, row)
+
+    def _is_able(self, other: Row, row: Row) -> bool:
         if other["isolation_group"] is not None and other["isolation_group"] == self._agent["isolation_group"]:
             return False
         constraints = (msgspec.json.decode(row["body"]).get("spec") or {}).get("constraints") or {}

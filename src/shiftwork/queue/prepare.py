@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from shiftwork.core import ids
-from shiftwork.core.errors import InputError, TooLarge
+from shiftwork.core.errors import InputError, TooLarge, UnknownReference
+from shiftwork.core.references import artifact_hash, output_of
 from shiftwork.core.resolve import Resolver
 from shiftwork.core.settings import BOOST_CLASSES, Settings
 from shiftwork.core.task import NewTask, micros
-from shiftwork.policy import dedupe, rank, retry, verdict
+from shiftwork.policy import capacity, dedupe, rank, retry, verdict
 from shiftwork.queue import check
 from shiftwork.queue.lanes import LaneKey, lane_key
 from shiftwork.queue.work import own_settings
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
     validation: str | None
     at_most_once: bool
     has_own_settings: bool
+    tallied: bool
 
 
 class Prepared(NamedTuple):
@@ -120,10 +122,17 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
         cost_limit=cost_limit(new),
         timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
         max_attempts=new.max_attempts or settings.max_attempts,
-        validation=new.output.validation if new.output and new.output.validation != "none" else None,
+        validation=_validation(new, own),
         at_most_once=settings.delivery == "at_most_once",
         has_own_settings=bool(own),
+        tallied=capacity.is_counted(settings),
     )
+
+
+def _validation(new: NewTask, own: dict[str, Any]) -> str | None:
+    """How its output is checked; None where it may be taken unseen, unless its workspace wants reports."""
+    method = new.output.validation if new.output else "none"
+    return None if method == "none" and not own.get("require_decision_report") else method
 
 
 def cost_limit(new: NewTask) -> int | None:
@@ -137,8 +146,9 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
     constraints = new.spec.constraints if new.spec else None
     capabilities = constraints.required_capabilities if constraints else ()
     models = retry.models(constraints.model_preferences, constraints.fallback_models, failures) if constraints else ()
+    fallback = retry.fallback(constraints.fallback_models, failures) if constraints and models else ()
     rate = rank.lane_rate(settings, boost)
-    return lane_key(workspace, new.type, capabilities, models, rate, new.target_agent_id)
+    return lane_key(workspace, new.type, capabilities, models, rate, new.target_agent_id, fallback)
 
 
 def _body(new: NewTask) -> NewTask:
@@ -157,8 +167,21 @@ def _check(new: NewTask, settings: Settings, where: str) -> None:
         raise InputError(f"type {new.type!r} is not one of this workspace's: {allowed}", where=f"{where}.type")
     check.text(new.type, where)
     check.text(new.target_agent_id, where)
-    if new.output and new.output.validation == "json-schema" and new.output.validation_schema is not None:
-        verdict.check_schema(new.output.validation_schema)
+    if new.output is not None:
+        verdict.check_output(new.output)
+    if new.spec is not None and new.spec.context_refs:
+        _check_context(new.spec.context_refs, settings, f"{where}.spec.context_refs")
+
+
+def _check_context(refs: list[str], settings: Settings, where: str) -> None:
+    """References of a form that can lead somewhere; whether they do is seen when the task is written."""
+    if len(refs) > settings.limits.dependencies:
+        raise TooLarge(f"{len(refs)} references, at most {settings.limits.dependencies}", where=where)
+    for place, ref in enumerate(refs):
+        check.text(ref, where)
+        if artifact_hash(ref) is None and output_of(ref) is None:
+            mend = "Write artifact:sha256-… as the artifact was answered, or task:ID:output; nothing was changed."
+            raise UnknownReference(f"{ref!r} refers to nothing", where=f"{where}[{place}]", mend=mend)
 
 
 def _check_references(new: NewTask, settings: Settings, where: str) -> None:

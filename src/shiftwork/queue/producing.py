@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from shiftwork.core.task import NewDag, NewTask, Submitted
 from shiftwork.queue import check
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.prepare import Plans, Prepared, prepare
+from shiftwork.queue.room import when_there_is_room
 from shiftwork.queue.submit import DagFields, ceiling, lanes_of, submit
 
 Fields = NewTask | Mapping[str, Any]
@@ -18,20 +20,24 @@ Fields = NewTask | Mapping[str, Any]
 class Producing(Handle):
     """Verbs that bring work in."""
 
-    async def submit(self, task: Fields | None = None, **fields: Any) -> Submitted:
-        """Submit one task, given as a `NewTask`, a mapping, or keyword arguments."""
+    async def submit(self, task: Fields | None = None, *, wait: float = 0, **fields: Any) -> Submitted:
+        """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `wait` so long for room."""
         prepared = (await self._prepare([fields if task is None else task]))[0]
+        return await when_there_is_room(functools.partial(self._submit_one, prepared), wait)
+
+    async def _submit_one(self, prepared: Prepared) -> Submitted:
         alone = self.caller.once is not None or self.caller.request_id is not None  # its events carry them
         if alone or prepared.new.key is not None or prepared.new.dependencies:
             return (await self._submit([prepared], DagFields()))[0]
         answer: Submitted = await self._coalescer("submit", self._submit_lone).call(prepared)
         return answer
 
-    async def submit_many(self, tasks: Sequence[Fields]) -> list[Submitted]:
+    async def submit_many(self, tasks: Sequence[Fields], *, wait: float = 0) -> list[Submitted]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`."""
-        return await self._submit(await self._prepare(tasks), DagFields())
+        prepared = await self._prepare(tasks)
+        return await when_there_is_room(functools.partial(self._submit, prepared, DagFields()), wait)
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any]) -> list[Submitted]:
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait: float = 0) -> list[Submitted]:
         """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG."""
         fields = check.read(dag, NewDag, "dag")
         check.text(fields.title, "dag.title")
@@ -42,7 +48,8 @@ class Producing(Handle):
             created_by=fields.created_by,
             budget_ceiling=ceiling(fields.budget_ceiling_usd),
         )
-        return await self._submit(await self._prepare(fields.tasks), together)
+        prepared = await self._prepare(fields.tasks)
+        return await when_there_is_room(functools.partial(self._submit, prepared, together), wait)
 
     async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:
         """Add tasks to an existing DAG."""

@@ -13,12 +13,13 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.events import names
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, State
-from shiftwork.core.task import Claim, Dag, Failed, Result, Task, dollars
+from shiftwork.core.task import Claim, Dag, Failed, Result, Task, Verdict, dollars
 from shiftwork.policy import rank, retry
 from shiftwork.queue import check
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.rows import TaskRow, load
-from shiftwork.queue.work import own_settings
+from shiftwork.queue.waits import wait_of
+from shiftwork.queue.work import WAITS, own_settings
 from shiftwork.store.store import Row, Tx
 
 
@@ -31,6 +32,10 @@ class Around(NamedTuple):
     tags: Sequence[str] | None = None
     progress: Row | None = None
     beat_at: float | None = None
+    waits: Sequence[Row] = ()
+    output: Row | None = None
+    incomplete: bool = False
+    model: str | None = None
 
 
 async def find(tx: Tx, workspace: str, reference: str) -> str:
@@ -59,7 +64,10 @@ async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) ->
     for row in rows:
         body = bodies[row.id]
         settings = resolver.settings(row.type, own_settings(body) if row.own_settings else None)
-        built[row.id] = build(row, body, settings, tx.now, around[row.id])
+        beside = around[row.id]
+        if settings.require_decision_report and row.status == State.RUNNING:
+            beside = beside._replace(incomplete=bool(await tx.all("incomplete_marks", items=[(row.id, row.fence)])))
+        built[row.id] = build(row, body, settings, tx.now, beside)
     for uuid in uuids:
         if uuid not in built and (old := await _archived(tx, workspace, uuid)):
             built[uuid] = old
@@ -88,6 +96,13 @@ async def _around(tx: Tx, rows: Sequence[TaskRow]) -> dict[str, Around]:
         if row.runtime_id is not None:
             runtime = await tx.one("read_runtime", workspace=row.workspace, id=row.runtime_id)
             beats[row.id] = runtime["beat_at"] if runtime else None
+    parked = [(row.root_id,) for row in rows if row.hold in WAITS]
+    waits = _grouped(await tx.all("open_waits_of", items=parked), "root_id") if parked else {}
+    awaited = [(row.id,) for row in rows if row.status == State.VALIDATING]
+    outputs = {row["task_id"]: row for row in await tx.all("read_outputs", items=awaited)} if awaited else {}
+    held = [(row.id,) for row in rows if row.held]
+    handed = await tx.all("models_of", items=held) if held else []
+    models = {(row["task_id"], row["fence"]): row["model"] for row in handed}
     return {
         row.id: Around(
             edges[row.root_id],
@@ -96,6 +111,9 @@ async def _around(tx: Tx, rows: Sequence[TaskRow]) -> dict[str, Around]:
             [tag["tag"] for tag in tags[row.id]],
             progress.get(row.id),
             beats.get(row.id),
+            waits.get(row.root_id, ()) if row.hold in WAITS else (),
+            outputs.get(row.id),
+            model=models.get((row.id, row.fence)),
         )
         for row in rows
     }
@@ -141,7 +159,7 @@ _SAME = (
 )
 """Columns that a reader sees as they are."""
 
-_WRITTEN = ("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "settings")
+_WRITTEN = ("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "tree_budget_usd", "settings")
 """Fields of the body that a reader sees as they were written."""
 
 
@@ -165,6 +183,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, ar
         dependencies=[ids.show_task(edge["parent"]) for edge in around.dependencies],
         blocked_by=[ids.show_task(edge["parent"]) for edge in around.dependencies if not edge["satisfied"]],
         blocked=row.blocked_reason is not None,
+        waits=[wait_of(wait) for wait in around.waits],
         force_fresh_session=bool(row.force_fresh_session),
         tags=list(around.tags) if around.tags is not None else body.get("tags", []),
         delivery=settings.delivery,
@@ -173,6 +192,8 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, ar
         completed_at=row.finished_at if row.status == State.COMPLETED else None,
         cancelled_at=row.finished_at if row.status == State.CANCELLED else None,
         result=result,
+        incomplete=around.incomplete,
+        judge_task_id=_shown(around.output["judge_id"]) if around.output else None,
         cost_usd=dollars(row.cost + (row.attempt_cost if row.held else 0)),
         tokens_used={"input": row.tokens_in, "output": row.tokens_out},
     )
@@ -250,6 +271,7 @@ def _claim(row: TaskRow, settings: Settings, around: Around) -> Claim:
         assignment_id=ids.token(ids.show_task(row.id), row.fence) if row.held else None,
         ack_required_by=row.ack_by,
         execution_deadline=row.run_until,
+        model=around.model if row.held else None,
     )
 
 
@@ -288,7 +310,9 @@ def _failures(around: Around) -> list[Failed]:
 
 
 def _result(row: TaskRow, around: Around) -> Result | None:
-    """What the task came to, or what its last attempt handed in."""
+    """What the task came to, what its last attempt handed in, or what waits for its verdict."""
+    if around.output is not None:
+        return _handed_in(row, around.output)
     ended = [a for a in around.attempts if a["outcome"] in {"completed", "failed"}]
     if not ended:
         return None
@@ -308,7 +332,29 @@ def _result(row: TaskRow, around: Around) -> Result | None:
         execution_time_sec=attempt["ended_at"] - (attempt["started_at"] or attempt["claimed_at"]),
         worker_id=attempt["agent_id"],
         completed_at=attempt["ended_at"] if final else None,
+        verdict=_verdict(attempt),
     )
+
+
+def _handed_in(row: TaskRow, output: Row) -> Result:
+    handed = msgspec.json.decode(output["result"])
+    return Result(
+        task_id=ids.show_task(row.id),
+        status=None,
+        data=handed.get("data"),
+        text=handed.get("text"),
+        artifacts=handed.get("artifacts") or [],
+        decision_report=handed.get("decision_report"),
+        error=None,
+        reason=None,
+        execution_time_sec=output["handed_in_at"] - (row.started_at or output["handed_in_at"]),
+        worker_id=row.agent_id,
+        completed_at=None,
+    )
+
+
+def _verdict(attempt: Row) -> Verdict | None:
+    return msgspec.json.decode(attempt["verdict"], type=Verdict) if attempt["verdict"] else None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -327,11 +373,12 @@ class Attempt(msgspec.Struct, frozen=True):
     error: str | None
     note: str | None
     cost_usd: float
+    verdict: Verdict | None = None
 
 
 def attempt(row: Row) -> Attempt:
-    same = {name: row[name] for name in Attempt.__struct_fields__ if name not in {"cost_usd", "counted"}}
-    return Attempt(**same, counted=bool(row["counted"]), cost_usd=dollars(row["cost"]))
+    same = {name: row[name] for name in Attempt.__struct_fields__ if name not in {"cost_usd", "counted", "verdict"}}
+    return Attempt(**same, counted=bool(row["counted"]), cost_usd=dollars(row["cost"]), verdict=_verdict(row))
 
 
 async def must_exist(tx: Tx, engine: Engine, workspace: str, uuid: str) -> None:
@@ -354,7 +401,7 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
     edges = await tx.all("edges_of_dag", dag=uuid)
     shape = _shape(rows, edges)
     counts = Counter(row["status"] for row in counted)
-    info = await _dag_info(tx, uuid, stored)
+    info = await _dag_info(tx, workspace, uuid, stored)
     return Dag(
         id=ids.show_dag(uuid),
         workspace_id=workspace,
@@ -379,13 +426,14 @@ def _shape(rows: Sequence[Row], edges: Sequence[Row]) -> dict[str, list[str]]:
     return shape
 
 
-async def _dag_info(tx: Tx, uuid: str, stored: Row | None) -> dict[str, Any]:
+async def _dag_info(tx: Tx, workspace: str, uuid: str, stored: Row | None) -> dict[str, Any]:
+    budget = await tx.one("dag_ceilings", items=[(workspace, uuid)])
+    ceiling = None if budget is None or budget["ceiling"] is None else dollars(budget["ceiling"])
     if stored is not None:
-        ceiling = stored["budget_ceiling"]
         return {
             "title": stored["title"],
             "created_by": stored["created_by"],
-            "budget_ceiling_usd": None if ceiling is None else dollars(ceiling),
+            "budget_ceiling_usd": ceiling,
             "created_at": stored["created_at"],
             "finished_at": stored["finished_at"],
         }
@@ -395,7 +443,7 @@ async def _dag_info(tx: Tx, uuid: str, stored: Row | None) -> dict[str, Any]:
     return {
         "title": fields.get("title"),
         "created_by": fields.get("created_by"),
-        "budget_ceiling_usd": None,
+        "budget_ceiling_usd": ceiling,
         "created_at": root["created_at"] if root else 0.0,
         "finished_at": root["finished_at"] if root else None,
     }

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
+import msgspec
+
 from shiftwork.core import ids, reasons
 from shiftwork.core.errors import InputError, NotFound, ShiftworkError, WrongState
 from shiftwork.core.states import SETTLED, State
 from shiftwork.core.task import NewTask
 from shiftwork.policy import dedupe
-from shiftwork.queue import check, consequences
+from shiftwork.policy.steps import is_same_work
+from shiftwork.queue import check, consequences, guard, inputs
 from shiftwork.queue.change import check_version
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
@@ -26,7 +29,7 @@ DECISIONS: tuple[str, ...] = get_args(Decision)
 _LEAVES = frozenset({"retry", "retry_later", "modify_and_retry", "cancel"})
 _FIXED = frozenset(
     {"id", "key", "idempotency_key", "issue_id", "trigger_type", "session_id", "work_dir"}
-    | {"force_fresh_session", "priority_boost_per_minute"}
+    | {"force_fresh_session", "priority_boost_per_minute", "tree_budget_usd"}
 )
 """What a task is and where it comes from; a review changes what is to be done."""
 
@@ -92,8 +95,9 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
     await work.tx.run("review_letters", items=[letter])
     if verdict.decision == "modify_and_retry":
         await _modify(work, row, verdict.change or {})
-    path = await _leave(work, row, verdict) if verdict.decision in _LEAVES else None
-    work.tell(row, "reviewed", path, reason=verdict.note, data={"decision": verdict.decision, "round": round_})
+    path, told = await _leave(work, row, verdict) if verdict.decision in _LEAVES else (None, None)
+    data = {"decision": verdict.decision, "round": round_, **(told or {})}
+    work.tell(row, "reviewed", path, reason=verdict.note, data=data)
     if verdict.decision == "escalate":
         work.alert(row.workspace, "escalated", row.id, actor=work.caller.actor, note=verdict.note)
     if verdict.decision == "cancel":
@@ -102,32 +106,34 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
         await _revive_chain(work, {row.root_id})
 
 
-async def _leave(work: Work, row: TaskRow, verdict: Verdict) -> str:
+async def _leave(work: Work, row: TaskRow, verdict: Verdict) -> tuple[str, dict[str, Any] | None]:
+    """Where the decision leads, and what is to be told of the way."""
     if verdict.decision == "cancel":
         path = work.move(row, "cancel")
         row.cancel_reason = verdict.note or "cancelled on review"
         row.failure_reason = reasons.CANCELLED
-        return path
+        return path, None
     settings = (await work.settings([row]))[row.id]
     await _retake_key(work, row)
+    await work.tx.run("drop_expired_waits", items=[(row.root_id,)])  # whoever brings it back gives them another chance
     row.round += 1
-    row.attempts = row.reclaims = row.rate_limits = 0
+    if row.failure_reason != reasons.DISPLACED:  # which was no fault of its own, and took it no attempt
+        row.attempts = row.reclaims = row.rate_limits = 0
     row.failure_reason = None
     if row.own_settings or verdict.decision == "modify_and_retry":
         await relane(work, row)
     if verdict.decision == "retry_later":
         row.available_at = verdict.at
-        return work.move(row, "review_later")
+        return work.move(row, "review_later"), None
     if row.waiting:
-        return work.move(row, "review_block")
-    path = work.move(row, "review_retry")
-    work.arrive(row, settings)
-    return path
+        return work.move(row, "review_block"), None
+    return await guard.let_through(work, row, settings, "review_retry")
 
 
 async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
     """Replace fields of the body; the result must be a task that could be submitted."""
-    body = {**await read_body(work.tx, row.id), **change}
+    before = await read_body(work.tx, row.id)
+    body = {**before, **change}
     new = check.read(body, NewTask, "change")
     if fixed := sorted(set(change) & (_FIXED | {"dependencies"})):
         mend = "Use update for dependencies." if fixed == ["dependencies"] else None
@@ -135,7 +141,12 @@ async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
     if new.type != row.type:
         raise InputError("the type of a task cannot be changed", where="change.type")
     prepared = prepare(new, row.workspace, await work.engine.book.of(work.tx, row.workspace), "change")
+    if "spec" in change:
+        prepared = await inputs.resettle(work.tx, work.caller, row, prepared)
     await work.tx.run("save_bodies", items=[(row.id, prepared.body)])
+    if not is_same_work(before, msgspec.json.decode(prepared.body)):
+        await work.tx.run("delete_steps", items=[(row.id,)])
+        await work.tx.run("drop_ended_waits", items=[(row.root_id,)])
     row.priority, row.deadline, row.timeout_sec = float(new.priority), new.deadline, prepared.timeout_sec
     row.cost_limit, row.own_settings = prepared.cost_limit, prepared.has_own_settings
     row.max_attempts = new.max_attempts or prepared.settings.max_attempts

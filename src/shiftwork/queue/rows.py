@@ -64,7 +64,10 @@ class TaskRow(msgspec.Struct):
     validation: str | None
     at_most_once: bool
     own_settings: bool
+    tallied: bool
     cost_limit: int | None
+    budget_id: str | None
+    charged: bool
     reserved: int
     cost: int
     attempt_cost: int
@@ -111,6 +114,7 @@ class TaskRow(msgspec.Struct):
         self.agent_id = self.runtime_id = None
         self.ack_by = self.run_until = self.lease_until = self.lease_check_at = None
         self.reserved = self.attempt_cost = 0
+        self.charged = False
 
 
 COLUMNS = tuple(field.name for field in msgspec.structs.fields(TaskRow))
@@ -152,6 +156,7 @@ _SAVED = [
     "lost_agent_id",
     "timeout_sec",
     "cost_limit",
+    "charged",
     "reserved",
     "cost",
     "attempt_cost",
@@ -173,7 +178,7 @@ _BLANK: dict[str, Any] = {
     **dict.fromkeys(COLUMNS, None),
     **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0),
     **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
-    **dict.fromkeys(("front", "at_most_once", "own_settings", "force_fresh_session"), False),
+    **dict.fromkeys(("front", "at_most_once", "own_settings", "tallied", "charged", "force_fresh_session"), False),
     "round": 1,
     "version": 1,
     "rank": 0.0,
@@ -197,7 +202,8 @@ INSERTED = (
     *("id", "workspace", "type", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "boost"),
     *("deadline", "path_weight", "dag_id", "root_id", "parent_id", "retry_of", "rerun_of", "waiting", "block_check_at"),
     *("attempts", "max_attempts", "available_at", "last_agent_id", "last_runtime_id", "timeout_sec", "validation"),
-    *("at_most_once", "own_settings", "cost_limit", "external_id", "idempotency_key", "target_agent_id", "issue_id"),
+    *("at_most_once", "own_settings", "tallied", "cost_limit", "budget_id", "external_id", "idempotency_key"),
+    *("target_agent_id", "issue_id"),
     *("trigger_type", "session_id", "work_dir", "force_fresh_session", "created_at", "updated_at"),
 )
 """The columns of the statement `insert_tasks`; a new row has no other."""

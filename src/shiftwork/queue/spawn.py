@@ -8,15 +8,18 @@ from typing import Any
 import msgspec
 
 from shiftwork.core import ids
-from shiftwork.core.errors import NotFound
+from shiftwork.core.errors import NotFound, SpawnLimit
+from shiftwork.core.settings import Spawn
 from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
-from shiftwork.queue.claims import Token, lock_claims, refusal
+from shiftwork.queue import capacity
+from shiftwork.queue.claims import Token
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.parents import Parent, resolve
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import DagFields, Origin, inherit_fate, refuse_outer_cycle, submit
+from shiftwork.queue.waits import claimed, park
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 
@@ -32,12 +35,17 @@ async def spawn(
     wait: bool,
 ) -> list[Submitted]:
     """Add subtasks under a live claim. With `wait` the parent gives its slot back until they are done."""
+    if caller.workspace is not None:
+        await capacity.enter(tx, engine, caller.workspace)
     work = Work(tx, engine, caller)
-    row = await _claimed(work, token, need_running=wait)
+    row = await claimed(work, token, need_running=wait)
+    limits = (await work.settings([row]))[row.id].spawn
+    await _refuse_deep(work, row, limits)
     dag = DagFields(join=row.dag_id)
-    origin = Origin("spawned", row.id)
+    origin = Origin("spawned", row.id, row.budget_id)
     signed = [_signed(prepared, f"agent:{row.agent_id}") for prepared in batch]
     made = await submit(tx, engine, caller, row.workspace, signed, lanes, dag, origin, work)
+    await _refuse_many(work, row, limits)
     children = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
     # A child that waits for its own parent would never run, whether or not the parent waits for it.
     await tx.take_turn(f"edges:{row.workspace}")
@@ -61,7 +69,7 @@ def _signed(prepared: Prepared, author: str) -> Prepared:
 async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str]) -> str:
     """Give the slot back until these tasks are done."""
     work = Work(tx, engine, caller)
-    row = await _claimed(work, token, need_running=True)
+    row = await claimed(work, token, need_running=True)
     found = await resolve(tx, row.workspace, {name: name for name in references})
     unknown = [name for name in references if name not in found]
     if unknown:
@@ -73,12 +81,26 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
     return row.status
 
 
-async def _claimed(work: Work, token: Token, *, need_running: bool) -> TaskRow:
-    raw = await lock_claims(work.tx, work.caller, [token])
-    allowed = frozenset({"running"} if need_running else {"claimed", "running"})
-    if error := refusal(work.engine, work.caller, token, raw.get(token.id), allowed):
-        raise error
-    return (await work.lock([token.id]))[0]
+async def _refuse_deep(work: Work, row: TaskRow, limits: Spawn) -> None:
+    """Tasks that spawn tasks that spawn tasks: somewhere it ends."""
+    above = await work.tx.one("ancestors_of", id=row.id, most=limits.max_depth)
+    if above is not None and above["depth"] >= limits.max_depth:
+        raise SpawnLimit(
+            f"task {ids.show_task(row.id)} lies {above['depth']} deep, and subtasks may lie {limits.max_depth} deep",
+            where="tasks",
+            limit="spawn.max_depth",
+        )
+
+
+async def _refuse_many(work: Work, row: TaskRow, limits: Spawn) -> None:
+    """Counted when they are written, so that those which turned out to exist count once."""
+    below = await work.tx.one("count_children", id=row.id)
+    if below is not None and below["children"] > limits.max_children:
+        raise SpawnLimit(
+            f"task {ids.show_task(row.id)} would have {below['children']} subtasks, at most {limits.max_children}",
+            where="tasks",
+            limit="spawn.max_children",
+        )
 
 
 def _status(work: Work, parent: Parent) -> str:
@@ -92,13 +114,5 @@ async def _park(work: Work, row: TaskRow, above: list[Parent]) -> None:
     states = {p.root: _status(work, p) for p in above}
     roots = sorted(states)
     await work.tx.insert("insert_edges", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
-    counts = await work.tx.all("count_open_edges", items=[(row.root_id,)])
-    row.waiting = int(counts[0]["open"]) if counts else 0
-    fence, actor = row.fence, work.caller.for_agent(row.agent_id)
-    settings = (await work.settings([row]))[row.id]
-    work.end_attempt(row, "waiting")
-    path = work.move(row, "wait") if row.waiting else work.move(row, "wait", "unblock")
-    if not row.waiting:
-        work.arrive(row, settings)
-    work.tell(row, "waited", path, fence=fence, data={"for": [ids.show_task(root) for root in roots]}, actor=actor)
+    await park(work, row, {"for": [ids.show_task(root) for root in roots]})
     await inherit_fate(work, {row.root_id: [Parent(root, status) for root, status in states.items()]})

@@ -10,6 +10,7 @@ import msgspec
 
 from shiftwork.core import ids
 from shiftwork.core.states import WAITING, State
+from shiftwork.queue import capacity
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Row, Tx
 
@@ -93,11 +94,11 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) ->
         depth={**depth, "total": sum(depth.values())},
         workers=_workers(agents),
         slots=_slots(agents),
-        paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace)],
+        paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace) if gate["kind"] == "pause"],
         completions=known.counts.get(State.COMPLETED, 0) + known.archived.get(State.COMPLETED, 0),
         **await _flow(tx, workspace),
         recent_failures=[_failure(row) for row in failures],
-        capacity_warnings=[],
+        capacity_warnings=(await capacity.read(tx, engine, workspace)).warnings,
         counted_at=known.at,
         tombstones=known.tombstones,
         archived=sum(known.archived.values()),

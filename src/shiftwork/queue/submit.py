@@ -19,15 +19,17 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State, move, write_path
-from shiftwork.core.task import Submitted, micros
+from shiftwork.core.task import Submitted, dollars, micros
 from shiftwork.policy import dedupe, rank
-from shiftwork.queue import consequences, parents
+from shiftwork.policy import guard as guard_policy
+from shiftwork.queue import capacity, consequences, guard, inputs, parents
 from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.lanes import LaneKey
+from shiftwork.queue.members import put_under
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
-from shiftwork.queue.work import Work
+from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 
 PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
@@ -51,6 +53,9 @@ class Origin(NamedTuple):
 
     verb: str = "submitted"
     parent_id: str | None = None
+    budget_id: str | None = None
+    admitted: bool = False
+    """They come in however full the queue is."""
 
 
 class _Item(NamedTuple):
@@ -73,6 +78,8 @@ async def submit(
     """Create the tasks of a batch that are new, answer with the existing ones for those that are not."""
     own = work is None
     origin = origin or Origin()
+    if not origin.admitted:
+        await capacity.enter(tx, engine, workspace)
     work = work or Work(tx, engine, caller)
     made = engine.ids.make_many(tx.now, len(batch))
     items = [_Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
@@ -82,6 +89,9 @@ async def submit(
     local = _local_keys(items, batch, known)
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
+    items = await _settle_inputs(work, workspace, items, edges, local)
+    if not origin.admitted:
+        await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
     await inherit_fate(work, edges)
     if own:
@@ -159,9 +169,11 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
     row.priority = merged.priority
     await work.tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags])
     work.touch(row)
-    if row.status == State.READY:
-        work.arrive(row, (await work.settings([row]))[row.id])
-    work.tell(row, "merged", data={"priority": row.priority, "tags": list(merged.tags)})
+    settings = (await work.settings([row]))[row.id]
+    path, told = await guard.reconsider(work, row, settings)
+    if row.status == State.READY and path is None:
+        work.arrive(row, settings)
+    work.tell(row, "merged", path, data={"priority": row.priority, "tags": list(merged.tags), **told})
 
 
 async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[int, Submitted]) -> list[_Item]:
@@ -247,6 +259,24 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
     return edges
 
 
+async def _settle_inputs(
+    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]], local: dict[str, str]
+) -> list[_Item]:
+    """What the tasks refer to exists, and names that only this batch knows become ids."""
+    referring = [
+        inputs.Newcomer(item.id, item.prepared, frozenset(parent.root for parent in edges.get(item.id, ())))
+        for item in items
+        if item.prepared.new.spec is not None and item.prepared.new.spec.context_refs
+    ]
+    if not referring:
+        return items
+    new = {item.id for item in items}
+    bodies = await inputs.settle(work.tx, work.caller, workspace, referring, local, new)
+    return [
+        item._replace(prepared=item.prepared._replace(body=bodies.get(item.id, item.prepared.body))) for item in items
+    ]
+
+
 def _refuse_cycle(items: list[_Item], edges: dict[str, list[Parent]]) -> None:
     if not any(edges.values()):
         return
@@ -304,20 +334,42 @@ async def _insert(
         # The way back may lead through tasks of this batch that nobody could name before.
         await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     dags = await _dags(work, workspace, items, edges, dag)
+    under = await _budgets(work, workspace, items, dags, dag, origin)
     weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
     places = _Places(lanes, work.now)
     rows = []
     for item in items:
         above, dag_id, weight = edges.get(item.id, ()), dags.get(item.id, item.id), weights.get(item.id, 0)
-        lane, place = places.of(item.prepared, weight)
-        rows.append(_row(work, workspace, item, above, dag_id, origin, lane, weight, place))
+        spot = places.of(item.prepared, weight)
+        rows.append(_row(work, workspace, item, above, dag_id, origin, weight, spot, under.get(item.id)))
+    stopped = await _stop_at_guards(work, items, rows)
     await _write(work, rows, [item.prepared.body for item in items])
     await _write_around(work, workspace, items, edges)
-    _tell_created(work, items, rows, origin.verb)
+    _tell_created(work, items, rows, origin.verb, stopped)
     for row in rows:
         if row[_DAG] != row[_ID]:
             work.count_in_dag(row[_DAG], None, row[_STATUS])
     return rows
+
+
+async def _stop_at_guards(work: Work, items: list[_Item], rows: list[tuple[Any, ...]]) -> dict[str, guard.Request]:
+    """Of the tasks that would be ready, those a person must approve first: their rows say so from the beginning."""
+    stopped: dict[str, guard.Request] = {}
+    for place, (item, row) in enumerate(zip(items, rows, strict=True)):
+        settings = item.prepared.settings
+        if settings.guards and row[_STATUS] == _READY and (request := _request(work, item, settings)):
+            stopped[item.id] = request
+            rows[place] = (*row[:_STATUS], _WAITING_APPROVAL, *row[_STATUS + 1 :])
+    if stopped:
+        await guard.ask(work, [(row[_ID], row[_ID], row[1], stopped[row[_ID]]) for row in rows if row[_ID] in stopped])
+    return stopped
+
+
+def _request(work: Work, item: _Item, settings: Settings) -> guard.Request | None:
+    new, limit = item.prepared.new, item.prepared.cost_limit
+    cost = None if limit is None else dollars(limit)
+    facts = guard_policy.Facts(new.type, new.tool_name, new.tags, new.created_by, new.trigger_type, cost)
+    return guard.request_for(settings, facts, msgspec.json.decode(item.prepared.body), new.tags, work.now)
 
 
 class _Places:
@@ -359,7 +411,6 @@ async def _dags(
                 dag.created_by or work.caller.actor,
                 "open",
                 0,
-                dag.budget_ceiling,
                 work.now,
             )
         )
@@ -392,6 +443,18 @@ def _components(edges: dict[str, list[Parent]]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
+async def _budgets(
+    work: Work, workspace: str, items: list[_Item], dags: dict[str, str], dag: DagFields, origin: Origin
+) -> dict[str, str]:
+    """The budget of each task that stands under one; mostly there is none."""
+    together = dag.budget_ceiling is not None or dag.join is not None
+    if not items or not (together or any(item.prepared.new.tree_budget_usd is not None for item in items)):
+        return {}
+    tasks = {item.id: item.prepared.new for item in items}
+    dag_id = dags[items[0].id] if together else ""
+    return await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+
+
 async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
     await work.tx.all("lock_tasks", items=[(dag_id,)])  # a lone task that ends now must find the row we make
@@ -404,7 +467,7 @@ async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     found = await work.tx.one("read_bodies", items=[(dag_id,)])
     body = msgspec.json.decode(found["body"]) if found else {}
     author = body.get("created_by") or work.caller.actor
-    await work.tx.insert("insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, None, work.now)])
+    await work.tx.insert("insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, work.now)])
     newest = {row["root_id"]: row["newest_id"] for row in rows if row["newest_id"]}
     for row in rows:
         if newest.get(row["root_id"], row["id"]) == row["id"]:
@@ -418,25 +481,28 @@ def _row(
     above: Sequence[Parent],
     dag_id: str,
     origin: Origin,
-    lane: int,
     weight: int,
-    place: rank.Ranked,
+    spot: tuple[int, rank.Ranked],
+    budget_id: str | None,
 ) -> tuple[Any, ...]:
     """In the column order of the statement `insert_tasks`."""
     new, plan, now, id_ = item.prepared.new, item.prepared.plan, work.now, item.id
+    lane, place = spot
     waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
     check_at = block_check_at(plan.settings, above, now) if above else None
     return (
         id_, workspace, new.type, _PENDING if waiting else _READY, None, lane, place.rank, now, place.rerank_at,
         float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
         check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
-        plan.has_own_settings, plan.cost_limit, item.prepared.name, item.prepared.key, new.target_agent_id,
-        new.issue_id, new.trigger_type, new.session_id, new.work_dir, new.force_fresh_session, now, now,
+        plan.has_own_settings, plan.tallied, plan.cost_limit, budget_id, item.prepared.name, item.prepared.key,
+        new.target_agent_id, new.issue_id, new.trigger_type,
+        None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
     )  # fmt: skip
 
 
 _ID, _STATUS, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "lane", "dag_id"))
-_READY, _PENDING = State.READY.value, State.PENDING.value
+_READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
+_PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
 
 def block_check_at(settings: Settings, above: Sequence[Parent], now: float) -> float | None:
@@ -467,13 +533,16 @@ async def _write_around(work: Work, workspace: str, items: list[_Item], edges: d
     await work.tx.insert("insert_tags", tags)
 
 
-def _tell_created(work: Work, items: list[_Item], rows: list[tuple[Any, ...]], verb: str) -> None:
+def _tell_created(
+    work: Work, items: list[_Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
+) -> None:
     now, actor, request_id = work.now, work.caller.actor, work.caller.request_id
     work.add_events(
         [
             (
-                now, row[1], row[_ID], row[_DAG], verb, PATH_READY if row[_STATUS] == _READY else PATH_PENDING,
-                item.prepared.new.created_by or actor, request_id, None, None, None,
+                now, row[1], row[_ID], row[_DAG], verb, _PATHS[row[_STATUS]],
+                item.prepared.new.created_by or actor, request_id, None, None,
+                as_json(stopped[item.id].told) if item.id in stopped else None,
             )
             for item, row in zip(items, rows, strict=True)
         ]

@@ -1,6 +1,7 @@
 """One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
 
-Locks are taken in one order: tasks by id (finished, then children), agents, DAGs; events and alerts come last.
+Locks are taken in one order: tasks by id (finished, then children), agents, DAGs, budgets; then breakers, gates and
+limits; events and alerts come last.
 """
 
 from __future__ import annotations
@@ -11,17 +12,22 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.core import alerts, ids
+from shiftwork.core import alerts, ids, reasons
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
 from shiftwork.policy import dedupe
+from shiftwork.queue.claims import Token
+from shiftwork.queue.ends import Ends
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.money import Holder, Money
 from shiftwork.queue.rows import TaskRow, load, to_save
 from shiftwork.store.store import Row, Tx
 
 _encode = msgspec.json.Encoder().encode
 _COMPLETED = write_path([State.RUNNING, State.VALIDATING, State.COMPLETED])
 _LONE = '{"dag":"completed"}'
+WAITS = frozenset({"time", "event", "person"})
+"""Holds of a pending task that has an open wait, by its kind."""
 
 
 def as_json(value: Any) -> str:
@@ -38,6 +44,7 @@ class Work:
         self.now = tx.now
         self.rows: dict[str, TaskRow] = {}
         self._was: dict[str, str] = {}
+        self._held: dict[str, str] = {}
         self._dirty: dict[str, None] = {}
         self._events: list[list[Any]] = []
         self._written: list[tuple[Any, ...]] = []
@@ -45,11 +52,12 @@ class Work:
         self._attempts: list[tuple[Any, ...]] = []
         self._letters: list[tuple[Any, ...]] = []
         self._alerts: list[tuple[Any, ...]] = []
-        self._settlements: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         self._open: dict[str, int] = defaultdict(int)
         self._settled: dict[str, int] = defaultdict(int)
         self._superseded: set[str] = set()
         self._own_settings: dict[str, dict[str, Any]] = {}
+        self.ends = Ends()
+        self.money = Money(self)
         self.dag_cancellers: dict[str, str] = {}
 
     # -- loading -----------------------------------------------------------------------------------------------
@@ -75,6 +83,8 @@ class Work:
     def adopt(self, row: TaskRow) -> TaskRow:
         self.rows[row.id] = row
         self._was[row.id] = row.status
+        if row.hold is not None:
+            self._held[row.id] = row.hold
         return row
 
     async def settings(self, rows: Sequence[TaskRow]) -> dict[str, Settings]:
@@ -169,6 +179,7 @@ class Work:
         error: str | None = None,
         note: str | None = None,
         result: str | None = None,
+        verdict: str | None = None,
         lost: bool = False,
     ) -> None:
         """Write the attempt's only row, settle its money, and let the claim go.
@@ -177,7 +188,6 @@ class Work:
         """
         assert row.agent_id is not None
         assert row.claimed_at is not None
-        spent = max(row.attempt_cost, row.reserved) if lost else row.attempt_cost
         self.add_attempt(
             (
                 row.id,
@@ -189,39 +199,39 @@ class Work:
                 row.started_at,
                 self.now,
             )
-            + (outcome, counted, reason, error, note, row.attempt_cost, row.reserved if lost else 0, result)
+            + (outcome, counted, reason, error, note, row.attempt_cost, row.reserved if lost else 0, result, verdict)
         )
-        self.settle_agent(row.workspace, row.agent_id, row.reserved, spent)
+        holder = Holder(Token(row.id, row.fence), row.workspace, row.agent_id, row.reserved, row.charged)
+        self.money.end(holder, row.attempt_cost, lost=lost)
+        self.ends.add(row, outcome, reason, lost=lost)
         row.cost += row.attempt_cost
         row.last_agent_id, row.last_runtime_id = row.agent_id, row.runtime_id
         row.forget_claim()
         self.touch(row)
 
-    def accept(self, rows: Sequence[Row], results: Mapping[str, str]) -> None:
+    def accept(self, rows: Sequence[Row], results: Mapping[str, str], verdicts: Mapping[str, str | None]) -> None:
         """Attempts that the statement `complete_tasks` has ended: their rows and events are written at the end."""
         now, self._accepted = self.now, [*self._accepted, *rows]
+        if rows and rows[0]["guarded"]:
+            self.ends.accept(rows)
         self._attempts += [
             (
                 row["id"], row["fence"], row["round"], row["last_agent_id"], row["last_runtime_id"], row["claimed_at"],
                 row["started_at"], now, "completed", False, None, None, None, row["attempt_cost"], 0,
-                results[row["id"]],
+                results[row["id"]], verdicts.get(row["id"]),
             )
             for row in rows
         ]  # fmt: skip
         for row in rows:
             self._open[row["dag_id"]] -= 1
-            if row["reserved"] or row["attempt_cost"]:
-                self.settle_agent(row["workspace"], row["last_agent_id"], row["reserved"], row["attempt_cost"])
+            if row["charged"]:
+                token = Token(row["id"], row["fence"])
+                holder = Holder(token, row["workspace"], row["last_agent_id"], row["reserved"], charged=True)
+                self.money.end(holder, row["attempt_cost"])
 
     def add_attempt(self, attempt: tuple[Any, ...]) -> None:
         """In the column order of the statement `insert_attempts`."""
         self._attempts.append(attempt)
-
-    def settle_agent(self, workspace: str, agent_id: str, reserved: int, spent: int) -> None:
-        if reserved or spent:
-            settlement = self._settlements[workspace, agent_id]
-            settlement[0] += reserved
-            settlement[1] += spent
 
     def add_event(self, event: list[Any]) -> None:
         """In the column order of the statement `insert_events`."""
@@ -270,11 +280,14 @@ class Work:
     async def save(self) -> None:
         """Write everything, in lock order. Nothing may be changed after it."""
         await self.save_rows()
+        await self._forget_asked()
         await self._free_keys()
-        await self._settle_agents()
+        await self.money.save_agents()
         await self._settle_dags()
+        await self.money.save()
         await self.tx.insert("insert_attempts", self._attempts)
         await self.tx.insert("insert_dead_letters", self._letters)
+        await self.ends.save(self)
         await self.save_events()
 
     async def save_rows(self) -> None:
@@ -287,22 +300,27 @@ class Work:
         if self._alerts:
             await self.tx.insert("insert_alerts", self._alerts)
 
+    async def _forget_asked(self) -> None:
+        """What has ended waits for nobody's word, no event and no time."""
+        ended = [self.rows[id_] for id_ in sorted(self._dirty) if self.rows[id_].status in FINAL]
+        guarded = [row.id for row in ended if self._was[row.id] == State.WAITING_APPROVAL]
+        parked = [row.root_id for row in ended if self._held.get(row.id) in WAITS]
+        if guarded:
+            items = [(id_, "withdrawn", None) for id_ in guarded]
+            await self.tx.run("decide_approvals", items=items, now=self.now, actor=self.caller.actor)
+        if parked:
+            await self.tx.run("drop_open_waits", items=[(root,) for root in parked])
+
     async def _free_keys(self) -> None:
         leaving = []
         for id_ in self._dirty:
             row = self.rows[id_]
             if row.idempotency_key is not None and row.status != self._was[id_]:
                 settings = (await self.settings([row]))[id_].idempotency
-                if not dedupe.in_scope(settings, row.status):
+                if not dedupe.in_scope(settings, row.status) and row.failure_reason != reasons.DISPLACED:
                     leaving.append((row.workspace, row.idempotency_key, row.id))
         if leaving:
             await self.tx.run("drop_keys", items=sorted(leaving))
-
-    async def _settle_agents(self) -> None:
-        if self._settlements:
-            items = [(*agent, *amounts) for agent, amounts in sorted(self._settlements.items())]
-            await self.tx.all("lock_agents", items=[item[:2] for item in items])
-            await self.tx.run("settle_agents", items=items)
 
     async def _settle_dags(self) -> None:
         for id_ in self._dirty:
@@ -350,7 +368,7 @@ class Work:
             cancelled_by = self.dag_cancellers.get(id_, row["cancelled_by"])
             status = dag_status(open_, settled, motion.get(id_), cancelled_by)
             finished = self.now if status != "open" else None
-            items.append((id_, open_, settled, status, finished, cancelled_by, row["budget_ceiling"]))
+            items.append((id_, open_, settled, status, finished, cancelled_by))
             if status not in {"open", row["status"]}:
                 self.tell_of(row["workspace"], f"dag_{status}", dag_id=id_)
         await self.tx.run("save_dags", items=items)

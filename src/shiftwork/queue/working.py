@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shiftwork.core.errors import InputError
+from shiftwork.core.keys import Key
+from shiftwork.core.references import ARTIFACT
 from shiftwork.core.settings import Limits
-from shiftwork.core.task import NewTask, Submitted, Usage
-from shiftwork.queue import agents, check, finish, hold, spawn
+from shiftwork.core.task import NewTask, NewVerdict, Submitted, Usage
+from shiftwork.policy.verdict import is_report
+from shiftwork.queue import agents, check, finish, hold, spawn, verdicts
 from shiftwork.queue.agents import Agent, NewAgent
 from shiftwork.queue.claims import Outcome, Token
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
@@ -26,10 +29,15 @@ class Report(NamedTuple):
     artifacts: Sequence[str] = ()
     decision_report: Mapping[str, Any] | None = None
     usage: Usage | Mapping[str, Any] | None = None
+    verdict: NewVerdict | Mapping[str, Any] | None = None
 
 
 class Problem(NamedTuple):
-    """A failed attempt, for `fail_many`. With `retry=False` it is settled at once."""
+    """A failed attempt, for `fail_many`. With `retry=False` it is settled at once.
+
+    A rate limit holds back whoever shares the provider, account and model named; else those its agent registered with,
+    else all work of the type.
+    """
 
     token: str | Token
     reason: str | None = None
@@ -37,6 +45,9 @@ class Problem(NamedTuple):
     usage: Usage | Mapping[str, Any] | None = None
     data: Any = None
     retry: bool = True
+    provider: str | None = None
+    account: str | None = None
+    model: str | None = None
 
 
 class Working(Handle):
@@ -123,9 +134,11 @@ class Working(Handle):
         artifacts: Sequence[str] = (),
         decision_report: Mapping[str, Any] | None = None,
         usage: Usage | Mapping[str, Any] | None = None,
+        verdict: NewVerdict | Mapping[str, Any] | None = None,
     ) -> Outcome:
         """Hand in a result. It is accepted once, however often it is sent."""
-        item = _completion(await self._token(token), Report(token, data, text, artifacts, decision_report, usage))
+        report = Report(token, data, text, artifacts, decision_report, usage, verdict)
+        item = _completion(await self._token(token), report)
         if self.caller.once is not None or self.caller.request_id is not None:
             return one(await self._complete([item]))
         answer: Outcome = await self._coalescer("complete", self._complete).call(item)
@@ -139,6 +152,13 @@ class Working(Handle):
     async def _complete(self, items: Sequence[Completion]) -> list[Outcome]:
         return await self._run(finish.complete, items)
 
+    async def verdict(
+        self, token: str, *, passed: bool, evidence: Mapping[str, Any] | None = None, note: str | None = None
+    ) -> Outcome:
+        """Say whether an output that was handed in without a verdict has passed its tests."""
+        told = _verdict({"passed": passed, "evidence": evidence, "note": note})
+        return (await self._run(verdicts.give, await self._token(token), told)).unwrap()
+
     async def fail(
         self,
         token: str,
@@ -148,9 +168,13 @@ class Working(Handle):
         usage: Usage | Mapping[str, Any] | None = None,
         data: Any = None,
         retry: bool = True,
+        provider: str | None = None,
+        account: str | None = None,
+        model: str | None = None,
     ) -> Outcome:
         """Report a failed attempt; answers what became of the task."""
-        return one(await self.fail_many([Problem(token, reason, error, usage, data, retry)]))
+        problem = Problem(token, reason, error, usage, data, retry, provider, account, model)
+        return one(await self.fail_many([problem]))
 
     async def fail_many(self, problems: Sequence[Problem]) -> list[Outcome]:
         return await self._run(finish.fail, [await self._failure(problem) for problem in problems])
@@ -159,7 +183,18 @@ class Working(Handle):
         reason = check.text(problem.reason, "reason", 255)
         error = check.text(problem.error, "error")
         result = None if problem.data is None else _json({"data": problem.data}, "data")
-        return Failure(await self._token(problem.token), reason, error, _usage(problem.usage), result, problem.retry)
+        said = {place: getattr(problem, place) for place in ("provider", "account", "model")}
+        named = Key(**{place: check.name(name, place) for place, name in said.items() if name is not None})
+        return Failure(
+            await self._token(problem.token),
+            reason,
+            error,
+            _usage(problem.usage),
+            result,
+            problem.retry,
+            data=problem.data,
+            named=named,
+        )
 
     async def release(self, token: str, reason: str | None = None) -> Outcome:
         """Give a task back without cost."""
@@ -201,7 +236,25 @@ def _completion(token: Token, report: Report) -> Completion:
         fields["artifacts"] = list(report.artifacts)
     if report.decision_report is not None:
         fields["decision_report"] = report.decision_report
-    return Completion(token, _json(fields, "result"), report.data, _usage(report.usage))
+    stored = [ref for ref in report.artifacts if ref.startswith(ARTIFACT)]
+    return Completion(
+        token,
+        _json(fields, "result"),
+        report.data,
+        _usage(report.usage),
+        report.text,
+        is_report(report.decision_report),
+        None if report.verdict is None else _verdict(report.verdict),
+        artifacts=stored,
+    )
+
+
+def _verdict(told: NewVerdict | Mapping[str, Any]) -> NewVerdict:
+    read = check.read(told, NewVerdict, "verdict")
+    check.text(read.note, "verdict.note")
+    if read.evidence is not None:
+        _json(read.evidence, "verdict.evidence")
+    return read
 
 
 _LIMITS = Limits()

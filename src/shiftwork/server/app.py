@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from shiftwork import views
 from shiftwork.core.errors import NotFound, ShiftworkError
@@ -27,7 +29,7 @@ from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
 from shiftwork.server.access import NOBODY, Identity, require, workspace_for
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Door
+from shiftwork.server.door import Door, Raw
 from shiftwork.server.house import House
 from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
@@ -57,7 +59,7 @@ def build(house: House) -> Starlette:
             Route("/openapi.json", openapi),
             WebSocketRoute("/ws", websocket),
         ],
-        middleware=[Middleware(reading.RawPath), Middleware(GZipMiddleware, minimum_size=GZIP_FROM, compresslevel=1)],
+        middleware=[Middleware(reading.RawPath), Middleware(Packing, minimum_size=GZIP_FROM, compresslevel=1)],
         exception_handlers={HTTPException: _http_exception},
     )
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
@@ -65,8 +67,18 @@ def build(house: House) -> Starlette:
     return app
 
 
+class Packing(GZipMiddleware):
+    """Answers are packed, but not the bytes of artifacts: their length and their parts are told."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/api/artifacts/"):
+            await self.app(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def _endpoint(door: Door) -> Callable[[Request], Awaitable[Response]]:
-    decoder = msgspec.json.Decoder(door.body) if door.body is not None else None
+    decoder = msgspec.json.Decoder(door.body) if door.body is not None and door.body is not Raw else None
 
     async def endpoint(request: Request) -> Response:
         request_id = _request_id(request)
@@ -98,10 +110,12 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
     who = await house.gatekeeper.identify(request.headers)
     require(who, door.scope)
     query = reading.query(request, door.query)
-    raw = await reading.body(request) if door.changes else b""
+    raw = await reading.body(request) if door.changes and door.body is not Raw else b""
     queue = _handle(house.queue, door, who, query.workspace, request, request_id, raw)
     view = views.get(query.view) if door.viewed and query.view else None
     ask = Ask(request, house, queue, who, query, view)
+    if door.body is Raw:
+        return answer(await door.handler(ask, reading.stream(request)), door.status)
     if decoder is None:
         return answer(await door.handler(ask), door.status)
     body = reading.decode(raw, reading.in_document(door) if view is not None and door.viewed_body else decoder)
@@ -118,7 +132,7 @@ def answer(result: Any, status: int) -> Response:
 
 def _refusal(told: problem.Problem) -> Response:
     headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
-    headers |= {"retry-after": "1"} if told.status == 503 else {}
+    headers |= {"retry-after": str(math.ceil(told.facts.get("retry_after", 1)))} if told.status in {429, 503} else {}
     return Response(_encoder.encode(told), told.status, headers, problem.MEDIA_TYPE)
 
 

@@ -18,6 +18,10 @@ SOMETHING = Meta(extra_json_schema={"minProperties": 1})
 """For a body in which every field may be left out, but not all of them."""
 
 
+class Raw:
+    """A body or an answer that is bytes as they are, of any media type, handed on as they come."""
+
+
 class Query(Fields):
     """What every call may say after the `?`."""
 
@@ -32,7 +36,7 @@ class ViewQuery(Query):
 
 
 class Door(NamedTuple):
-    """One operation. `scope` None lets everybody in; `body` None means that none is read."""
+    """One operation. `scope` None lets everybody in; `body` None means that none is read, `Raw` that it streams."""
 
     method: str
     path: str

@@ -25,7 +25,7 @@ from shiftwork.core.errors import (
     Unauthorized,
 )
 from shiftwork.server import documents, reading
-from shiftwork.server.door import Door, Query
+from shiftwork.server.door import Door, Query, Raw
 from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
@@ -36,6 +36,7 @@ An id in a path may be any text, percent-encoded, also with a slash (`%2F`). Eve
 `application/problem+json` with a stable `code`."""
 _TEMPLATE = "#/components/schemas/{name}"
 _ANY_OBJECT = {"type": "object"}
+_BYTES = {"type": "string", "format": "binary"}
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255}
 _NUMBER = {"type": "integer", "minimum": 1, "maximum": 2**62}
 _PLACES = {
@@ -46,7 +47,10 @@ _PLACES = {
     "issue_id": "The issue's id.",
     "token_id": "The token's id.",
     "tag": "The tag.",
+    "artifact_id": "The artifact's id, `artifact:sha256-…`.",
     "seq": "The alert's number.",
+    "type": "The type of the tasks.",
+    "key": "What it is about: `provider:NAME`, `account:NAME`, `model:NAME` or `type:NAME`, several joined by commas.",
 }
 
 
@@ -54,7 +58,8 @@ def document(doors: Sequence[Door]) -> dict[str, Any]:
     """The whole document."""
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
-    kinds = [problem.Problem, *(kind for door in doors for kind in (door.body, door.answer) if kind is not None)]
+    said = [kind for door in doors for kind in (door.body, door.answer)]
+    kinds = [problem.Problem, *(kind for kind in said if kind is not None and kind is not Raw)]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
     schema_of = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -96,7 +101,9 @@ def _operation(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
         told["x-scope"] = door.scope
     else:
         told["security"] = []
-    if door.body is not None:
+    if door.body is Raw:
+        told["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": False}
+    elif door.body is not None:
         schema = schema_of[repr(door.body)]
         if door.viewed_body:
             schema = {"anyOf": [schema, {**_ANY_OBJECT, "description": "With `view`: in the names of that document."}]}
@@ -159,6 +166,8 @@ def _headers(door: Door) -> list[dict[str, Any]]:
         told.append(("X-Actor", what, reading.HEADER_TEXT))
     if door.name in CONDITIONAL:
         told.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
+    if door.answer is Raw:
+        told.append(("Range", "The part to send, such as `bytes=0-99`; without it, all.", ".*"))
     if door.name in TAGGED:
         told.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", ".*"))
     return [
@@ -171,6 +180,8 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
     described = {"description": door.summary}
     if door.answer is None:
         return {str(door.status): described}
+    if door.answer is Raw:
+        return _bytes_answers(door)
     schema = schema_of[repr(door.answer)]
     if door.viewed:
         schema = {"anyOf": [schema, *documents.in_each(door.answer, _TEMPLATE)]}
@@ -185,7 +196,16 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
     return answers
 
 
-TAGGED = {"list_tasks", "get_task", "get_dag"}
+def _bytes_answers(door: Door) -> dict[str, Any]:
+    content: dict[str, Any] = {"*/*": {}}
+    return {
+        str(door.status): {"description": door.summary, "content": content},
+        "206": {"description": "The part that was asked for", "content": content},
+        "304": {"description": "It is the content whose ETag was sent"},
+    }
+
+
+TAGGED = {"list_tasks", "get_task", "get_dag", "get_artifact"}
 CONDITIONAL = {"update", "cancel"}
 _UNREADABLE: set[type[ShiftworkError]] = {InputError, BadText, TooLarge}
 _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTimeout}

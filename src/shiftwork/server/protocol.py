@@ -13,6 +13,9 @@ LARGEST_HEAD = 65_536
 SLOWEST_REQUEST_SEC = 60.0
 """Longer than a body is waited for, so that whoever sends one too slowly is told before the connection ends."""
 
+LEAST_BODY = 262_144
+"""So much of a body must come in that time, or all that is left of it."""
+
 _NOT_HTTP = Problem(
     type="/errors/malformed",
     title="malformed",
@@ -45,6 +48,8 @@ class BoundedHttp(HttpToolsProtocol):
 
     _beside = 0
     """Bytes since the last that were body, or the end of a head."""
+    _come = 0
+    """Bytes of the body since the patience was last renewed."""
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -71,6 +76,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._beside = 0
+        self._come += len(body)
+        if self._come >= LEAST_BODY:
+            self._expect()  # a large one may take its time
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -87,6 +95,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _expect(self) -> None:
         self._has_come()
+        self._come = 0
         self._patience = self.loop.call_later(SLOWEST_REQUEST_SEC, self.transport.close)
 
     def _has_come(self) -> None:

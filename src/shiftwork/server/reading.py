@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from functools import cache
 from types import UnionType
 from typing import Any
@@ -150,6 +151,20 @@ async def body(request: Request) -> bytes:
     except TimeoutError:
         raise Malformed(f"the body did not come within {SLOWEST_BODY_SEC:g} seconds", where="body") from None
     return b"".join(parts)
+
+
+async def stream(request: Request) -> AsyncIterator[bytes]:
+    """The body part by part; it may be as large as whoever reads it allows, but must keep coming."""
+    parts = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(SLOWEST_BODY_SEC):
+                part = await anext(parts, None)
+        except TimeoutError:
+            raise Malformed(f"nothing of the body came for {SLOWEST_BODY_SEC:g} seconds", where="body") from None
+        if part is None:
+            return
+        yield part
 
 
 _ONE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any])

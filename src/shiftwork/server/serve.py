@@ -20,6 +20,7 @@ from shiftwork.server.access import is_loopback
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
 from shiftwork.server.protocol import BoundedHttp
+from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
 
 log = logging.getLogger("shiftwork.server")
@@ -41,10 +42,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     tokens: bool = False
     test_clock: bool = False
     duties: bool = True
+    on_below_minimum: str | None = None
+    """The command that is run while a workspace has fewer workers than it should."""
+    artifacts: str | None = None
+    """Where their bytes lie; None for the folder beside a SQLite file."""
 
 
 def check_options(options: Options) -> None:
     """What would be open to the world must ask for tokens, and nobody there may move the clock."""
+    if options.on_below_minimum is not None:
+        words(options.on_below_minimum)
     if is_loopback(options.host):
         return
     if not options.tokens:
@@ -61,17 +68,27 @@ def check_options(options: Options) -> None:
 async def open_house(options: Options) -> AsyncIterator[House]:
     """The queue opened, and its duties running, for as long as the server serves."""
     clock = MovableClock() if options.test_clock else None
-    async with await Queue.open(options.store, profile=options.profile, clock=clock) as queue:
+    async with await Queue.open(
+        options.store, profile=options.profile, clock=clock, artifacts=options.artifacts
+    ) as queue:
         house = House(queue, tokens=options.tokens, clock=clock)
-        housekeeping = asyncio.create_task(run_for_ever(queue.engine)) if options.duties else None
+        beside = _beside(queue, options)
         try:
             yield house
         finally:
             house.stopping.set()
             house.hub.close()
-            if housekeeping is not None:
-                housekeeping.cancel()
-                await asyncio.gather(housekeeping, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+
+def _beside(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
+    """What goes on beside the answering."""
+    beside = [asyncio.create_task(run_for_ever(queue.engine))] if options.duties else []
+    if options.on_below_minimum is not None:
+        beside.append(asyncio.create_task(Replacing(queue, options.on_below_minimum).run_for_ever()))
+    return beside
 
 
 class Server(uvicorn.Server):

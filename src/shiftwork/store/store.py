@@ -45,6 +45,8 @@ class Store(Protocol):
     """A database that runs verbs. Answers are given after the commit."""
 
     url: str
+    operation_max_sec: float
+    """How long a verb may take before it ends with nothing changed."""
 
     async def run(self, verb: Verb[T], /) -> T:
         """Run one verb in one transaction and answer after the commit."""

@@ -18,6 +18,8 @@ def _failure(task: Record) -> Any:
     return task.get("last_error") or task.get("failure_reason")
 
 
+VERDICT = Pair(lambda verdict: {**verdict, "at": TIME.out(verdict["at"])})
+
 TASK = (
     both("id"),
     both("idempotency_key"),
@@ -59,6 +61,7 @@ TASK = (
     both("output.validation_schema"),
     read("result.data", "output.data"),
     read("result.artifacts", "output.artifacts"),
+    read("result.verdict", "output.verdict", VERDICT),
     read("created_at", "created_at", TIME),
     both("created_by"),
     read("started_at", "started_at", TIME),

@@ -128,6 +128,14 @@ AGENT = (
     read("last_heartbeat", "lastHeartbeat", TIME),
 )
 
+BREAKER = (
+    read("state"),
+    read("failures"),
+    read("last_failure", "lastFailure", TIME),
+    read("opened_at", "openedAt", TIME),
+    read("half_open_at", "halfOpenAt", TIME),
+)
+
 VIEW = View(
     name="loki",
     ids=UUID,
@@ -136,6 +144,8 @@ VIEW = View(
     result=RESULT,
     dead_letter=DEAD_LETTER,
     agent=AGENT,
+    breaker=BREAKER,
+    events={"queue.slowdown": "SLOWDOWN"},
     resolutions=RESOLUTIONS,
     # A failure moves the task to pending or dead-letter in one step; no queue holds it in between.
     passing=frozenset({State.FAILED}),

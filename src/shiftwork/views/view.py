@@ -107,7 +107,7 @@ def plain_ids(texts: Iterable[str]) -> list[str]:
 
 
 TIME = Pair(time_out, time_in)
-FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry"))
+FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry", "provider", "account", "model"))
 """How a failed attempt is reported where a document has no names of its own for it."""
 UUID = Pair(plain_id)
 UUIDS = Pair(plain_ids)
@@ -166,6 +166,7 @@ class View:
     result: tuple[Field, ...]
     dead_letter: tuple[Field, ...]
     agent: tuple[Field, ...]
+    breaker: tuple[Field, ...] = ()
     assignment: tuple[Field, ...] = ()
     events: Mapping[str, str] = field(default_factory=dict)
     only_these_events: bool = False
@@ -218,6 +219,12 @@ class View:
     def agent_in(self, fields: Record) -> dict[str, Any]:
         """A registration under our names."""
         return self._in(self.agent, fields)
+
+    def breakers_out(self, breakers: Sequence[Record]) -> dict[str, Any]:
+        """Circuit breakers by type, as the one document writes them that has any."""
+        if not self.breaker:
+            return {"breakers": breakers}
+        return {"circuitBreakers": {found["type"]: self._out(self.breaker, found) for found in breakers}}
 
     def status_out(self, state: State | str) -> str:
         return self.states[State(state)]

@@ -8,13 +8,17 @@ from typing import Any
 import msgspec
 
 from shiftwork.core.errors import (
+    ArtifactDamaged,
+    ArtifactsUnavailable,
     ConflictError,
     Forbidden,
     InputError,
     Malformed,
+    NoSuchRange,
     NotFound,
     OperationTimeout,
     Overloaded,
+    QueueFull,
     ShiftworkError,
     StoreError,
     TooLarge,
@@ -29,14 +33,18 @@ MEDIA_TYPE = "application/problem+json"
 STATUS: tuple[tuple[type[ShiftworkError], int], ...] = (
     (Malformed, 400),
     (TooLarge, 413),
+    (NoSuchRange, 416),
     (InputError, 422),
     (Unauthorized, 401),
     (Forbidden, 403),
     (NotFound, 404),
     (VersionConflict, 412),
+    (QueueFull, 429),
     (ConflictError, 409),
     (OperationTimeout, 503),
     (Overloaded, 503),
+    (ArtifactDamaged, 502),
+    (ArtifactsUnavailable, 501),
     (StoreError, 503),
 )
 

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from shiftwork.core.task import Fields, Name, NewTask, Submitted, Task, Text, Usage
+from shiftwork.core.task import Fields, Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
 from shiftwork.queue.failures import Pattern
+from shiftwork.queue.gates import Closed
+from shiftwork.queue.inputs import Input
 from shiftwork.queue.observing import Transition
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.reading import DeadLetter
@@ -61,6 +63,8 @@ class Assigned(msgspec.Struct, frozen=True):
     ack_required_by: float | None
     execution_deadline: float | None
     heartbeat_interval_sec: float
+    model: str | None = None
+    inputs: list[Input] = []
 
 
 class ClaimToken(msgspec.Struct, frozen=True):
@@ -73,9 +77,10 @@ class ClaimReply(msgspec.Struct, frozen=True):
     """What was claimed; where nothing was, what stood in the way."""
 
     assignments: list[Assigned]
-    closed: list[str] = []
+    closed: list[Closed] = []
     no_fit: int = 0
     at_capacity: bool = False
+    slow_down_sec: float | None = None
 
 
 class Held(Fields):
@@ -113,6 +118,13 @@ class CompleteBody(Held):
     artifacts: list[Name] = []
     decision_report: dict[str, Any] | None = None
     usage: Usage | None = None
+    verdict: NewVerdict | None = None
+
+
+class VerdictBody(Held, kw_only=True):
+    passed: bool
+    evidence: dict[str, Any] | None = None
+    note: Text | None = None
 
 
 class FailBody(Held):
@@ -121,6 +133,9 @@ class FailBody(Held):
     usage: Usage | None = None
     data: Any = None
     retry: bool = True
+    provider: Name | None = None
+    account: Name | None = None
+    model: Name | None = None
 
 
 class ReleaseBody(Held):
@@ -130,10 +145,6 @@ class ReleaseBody(Held):
 class SpawnBody(Held, kw_only=True):
     tasks: list[NewTask]
     wait: bool = False
-
-
-class WaitBody(Held, kw_only=True):
-    tasks: list[Name]
 
 
 class OutcomeReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,14 +165,11 @@ class BeatReply(msgspec.Struct, frozen=True):
     task_id: str
     action: Literal["continue", "cancel", "lost"]
     reason: str | None = None
+    slow_down_sec: float | None = None
 
 
 class Beats(msgspec.Struct, frozen=True):
     beats: list[BeatReply]
-
-
-class StatusReply(msgspec.Struct, frozen=True):
-    status: str
 
 
 # -- batches -----------------------------------------------------------------------------------------------------
@@ -179,6 +187,7 @@ class CompleteItem(Fields):
     artifacts: list[Name] = []
     decision_report: dict[str, Any] | None = None
     usage: Usage | None = None
+    verdict: NewVerdict | None = None
 
 
 class CompleteBatch(Fields):
@@ -192,6 +201,9 @@ class FailItem(Fields):
     usage: Usage | None = None
     data: Any = None
     retry: bool = True
+    provider: Name | None = None
+    account: Name | None = None
+    model: Name | None = None
 
 
 class FailBatch(Fields):
@@ -286,6 +298,7 @@ class RuntimeBeatReply(msgspec.Struct, frozen=True):
     cancel: dict[str, str | None]
     lost: list[str]
     unnamed: list[str]
+    slow_down_sec: float | None = None
 
 
 class SettingsBody(Fields):

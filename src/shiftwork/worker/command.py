@@ -21,7 +21,11 @@ T = TypeVar("T")
 
 
 def load(target: str) -> Worker:
-    """The `Worker` behind `module:name`; the current folder is looked at first."""
+    """The `Worker` behind `module:name`, the current folder being looked at first, or behind a program's target."""
+    if target.startswith("{"):
+        from shiftwork.worker.agent import worker_of  # noqa: PLC0415  # only where a command is run
+
+        return worker_of(target)
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise InputError(

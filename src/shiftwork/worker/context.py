@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core.errors import InputError, OperationTimeout, StoreError
-from shiftwork.core.task import NewTask, Submitted, Task, Usage
+from shiftwork.core.task import NewTask, Submitted, Task, Usage, Wait
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment
+from shiftwork.worker.content import Content
+from shiftwork.worker.durable import Durable, persist
+from shiftwork.worker.trials import run_tests
 
 log = logging.getLogger("shiftwork.worker")
-_NOTHING = Usage()
 
 
 class Fail(Exception):
@@ -27,12 +31,34 @@ class Fail(Exception):
         self.retry = retry
 
 
+class Done(NamedTuple):
+    """Returned by a handler that has more to hand in than data."""
+
+    data: Any = None
+    text: str | None = None
+    once_accepted: Callable[[], None] | None = None
+    """Called when the queue has accepted the result; not where this process ended before."""
+    decision_report: dict[str, Any] | None = None
+    verdict: dict[str, Any] | None = None
+    """What tests said that the handler ran itself: `{"passed": ..., "evidence": ..., "note": ...}`."""
+    artifacts: Sequence[str] = ()
+    """References to what was made, such as the ids of artifacts."""
+
+
+class WaitExpired(Fail):
+    """An event or an answer did not come in time. Not caught, it fails the task: a retry would meet the same."""
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__("wait_expired", f"nothing came of {wait.name!r} in time", retry=False)
+        self.wait = wait
+
+
 class GiveBack(Exception):
     """Raised by a handler to give its task back without cost."""
 
 
 class Parked(BaseException):
-    """Ends a handler whose task waits for others. Not an `Exception`: a handler's `except` must not stop it."""
+    """Ends a handler whose task waits. Not an `Exception`: a handler's `except` must not stop it."""
 
 
 class Child(NamedTuple):
@@ -45,15 +71,15 @@ class Child(NamedTuple):
     error: str | None
 
 
-class Context:
+class Context(Durable, Content):
     """One attempt at one task. Heartbeats are not a handler's business: the runner sends them."""
 
     def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
-        self._queue = queue
-        self._assignment = assignment
+        super().__init__(queue, assignment)
         self._task: Task | None = None
-        self._usage = _NOTHING
         self._cancelled = False
+        self._work_dir: str | None = None
+        self._waited: Counter[str] = Counter()
 
     @property
     def id(self) -> str:
@@ -67,6 +93,11 @@ class Context:
     def token(self) -> str:
         """The claim: hand it to whatever must be able to tell this attempt from an older one."""
         return self._assignment.token
+
+    @property
+    def model(self) -> str | None:
+        """The model to work with, where the task says which it may have: none that rests after a rate limit."""
+        return self._assignment.model
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -109,36 +140,52 @@ class Context:
     async def pin_session(self, session_id: str | None = None, work_dir: str | None = None) -> None:
         """Keep the agent's own conversation with the task, so that a retry can resume it."""
         await self._queue.pin_session(self.token, session_id, work_dir)
+        self._work_dir = work_dir or self._work_dir
 
-    def spent(self, cost_usd: float = 0.0, tokens_in: int = 0, tokens_out: int = 0) -> None:
-        """Note what the work has used; it is booked with the result, and also if there is none."""
+    async def run_tests(self, folder: Path | None = None, mark: str | None = None) -> dict[str, Any] | None:
+        """The verdict of the tests that the task asks for, for `Done`; None where it asks for none.
+
+        They run where the work was done: in the folder that this attempt or one before it pinned, else where we are.
+        """
+        tests = self._assignment.tests
+        if tests is None:
+            return None
+        until = self._assignment.execution_deadline
+        limit = None if until is None else until - self._queue.now()
+        return await run_tests(tests, folder or Path(self._work_dir or self.task.work_dir or "."), limit, mark)
+
+    def spent(self, cost_usd: float = 0.0, tokens_in: int = 0, tokens_out: int = 0, model: str | None = None) -> None:
+        """Note what the work has used; it is booked with the result, and also if there is none.
+
+        Of several models between two bookings it is not told which: `book_usage` in between keeps them apart.
+        """
         if not math.isfinite(cost_usd):
             raise InputError(f"{cost_usd!r} is no amount of money", where="cost_usd")
-        used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out}
-        more, before = check.read(used, Usage, "usage"), self._usage
-        self._usage = Usage(
-            cost_usd=before.cost_usd + more.cost_usd,
-            tokens_in=before.tokens_in + more.tokens_in,
-            tokens_out=before.tokens_out + more.tokens_out,
-        )
+        used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out, "model": model}
+        self._note(check.read(used, Usage, "usage"))
 
     def usage(self) -> dict[str, Any] | None:
         """What is noted and not yet booked."""
-        if self._usage is _NOTHING:
-            return None
-        used = {name: getattr(self._usage, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
-        return used if any(used.values()) else None
+        noted = self._purse.used
+        used = {name: getattr(noted, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
+        return {**used, **({} if noted.model is None else {"model": noted.model})} if any(used.values()) else None
 
     def take_usage(self) -> dict[str, Any] | None:
         """The same, for whoever books it now."""
         used = self.usage()
-        self._usage = _NOTHING
+        self._purse.empty()
         return used
 
     async def book_usage(self) -> None:
-        """Book what is noted now; done by itself wherever an attempt ends."""
+        """Book what is noted now; done by itself wherever an attempt ends. Who has spent too much is cancelled."""
         if used := self.take_usage():
-            await self._queue.heartbeat(self.token, usage=used)
+            try:
+                answer = await self._queue.heartbeat(self.token, usage=used)
+            except (StoreError, OperationTimeout):
+                self.spent(**used)  # it goes with the next report
+                raise
+            if answer.action != "continue":
+                self.cancel()
 
     async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> list[Submitted]:
         """Add subtasks to this task's DAG and go on."""
@@ -149,6 +196,34 @@ class Context:
         await self.book_usage()
         await self._queue.spawn(self.token, tasks, wait=True)
         raise Parked
+
+    async def sleep_until(self, name: str, at: float) -> None:
+        """Give the slot back until this time, in seconds since 1970; the handler is then run again, and goes on here.
+
+        What stands before is done again unless it is a step. Called again under the same name it is another wait.
+        """
+        await self._wait(name, until=at)
+
+    async def wait_event(self, name: str, event: str, timeout_sec: float | None = None) -> Any:
+        """The same until somebody sends this event; answers its data, or raises `WaitExpired`."""
+        return await self._wait(name, event=event, timeout_sec=timeout_sec)
+
+    async def ask(
+        self, name: str, question: str, *, schema: Mapping[str, Any] | None = None, timeout_sec: float | None = None
+    ) -> Any:
+        """The same until a person has answered; answers what fits the schema, or raises `WaitExpired`."""
+        return await self._wait(name, question=question, schema=schema, timeout_sec=timeout_sec)
+
+    async def _wait(self, name: str, **terms: Any) -> Any:
+        self._waited[name] += 1
+        numbered = name if self._waited[name] == 1 else f"{name}#{self._waited[name]}"
+        await self.book_usage()
+        wait = await persist(lambda: self._queue.wait(self.token, numbered, **terms))
+        if wait.status == "open":
+            raise Parked
+        if wait.status == "expired":
+            raise WaitExpired(wait)
+        return wait.value
 
     async def children(self) -> list[Child]:
         """Subtasks of this task and what came of them; empty on the first run."""

@@ -44,11 +44,19 @@ class Summary(msgspec.Struct):
 
     completed: int = 0
     failed: int = 0
+    validating: int = 0
+    """Handed in, and waits for its verdict."""
     released: int = 0
     parked: int = 0
     cancelled: int = 0
     lost: int = 0
     went_offline: bool = False
+
+    def count(self, status: str | None) -> None:
+        """A result was handed in, and this became of it."""
+        self.completed += status == "completed"
+        self.validating += status == "validating"
+        self.failed += status not in {"completed", "validating"}
 
 
 class Delivery:
@@ -78,32 +86,34 @@ class Delivery:
                 self._outbox.drop(kept.token)
         return away
 
-    async def deliver(self, kept: Kept) -> None:
-        """Hand a result in; while the queue is away it is kept on disk and tried again."""
+    async def deliver(self, kept: Kept) -> str | None:
+        """Hand a result in; while the queue is away it is kept on disk and tried again. What became of the task."""
         timer = asyncio.get_running_loop().call_later(KEEP_AFTER_SEC, self.keep, kept, "there is no answer yet")
         try:
-            if await self._try_until_answered(kept):
+            answered, status = await self._try_until_answered(kept)
+            if answered:
                 self._outbox.drop(kept.token)
+            return status
         finally:
             timer.cancel()
 
-    async def _try_until_answered(self, kept: Kept) -> bool:
+    async def _try_until_answered(self, kept: Kept) -> tuple[bool, str | None]:
         wait = RETRY_SEC[0]
         while True:
             try:
-                await self._hand_in(kept)
+                status = await self._hand_in(kept)
             except InputError as error:
                 kept = _refused(kept, error)
             except SHUT_OUT as error:
                 self.keep(kept, error)
                 if self._stopping.is_set():
-                    return False  # the next start delivers it
+                    return False, None  # the next start delivers it
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._stopping.wait()
                 wait = min(wait * 2, RETRY_SEC[1])
             else:
-                return True
+                return True, status
 
     def answered(self, claim: Token) -> None:
         """The queue has it: nothing need be kept."""
@@ -115,25 +125,35 @@ class Delivery:
         if not self._outbox.has(kept.token) and self._outbox.keep(kept):
             log.warning("%s is kept in the outbox: %s", kept.token, why)
 
-    async def _hand_in(self, kept: Kept) -> None:
+    async def _hand_in(self, kept: Kept) -> str | None:
         try:
             if kept.done:
-                outcome = await self._queue.complete(kept.token, kept.data, usage=kept.usage)
-                self._summary.completed += outcome.status == "completed"
-                self._summary.failed += outcome.status != "completed"
+                outcome = await self._queue.complete(
+                    kept.token,
+                    kept.data,
+                    text=kept.text,
+                    artifacts=kept.artifacts,
+                    decision_report=kept.decision_report,
+                    usage=kept.usage,
+                    verdict=kept.verdict,
+                )
+                self._summary.count(outcome.status)
             else:
                 reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
-                await self._queue.fail(kept.token, reason, error, usage=kept.usage, retry=kept.retry)
+                outcome = await self._queue.fail(kept.token, reason, error, usage=kept.usage, retry=kept.retry)
                 self._summary.failed += 1
         except (ConflictError, NotFound) as error:
             self._summary.lost += 1
             log.info("a result was not wanted any more: %s", error)
+            return None
+        return outcome.status
 
 
 def _refused(kept: Kept, error: InputError) -> Kept:
     """What the handler returned cannot be stored: that is a failed attempt, and trying again may mend it."""
     if kept.done:
-        return Kept(kept.token, done=False, reason=reasons.INVALID_OUTPUT, error=str(error), usage=kept.usage)
+        usage = None if error.facts.get("booked") else kept.usage
+        return Kept(kept.token, done=False, reason=reasons.INVALID_OUTPUT, error=str(error), usage=usage)
     log.error("a report of %s was refused: %s", kept.token, error)
     return Kept(kept.token, done=False, reason=reasons.CRASH, error="its worker's report was refused")
 

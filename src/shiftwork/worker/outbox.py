@@ -23,14 +23,18 @@ class Kept(msgspec.Struct):
     token: str
     done: bool
     data: Any = None
+    text: str | None = None
+    decision_report: dict[str, Any] | None = None
+    verdict: dict[str, Any] | None = None
+    artifacts: list[str] = []
     reason: str | None = None
     error: str | None = None
     retry: bool = True
     usage: dict[str, Any] | None = None
 
 
-def default_folder(store: str) -> Path | None:
-    """One for all workers of a store on this machine, so that whoever starts next hands in what is left.
+def default_folder(store: str, kind: str = "outbox") -> Path | None:
+    """One for all workers of a store on this machine, so that whoever starts next goes on with what is left.
 
     It is beside the database file, or in the user's state folder for a database elsewhere.
     """
@@ -38,11 +42,11 @@ def default_folder(store: str) -> Path | None:
         return None
     if store.startswith("sqlite:///"):
         path = Path(store.removeprefix("sqlite:///"))
-        return path.with_name(path.name + ".outbox")
+        return path.with_name(f"{path.name}.{kind}")
     parts = urlsplit(store)
     # The password may change, the database or the server is the same.
     place = f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
-    return _state_folder() / "shiftwork" / "outbox" / hashlib.sha256(place.encode()).hexdigest()[:16]
+    return _state_folder() / "shiftwork" / kind / hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
 def _state_folder() -> Path:

@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
-from shiftwork.core.errors import AgentUnavailable, Forbidden, LeaseLost, ShiftworkError, StoreClosed, Unauthorized
+from shiftwork.core.errors import (
+    AgentUnavailable,
+    EffectInFlight,
+    EffectUnknown,
+    Forbidden,
+    LeaseLost,
+    ShiftworkError,
+    StoreClosed,
+    Unauthorized,
+)
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.claim import Assignment
 from shiftwork.queue.claims import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.worker.calling import as_coroutine, describe
-from shiftwork.worker.context import Context, Fail, GiveBack, Parked
+from shiftwork.worker.context import Context, Done, Fail, GiveBack, Parked
 from shiftwork.worker.delivery import Delivery, Summary
 from shiftwork.worker.outbox import Kept, open_outbox
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
@@ -74,7 +83,7 @@ class Runner:
         """By claim, until its result is answered: so long its lease is kept up."""
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._reports: set[asyncio.Task[None]] = set()
+        self._reports: set[asyncio.Task[Any]] = set()
         self._no_entry: ShiftworkError | None = None
         """Why a server lets us in no more."""
 
@@ -109,6 +118,8 @@ class Runner:
             types=sorted(worker.handlers),
             capabilities=worker.capabilities,
             models_available=worker.models,
+            provider=worker.provider,
+            account=worker.account,
             max_concurrent_tasks=worker.concurrency,
             budget_remaining_usd=await self._budget_left(),
         )
@@ -275,6 +286,8 @@ class Runner:
         parcel: Parcel | None
         try:
             data = await self._calls[work.assignment.type](work.context)
+            if work.assignment.tests is not None and self._worker.run_tests:
+                data = await _tested(work.context, data)
             parcel = Parcel(work.claim, data, work.context.usage())
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             failure = self._judge(work, error)
@@ -307,7 +320,8 @@ class Runner:
             return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
         text = describe(error)
         log.info("%s failed: %s", work, text, exc_info=error)
-        return Kept(token, done=False, reason=reasons.CRASH, error=text, usage=usage)
+        reason = error.code if isinstance(error, EffectInFlight | EffectUnknown) else reasons.CRASH
+        return Kept(token, done=False, reason=reason, error=text, usage=usage)
 
     def _settle(self, work: _Work) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""
@@ -334,12 +348,12 @@ class Runner:
 
     # -- reporting -------------------------------------------------------------------------------------------------
 
-    def _spawn_report(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _spawn_report(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(coroutine)
         self._reports.add(task)
         task.add_done_callback(self._reported)
 
-    def _reported(self, task: asyncio.Task[None]) -> None:
+    def _reported(self, task: asyncio.Task[Any]) -> None:
         self._reports.discard(task)
         self._room.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -376,3 +390,9 @@ class Runner:
                 while self._executing():
                     self._room.clear()
                     await self._room.wait()
+
+
+async def _tested(context: Context, data: Any) -> Done:
+    """What a handler returned, with the verdict of the tests that its task asks for, unless it has one already."""
+    done = data if isinstance(data, Done) else Done(data)
+    return done if done.verdict is not None else done._replace(verdict=await context.run_tests())

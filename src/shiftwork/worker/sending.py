@@ -13,6 +13,7 @@ from shiftwork.core import reasons
 from shiftwork.core.errors import ConflictError, NotFound, ShiftworkError
 from shiftwork.queue.claims import Outcome, Token
 from shiftwork.queue.working import Problem, Report
+from shiftwork.worker.context import Done
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, LONGEST_ERROR, Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept
 
@@ -24,18 +25,27 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 class Parcel:
     """A finished attempt on its way to the queue."""
 
-    __slots__ = ("claim", "data", "failure", "since", "usage")
+    __slots__ = ("claim", "done", "failure", "since", "usage")
 
     def __init__(self, claim: Token, data: Any, usage: dict[str, Any] | None, failure: Kept | None = None) -> None:
         self.claim = claim
-        self.data = data
+        self.done = data if isinstance(data, Done) else Done(data)
         self.usage = usage
         self.failure = failure
         self.since = 0.0
 
     def kept(self) -> Kept:
         """As it is written down and tried again."""
-        return self.failure or Kept(self.claim.text, done=True, data=self.data, usage=self.usage)
+        if self.failure is not None:
+            return self.failure
+        data, text, _, decision_report, verdict, artifacts = self.done
+        said: dict[str, Any] = {"text": text, "artifacts": list(artifacts)}
+        said |= {"decision_report": decision_report, "verdict": verdict}
+        return Kept(self.claim.text, done=True, data=data, usage=self.usage, **said)
+
+    def report(self) -> Report:
+        data, text, _, decision_report, verdict, artifacts = self.done
+        return Report(self.claim, data, text, artifacts, decision_report, self.usage, verdict)
 
 
 class Sender:
@@ -85,31 +95,37 @@ class Sender:
             return
         for parcel, outcome in zip(batch, outcomes, strict=True):
             if outcome.error is None:
-                self._count(outcome)
+                self._count(parcel, outcome)
+                self._tell_accepted(parcel, outcome.status)
             elif isinstance(outcome.error, ConflictError | NotFound):
                 self._summary.lost += 1
                 log.info("a result was not wanted any more: %s", outcome.error)
             else:
+                parcel.usage = None if outcome.error.facts.get("booked") else parcel.usage
                 self._spawn(self._send_alone(parcel))
                 continue
             self._delivery.answered(parcel.claim)
             self._forget(parcel.claim)
 
-    def _count(self, outcome: Outcome) -> None:
-        if outcome.status == "completed":
-            self._summary.completed += 1
+    def _count(self, parcel: Parcel, outcome: Outcome) -> None:
+        if parcel.failure is None:
+            self._summary.count(outcome.status)
         else:
             self._summary.failed += 1
 
+    def _tell_accepted(self, parcel: Parcel, status: str | None) -> None:
+        if parcel.done.once_accepted is not None and status == "completed":
+            parcel.done.once_accepted()
+
     async def _complete(self, batch: list[Parcel]) -> list[Outcome]:
-        return await self._queue.complete_many([Report(p.claim, p.data, usage=p.usage) for p in batch])
+        return await self._queue.complete_many([parcel.report() for parcel in batch])
 
     async def _fail(self, batch: list[Parcel]) -> list[Outcome]:
         return await self._queue.fail_many([_problem(p.claim, p.failure) for p in batch if p.failure is not None])
 
     async def _send_alone(self, parcel: Parcel) -> None:
         try:
-            await self._delivery.deliver(parcel.kept())
+            self._tell_accepted(parcel, await self._delivery.deliver(parcel.kept()))
         finally:
             self._forget(parcel.claim)
 

@@ -20,18 +20,21 @@ H = TypeVar("H", bound=Handler)
 class Worker:
     """Handlers by type. Declared once; `run` makes it work on a queue until it is stopped."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each names one thing that a worker is declared with
         self,
         agent_id: str | None = None,
         *,
         concurrency: int = 10,
         capabilities: Sequence[str] = (),
         models: Sequence[str] = (),
+        provider: str | None = None,
+        account: str | None = None,
         budget_usd: float | None = None,
         workspace: str | None = None,
         stop_grace_sec: float = 30.0,
         cancel_grace_sec: float = 5.0,
         outbox: str | Path | None = None,
+        run_tests: bool = False,
     ) -> None:
         if concurrency < 1:
             raise InputError(f"a worker needs room for at least one task, got {concurrency}", where="concurrency")
@@ -39,11 +42,15 @@ class Worker:
         self.concurrency = concurrency
         self.capabilities = list(capabilities)
         self.models = list(models)
+        self.provider, self.account = provider, account
+        """Whose models it uses, and on which account: those who share them share their rate limits."""
         self.budget_usd = budget_usd
         self.workspace = workspace
         self.stop_grace_sec = stop_grace_sec
         self.cancel_grace_sec = cancel_grace_sec
         self.outbox = Path(outbox) if outbox is not None else None
+        self.run_tests = run_tests
+        """Whether commands of `test-pass` are run; off, since whoever may submit would run programs on this machine."""
         self.handlers: dict[str, Handler] = {}
         self._runners: set[Runner] = set()
 

@@ -6,20 +6,42 @@ from shiftwork.server.door import Door
 from shiftwork.server.routes import (
     access,
     agents,
+    artifacts,
+    budgets,
     dags,
     events,
     health,
     letters,
     operating,
+    protection,
     settings,
+    steps,
     tasks,
     testing,
+    waiting,
     working,
 )
 
 # A fixed path stands before one with a parameter in its place: the first that fits answers.
 DOORS: list[Door] = [
     door
-    for group in (health, working, tasks, dags, agents, letters, operating, settings, events, access, testing)
+    for group in (
+        health,
+        working,
+        waiting,
+        steps,
+        artifacts,
+        tasks,
+        dags,
+        agents,
+        letters,
+        operating,
+        protection,
+        budgets,
+        settings,
+        events,
+        access,
+        testing,
+    )
     for door in group.door.all
 ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from shiftwork.core.errors import KeyRequired, NotFound, UnknownSetting, VersionConflict, WrongState
+from shiftwork.core.errors import KeyRequired, NotFound, UnknownReference, UnknownSetting, VersionConflict, WrongState
 from shiftwork.server.ask import Ask, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
 from shiftwork.server.routes.working import outcome
@@ -52,7 +52,7 @@ async def letter_groups(ask: Ask) -> Any:
     body=ReviewBody,
     query=ViewQuery,
     answer=OutcomeReply,
-    errors=(NotFound, WrongState, VersionConflict, UnknownSetting, KeyRequired),
+    errors=(NotFound, WrongState, VersionConflict, UnknownSetting, KeyRequired, UnknownReference),
 )
 async def review(ask: Ask, body: ReviewBody) -> Any:
     """Decide about a dead letter: retry, retry_later, modify_and_retry, cancel, abandon, delete or escalate."""

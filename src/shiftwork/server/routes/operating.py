@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from shiftwork.core.errors import NotFound
 from shiftwork.queue.alerts import Alert
+from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.control import Purge
 from shiftwork.queue.failures import By
 from shiftwork.queue.status import Status
@@ -28,6 +29,12 @@ class StatusQuery(Query):
 async def status(ask: Ask) -> Any:
     """How the queue stands: depth, workers, throughput, waits, recent failures, as of now."""
     return await ask.queue.status(fresh=ask.query.fresh)
+
+
+@door("GET /api/queue/backpressure", "read", answer=Backpressure)
+async def backpressure(ask: Ask) -> Any:
+    """How full the queue is, for producers: what waits, the limits, and how many more find room."""
+    return await ask.queue.backpressure()
 
 
 @door("POST /api/queue/pause", "operate", body=PauseBody, answer=None, status=204)

@@ -17,7 +17,10 @@ from shiftwork.core.errors import (
     LeaseLost,
     NotFound,
     NotYourClaim,
+    QueueFull,
+    ReportRequired,
     UnknownDependency,
+    UnknownReference,
     UnknownSetting,
     WrongState,
 )
@@ -25,6 +28,8 @@ from shiftwork.core.task import Task
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.claims import Outcome
+from shiftwork.queue.hold import BeatAnswer
+from shiftwork.queue.inputs import Input
 from shiftwork.queue.replies import Repeated
 from shiftwork.queue.working import Problem, Report
 from shiftwork.server.ask import Ask, plain
@@ -51,16 +56,19 @@ from shiftwork.wire.shapes import (
     ReleaseBody,
     SessionBody,
     SpawnBody,
-    StatusReply,
     SubmittedBatch,
     TaskList,
     TokenBatch,
-    WaitBody,
+    VerdictBody,
 )
 
 door = Doors("Working")
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
-SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, KeyRequired, UnknownSetting)
+SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
+    KeyRequired,
+    QueueFull,
+    UnknownSetting,
+)
 HELD_FIELDS = frozenset(Held.__struct_fields__)
 
 
@@ -122,7 +130,12 @@ async def _made_before(ask: Ask, body: ClaimBody) -> Any:
     tasks = await ask.queue.claims_made(body.agent_id or body.runtime_id or "", ask.queue.caller.request_id or "")
     if ask.view is not None:
         return _in_view(ask, tasks)
-    return ClaimReply([_assigned(task) for task in tasks])
+    return ClaimReply([_assigned(task, await _inputs(ask, task)) for task in tasks])
+
+
+async def _inputs(ask: Ask, task: Task) -> list[Input]:
+    refers = bool(task.spec and task.spec.get("context_refs"))
+    return await ask.queue.inputs(task.id) if refers else []
 
 
 class ClaimsQuery(Query, kw_only=True):
@@ -156,7 +169,7 @@ def _claimed(ask: Ask, answer: ClaimAnswer) -> Any:
     if ask.view is not None:
         return _in_view(ask, [assignment.task() for assignment in answer.assignments])
     assigned = [_handed(assignment) for assignment in answer.assignments]
-    return ClaimReply(assigned, list(answer.closed), answer.no_fit, answer.at_capacity)
+    return ClaimReply(assigned, list(answer.closed), answer.no_fit, answer.at_capacity, answer.slow_down_sec)
 
 
 def _in_view(ask: Ask, tasks: list[Task]) -> dict[str, Any]:
@@ -178,10 +191,12 @@ def _handed(assignment: Assignment) -> Assigned:
         assignment.ack_required_by,
         assignment.execution_deadline,
         assignment.heartbeat_interval_sec,
+        assignment.model,
+        assignment.inputs,
     )
 
 
-def _assigned(task: Task) -> Assigned:
+def _assigned(task: Task, inputs: list[Input]) -> Assigned:
     terms = task.claim
     return Assigned(
         _token(task),
@@ -190,6 +205,8 @@ def _assigned(task: Task) -> Assigned:
         terms.ack_required_by,
         terms.execution_deadline,
         terms.heartbeat_interval_sec,
+        terms.model,
+        inputs,
     )
 
 
@@ -220,7 +237,11 @@ async def start(ask: Ask, body: Held) -> Any:
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     """Extend the lease of one task; answers continue, cancel or lost."""
     told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
-    return BeatReply(told.task_id, told.action, told.reason)
+    return _beaten(told)
+
+
+def _beaten(told: BeatAnswer) -> BeatReply:
+    return BeatReply(told.task_id, told.action, told.reason, told.slow_down_sec)
 
 
 @door(
@@ -270,7 +291,7 @@ async def pin_session(ask: Ask, body: SessionBody) -> Any:
     body=CompleteBody,
     query=ViewQuery,
     answer=OutcomeReply,
-    errors=HOLDING,
+    errors=(*HOLDING, ReportRequired, UnknownReference),
     viewed_body=True,
 )
 async def complete(ask: Ask, body: Any) -> Any:
@@ -286,7 +307,18 @@ async def complete(ask: Ask, body: Any) -> Any:
         artifacts=body.artifacts,
         decision_report=body.decision_report,
         usage=body.usage,
+        verdict=body.verdict,
     )
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/verdict", "work", body=VerdictBody, query=ViewQuery, answer=OutcomeReply, errors=HOLDING
+)
+async def verdict(ask: Ask, body: VerdictBody) -> Any:
+    """Say whether an output that was handed in without a verdict has passed its tests."""
+    token = await ask.token(body)
+    told = await ask.queue.verdict(token, passed=body.passed, evidence=body.evidence, note=body.note)
     return await ask.task_after(told.task_id, outcome(told))
 
 
@@ -307,7 +339,15 @@ async def fail(ask: Ask, body: Any) -> Any:
         body = check.read(ask.view.failure_in(said), FailBody)
     reason = ask.view.reason_in(body.reason) if ask.view is not None and body.reason else body.reason
     told = await ask.queue.fail(
-        await ask.token(held), reason, body.error, usage=body.usage, data=body.data, retry=body.retry
+        await ask.token(held),
+        reason,
+        body.error,
+        usage=body.usage,
+        data=body.data,
+        retry=body.retry,
+        provider=body.provider,
+        account=body.account,
+        model=body.model,
     )
     return await ask.task_after(told.task_id, outcome(told))
 
@@ -338,19 +378,6 @@ async def spawn(ask: Ask, body: SpawnBody) -> Any:
     return SubmittedBatch(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait))
 
 
-@door(
-    "POST /api/tasks/{task_id}/wait",
-    "work",
-    body=WaitBody,
-    query=ViewQuery,
-    answer=StatusReply,
-    errors=(*HOLDING, CircularDependency, UnknownDependency),
-)
-async def wait(ask: Ask, body: WaitBody) -> Any:
-    """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
-    return StatusReply(str(await ask.queue.wait_for(await ask.token(body), body.tasks)))
-
-
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
@@ -364,7 +391,7 @@ async def start_many(ask: Ask, body: TokenBatch) -> Any:
 async def heartbeat_many(ask: Ask, body: BeatBatch) -> Any:
     """Extend the leases of several tasks."""
     told = await ask.queue.heartbeat_many([(beat.token, beat.progress, beat.usage) for beat in body.beats])
-    return Beats([BeatReply(beat.task_id, beat.action, beat.reason) for beat in told])
+    return Beats([_beaten(beat) for beat in told])
 
 
 @door("POST /api/batch/complete", "work", body=CompleteBatch, answer=Outcomes, errors=(FenceRequired,))

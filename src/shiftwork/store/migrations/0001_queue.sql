@@ -25,6 +25,7 @@ create table lanes (
   type text not null,
   capabilities <json> not null,
   models <json> not null,
+  fallback <json> not null,
   rate <float> not null,
   target_agent_id text,
   mixed <boolean> not null
@@ -32,14 +33,19 @@ create table lanes (
 
 create index idx_lanes_target on lanes (workspace, target_agent_id) where target_agent_id is not null;
 
+-- What hands out no work of a scope for now: all (`*`) or a type for kinds pause and breaker, a key for cooldown and limit.
+-- A slowdown closes nothing. An empty agent_id stands for everybody; `told` is set once who waits was told that it is over.
 create table gates (
   workspace text not null,
   scope text not null,
-  kind text not null,
+  kind text not null check (kind in ('pause', 'breaker', 'cooldown', 'limit', 'slowdown')),
+  agent_id text not null default '',
   reason text,
   closed_at <float> not null,
   closed_by text not null,
-  primary key (workspace, scope, kind)
+  until <float>,
+  told <boolean> not null default false,
+  primary key (workspace, scope, kind, agent_id)
 ){lite: strict};
 
 -- The hot row: narrow, rewritten by every change of state. What is wide and fixed stands in `bodies`.
@@ -97,7 +103,10 @@ create table tasks (
   validation text,
   at_most_once <boolean> not null default false,
   own_settings <boolean> not null default false,
+  tallied <boolean> not null default false,
   cost_limit <bigint>,
+  budget_id <uuid>,
+  charged <boolean> not null default false,
   reserved <bigint> not null default 0,
   cost <bigint> not null default 0,
   attempt_cost <bigint> not null default 0,
@@ -134,6 +143,9 @@ create index idx_tasks_runtime on tasks (runtime_id) where runtime_id is not nul
 create index idx_tasks_retry on tasks (available_at) where status = 'retrying';
 create index idx_tasks_rerank on tasks (rerank_at) where rerank_at is not null and status = 'ready';
 create index idx_tasks_blocked on tasks (block_check_at) where block_check_at is not null;
+-- What waits in workspaces that limit it, by level; the rows of all others are not in it and cost nothing.
+create index idx_tasks_tally on tasks (workspace, (case when priority < 30 then 'high' when priority < 60 then 'medium' else 'low' end),
+  created_at, id) where tallied and status in ('pending', 'waiting_approval', 'ready', 'retrying');
 create index idx_tasks_lineage on tasks (root_id) where retry_of is not null or rerun_of is not null;
 create index idx_tasks_parent on tasks (parent_id) where parent_id is not null;
 create index idx_task_queue_status on tasks (status) where target_agent_id is not null and status in ('pending', 'ready',
@@ -195,7 +207,6 @@ create table dags (
   open <int> not null check (open >= 0),
   settled <int> not null default 0 check (settled >= 0),
   cancelled_by text,
-  budget_ceiling <bigint>,
   created_at <float> not null,
   finished_at <float>
 ){lite: strict};
@@ -220,6 +231,7 @@ create table attempts (
   cost <bigint> not null,
   reserved <bigint> not null default 0,
   result <json>,
+  verdict <json>,
   primary key (task_id, fence)
 ){lite: strict};
 -- Invariant 2: one accepted outcome per task and round.
@@ -269,11 +281,14 @@ create table agents (
   types <json>,
   capabilities <json> not null,
   models <json> not null,
+  provider text,
+  account text,
   max_concurrent_tasks <int>,
   status text not null check (status in ('active', 'draining', 'offline', 'failed')),
   budget <bigint>,
   spent <bigint> not null default 0,
   reserved <bigint> not null default 0 check (reserved >= 0),
+  told <int> not null default 0,
   poll_interval_sec <float> not null,
   claim_ttl_sec <float>,
   isolation_group text,
@@ -434,9 +449,11 @@ create view event_log as
     select 'failed', 'task.dlq', 2 union all
     select 'displaced', 'task.dlq', 1 union all
     select 'heartbeat', 'task.heartbeat', 1 union all
-    select 'approval_requested', 'approval.requested', 1 union all
     select 'approved', 'approval.approved', 1 union all
     select 'rejected', 'approval.rejected', 1
   ) n on n.verb = e.verb
   where n.part = 1 or (n.name = 'task.dlq' and e.path like '%dead_lettered')
-     or (n.name = 'task.reclaimed' and e.data ->> 'original_consumer' is not null);
+     or (n.name = 'task.reclaimed' and e.data ->> 'original_consumer' is not null)
+  union all
+  select e.seq, <at e.at>, 'approval.requested', e.task_id, replace(e.actor, 'agent:', ''), null, e.reason, e.data, 3
+  from events e where e.path like '%>waiting_approval';

@@ -1,10 +1,10 @@
 -- name: upsert_agent
-insert into agents (workspace, id, type, types, capabilities, models, max_concurrent_tasks, status, budget, poll_interval_sec,
-  claim_ttl_sec, isolation_group, announced, registered_at, last_heartbeat)
-values (:workspace, :id, :type, :types, :capabilities, :models, :max_concurrent_tasks, 'active', :budget, :poll_interval_sec,
-  :claim_ttl_sec, :isolation_group, true, :now, :now)
+insert into agents (workspace, id, type, types, capabilities, models, provider, account, max_concurrent_tasks, status, budget, told,
+  poll_interval_sec, claim_ttl_sec, isolation_group, announced, registered_at, last_heartbeat)
+values (:workspace, :id, :type, :types, :capabilities, :models, :provider, :account, :max_concurrent_tasks, 'active', :budget, :told,
+  :poll_interval_sec, :claim_ttl_sec, :isolation_group, true, :now, :now)
 on conflict (workspace, id) do update set type = excluded.type, types = excluded.types, capabilities = excluded.capabilities,
-  models = excluded.models, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget,
+  models = excluded.models, provider = excluded.provider, account = excluded.account, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget, told = excluded.told,
   poll_interval_sec = excluded.poll_interval_sec, claim_ttl_sec = excluded.claim_ttl_sec,
   isolation_group = excluded.isolation_group, announced = true, last_heartbeat = excluded.last_heartbeat
 
@@ -23,33 +23,39 @@ update agents set types = :types, capabilities = :capabilities, models = :models
 update agents set status = :status where workspace = :workspace and id = :id returning id
 
 -- name: set_agent_budget
-update agents set budget = :budget where workspace = :workspace and id = :id returning id
+update agents set budget = :budget, told = :told where workspace = :workspace and id = :id returning id
 
 -- name: list_agents
-select a.*, (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace) as current_tasks
+select a.*, (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating') as current_tasks
 from agents a where a.workspace = :workspace order by a.id
 
 -- name: beat_agent
-update agents set last_heartbeat = :now where workspace = :workspace and id = :id
+-- Whoever beats is not failed.
+update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end
+where workspace = :workspace and id = :id
 
 -- name: see_runtime
--- Any sign of life. Only a beat that named no task covers all of them.
+-- Any sign of life, answered with how long to go slow. Only a beat that named no task covers all of them.
 insert into runtimes (workspace, id, status, beat_at, seen_at, registered_at) values (:workspace, :id, 'active', :beat_at, :now, :now)
 on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
   beat_at = coalesce(excluded.beat_at, runtimes.beat_at)
+returning (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until
 
 -- name: set_runtime_status
 update runtimes set status = :status where workspace = :workspace and id = :id returning id
 
 -- name: list_runtimes
-select r.*, (select count(*) from tasks t where t.runtime_id = r.id and t.agent_id is not null and t.workspace = r.workspace) as held
+select r.*, (select count(*) from tasks t where t.runtime_id = r.id and t.agent_id is not null and t.workspace = r.workspace
+  and t.status <> 'validating') as held
 from runtimes r where r.workspace = :workspace order by r.id
 
 -- name: read_runtime
 select * from runtimes where workspace = :workspace and id = :id
 
 -- name: held_by_runtime
-select id, fence from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null order by id
+-- What has been handed in and waits for its verdict is in nobody's hands.
+select id, fence from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null
+  and status <> 'validating' order by id
 
 -- name: held_by_agent_ids
 select id from tasks where agent_id = :agent and workspace = :workspace order by id limit :count
@@ -64,4 +70,5 @@ update runtimes set presence = :presence where workspace = :workspace and id = :
 -- name: present_runtimes
 -- Runtimes that hold something and said which process they are.
 select r.workspace, r.id, r.presence from runtimes r where r.presence is not null and r.status = 'active'
-  and exists (select 1 from tasks t where t.runtime_id = r.id and t.workspace = r.workspace and t.agent_id is not null)
+  and exists (select 1 from tasks t where t.runtime_id = r.id and t.workspace = r.workspace and t.agent_id is not null
+              and t.status <> 'validating')

@@ -1,5 +1,5 @@
 -- name: open_lanes
--- Lanes that hold work, by jumping from one to the next in the claim index, and the gates that are closed.
+-- Lanes that hold work, by jumping from one to the next in the claim index, the gates that are closed, and what is limited.
 with recursive walk(lane) as (
   select lane from (
     select t.lane from tasks t where t.status = 'ready' and t.hold is null and t.lane < :bound order by t.lane limit 1
@@ -9,11 +9,14 @@ with recursive walk(lane) as (
           order by t.lane limit 1)
   from walk where walk.lane is not null
 )
-select walk.lane as lane, null as scope from walk where walk.lane is not null
+select walk.lane as lane, null as scope, null as kind, null as agent_id, {pg: null::double precision}{lite: null} as until
+from walk where walk.lane is not null
 union all
-select l.id, null from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
+select l.id, null, null, null, null from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
 union all
-select null, g.scope from gates g where g.workspace = :workspace
+select null, g.scope, g.kind, g.agent_id, g.until from gates g where g.workspace = :workspace
+union all
+select null, l.key, 'limited', '', null from limits l where l.workspace = :workspace
 
 -- name: take_from_lane
 -- One eligible lane: lock while scanning the index, so that claimers never wait for each other. What a ready row never
@@ -21,7 +24,7 @@ select null, g.scope from gates g where g.workspace = :workspace
 {pg: with picked as materialized (}
   select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
   t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
-  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.cost, t.tokens_in,
+  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.budget_id, t.cost, t.tokens_in,
   t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
   t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
   from tasks t {lite: join bodies b on b.task_id = t.id}
@@ -59,7 +62,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
 {pg: with picked as materialized (}
   select items.place as place, t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
   t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
-  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.cost, t.tokens_in,
+  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.budget_id, t.cost, t.tokens_in,
   t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
   t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
   from {items} join tasks t on t.id = items.id {lite: join bodies b on b.task_id = t.id}
@@ -73,7 +76,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
 -- rows items: id uuid
 update tasks set status = :status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
   holder = :holder, claimed_at = :now, started_at = :started_at, heartbeat_at = null, ack_by = :ack_by, run_until = :run_until,
-  lease_until = :lease_until, lease_check_at = :lease_check_at, reserved = :reserved, attempt_cost = 0, available_at = null,
+  lease_until = :lease_until, lease_check_at = :lease_check_at, reserved = :reserved, charged = :charged, attempt_cost = 0, available_at = null,
   lost_agent_id = null, updated_at = :now
 from {items} where tasks.id = items.id
 
@@ -98,7 +101,8 @@ from agents a where a.workspace = :workspace and a.id = :id {pg: for update of a
 select * from agents where workspace = :workspace and id = :id
 
 -- name: held_by_agent
-select count(*) as held from tasks where agent_id = :agent and workspace = :workspace
+-- What has been handed in and waits for its verdict takes no slot.
+select count(*) as held from tasks where agent_id = :agent and workspace = :workspace and status <> 'validating'
 
 -- name: held_claims
 select id, fence, type, status from tasks where agent_id = :agent and workspace = :workspace
@@ -112,5 +116,5 @@ where workspace = :workspace and id = :id
 -- Who else could take a task now: active, heard from lately, with a free slot.
 select a.* from agents a where a.workspace = :workspace and a.id <> :id and a.status = 'active' and a.last_heartbeat >= :since
   and (a.max_concurrent_tasks is null or a.max_concurrent_tasks >
-       (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace))
+       (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating'))
 limit 200

@@ -1,6 +1,8 @@
 -- name: due_claims
 -- Claims whose limits may have passed, with the newest beat that covered them.
-select t.id, r.beat_at, r.seen_at from tasks t left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
+select t.id, r.beat_at, r.seen_at, a.status as agent_status from tasks t
+left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
+left join agents a on a.workspace = t.workspace and a.id = t.agent_id
 where t.status in ('claimed', 'running', 'validating') and t.lease_check_at <= :now
 order by t.lease_check_at limit :count
 
@@ -24,11 +26,6 @@ select id from tasks where block_check_at <= :now order by block_check_at limit 
 select e.child, e.parent, n.name from {items} join edges e on e.child = items.id and not e.satisfied
 join names n on n.task_id = e.parent and not n.known
 
--- name: displaced_letters
-select d.task_id from dead_letters d join tasks t on t.id = d.task_id and t.round = d.round
-where d.reason = 'displaced' and not d.reviewed and t.status = 'dead_lettered'
-order by d.dead_lettered_at, d.task_id limit :count
-
 -- name: archivable
 -- Finished long ago, and nobody waits for them any more. A lineage of several rows stays: they answer for each other.
 select t.id from tasks t where t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
@@ -42,10 +39,12 @@ order by t.id limit :count {pg: for update skip locked}
 -- insert archive: id uuid, workspace text, external_id text, status text, type text, archived_at float, task json
 
 -- name: stranded
--- Tasks whose waiting count and open edges disagree: must always be none.
-select t.id, t.status, t.waiting, (select count(*) from edges e where e.child = t.root_id and not e.satisfied) as open from tasks t
+-- Tasks whose waiting count and open edges and waits disagree: must always be none.
+select t.id, t.status, t.waiting, (select count(*) from edges e where e.child = t.root_id and not e.satisfied)
+  + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') as open from tasks t
 where t.status in ('pending', 'ready') and t.newest_id is null
-  and t.waiting <> (select count(*) from edges e where e.child = t.root_id and not e.satisfied) limit :count
+  and t.waiting <> (select count(*) from edges e where e.child = t.root_id and not e.satisfied)
+    + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') limit :count
 
 -- name: duty_row
 select * from duties where name = :name {pg: for update skip locked}

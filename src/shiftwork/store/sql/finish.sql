@@ -17,10 +17,6 @@ select e.child, e.parent from {items} join edges e on e.parent = items.id where 
 select t.* from {items} join tasks r on r.id = items.id join tasks t on t.id = coalesce(r.newest_id, r.id)
 order by t.id {pg: for update of t}
 
--- name: count_open_edges
--- rows items: id uuid
-select e.child, count(*) as open from {items} join edges e on e.child = items.id where not e.satisfied group by e.child
-
 -- name: edges_of
 -- rows items: id uuid
 select e.child, e.parent, e.satisfied, e.waits from {items} join edges e on e.child = items.id order by e.child, e.parent
@@ -30,16 +26,17 @@ select e.child, e.parent, e.satisfied, e.waits from {items} join edges e on e.ch
 select d.* from {items} join dags d on d.id = items.id order by d.id {pg: for update of d}
 
 -- name: save_dags
--- rows items: id uuid, open int, settled int, status text, finished_at float, cancelled_by text, budget_ceiling bigint
+-- rows items: id uuid, open int, settled int, status text, finished_at float, cancelled_by text
 update dags set open = items.open, settled = items.settled, status = items.status, finished_at = items.finished_at,
-  cancelled_by = items.cancelled_by, budget_ceiling = items.budget_ceiling
+  cancelled_by = items.cancelled_by
 from {items} where dags.id = items.id
 
 -- name: dag_motion
 -- Of each DAG: what can still move by itself, and what ended how. A row with a successor does not count.
 -- rows items: id uuid
 select t.dag_id,
-  sum(case when t.status in ('ready', 'claimed', 'running', 'validating', 'retrying') then 1 else 0 end) as moving,
+  sum(case when t.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying') then 1
+           when t.status = 'pending' and t.hold in ('time', 'event', 'person') then 1 else 0 end) as moving,
   sum(case when t.status = 'completed' then 1 else 0 end) as completed
 from {items} join tasks t on (t.dag_id = items.id and t.dag_id <> t.id) or (t.id = items.id and t.dag_id = t.id)
 join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
@@ -47,8 +44,8 @@ group by t.dag_id
 
 -- name: settle_agents
 -- What was reserved is given back, what was spent is booked.
--- rows items: workspace text, id text, reserved bigint, spent bigint
-update agents set reserved = agents.reserved - items.reserved, spent = agents.spent + items.spent
+-- rows items: workspace text, id text, reserved bigint, spent bigint, told int
+update agents set reserved = agents.reserved - items.reserved, spent = agents.spent + items.spent, told = items.told
 from {items} where agents.workspace = items.workspace and agents.id = items.id
 
 -- name: lock_agents
@@ -67,10 +64,8 @@ from {items} where tasks.id = items.id
 
 -- name: beat_tasks
 -- Not indexed, no new version: a beat is the cheapest write there is.
--- rows items: id uuid, cost bigint, tokens_in bigint, tokens_out bigint
-update tasks set heartbeat_at = :now, attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
-  tokens_out = tasks.tokens_out + items.tokens_out
-from {items} where tasks.id = items.id
+-- rows items: id uuid
+update tasks set heartbeat_at = :now from {items} where tasks.id = items.id
 
 -- name: save_progress
 -- rows items: task_id uuid, value json
@@ -88,7 +83,7 @@ from {items} where tasks.id = items.id
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.status, t.dag_id, t.root_id, t.fence, t.round, t.agent_id, t.runtime_id, t.claimed_at,
   t.started_at, t.reserved, t.attempt_cost, t.validation, t.own_settings, t.idempotency_key, t.cancel_reason, t.timeout_sec,
-  t.heartbeat_at, t.holder
+  t.heartbeat_at, t.holder, t.failure_reason
 from {items} join tasks t on t.id = items.id order by t.id {pg: for update of t}
 
 -- name: satisfy_pairs

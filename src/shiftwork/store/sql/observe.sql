@@ -37,9 +37,14 @@ select e.seq, e.at, e.task_id, e.reason, e.data from events e where e.workspace 
 order by e.at desc, e.seq desc limit :count
 
 -- name: failure_patterns
+-- The model is that of an agent that has only one, where the event names none.
 select case cast(:by as text) when 'type' then e.data ->> 'type' when 'agent' then e.data ->> 'agent'
+  when 'model' then coalesce(e.data ->> 'model', (
+    select case when json_array_length(a.models) = 1 then a.models ->> 0 end from agents a
+    where a.workspace = e.workspace and a.id = e.data ->> 'agent'))
   when 'signature' then e.data ->> 'signature' else e.reason end as value,
-  count(*) as total, min(e.at) as first_at, max(e.at) as last_at, max(e.seq) as last_seq
+  count(*) as total, min(e.at) as first_at, max(e.at) as last_at, max(e.seq) as last_seq,
+  {pg: json_agg}{lite: json_group_array}(distinct e.data ->> 'agent') as agents
 from events e where e.workspace = :workspace and e.verb = 'failed' and e.at >= :since
 group by 1 order by 2 desc, 5 desc limit :count
 
@@ -67,4 +72,4 @@ select t.dag_id, sum(case when t.id = t.root_id then 1 else 0 end) as total, max
 from {items} join tasks t on t.dag_id = items.id and t.dag_id <> t.id group by t.dag_id
 
 -- name: change_dag
-update dags set title = :title, budget_ceiling = :budget_ceiling where id = :id
+update dags set title = :title where id = :id

@@ -63,11 +63,11 @@ select virtualtransaction as holder from pg_locks where relation = 'events'::reg
 select '' as holder where false
 
 -- name: read_gates
-select * from gates where workspace = :workspace order by scope, kind
+select * from gates where workspace = :workspace order by scope, kind, agent_id
 
 -- name: close_gate
 insert into gates (workspace, scope, kind, reason, closed_at, closed_by) values (:workspace, :scope, :kind, :reason, :now, :actor)
-on conflict (workspace, scope, kind) do nothing
+on conflict (workspace, scope, kind, agent_id) do nothing
 
 -- name: open_gate
 delete from gates where workspace = :workspace and scope = :scope and kind = :kind returning scope
@@ -154,7 +154,8 @@ where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or
 -- name: claims_of_request
 -- What an agent holds by the claim that one request made, or a runtime for all its agents.
 select t.id from tasks t join events e on e.task_id = t.id and e.verb = 'claimed' and e.fence = t.fence
-where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace and e.request_id = :request
+where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace and t.status <> 'validating'
+  and e.request_id = :request
   and (cast(:holder as text) is null or t.holder = :holder)
 order by e.seq
 

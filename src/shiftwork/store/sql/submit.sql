@@ -81,10 +81,10 @@ with recursive up(child, parent) as (
 ) select child, parent from up
 
 -- name: insert_dags
--- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, budget_ceiling bigint, created_at float
+-- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, created_at float
 
 -- name: insert_lanes
--- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, rate float, target_agent_id text, mixed boolean
+-- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, fallback json, rate float, target_agent_id text, mixed boolean
 on conflict do nothing
 
 -- name: find_lanes

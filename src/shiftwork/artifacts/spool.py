@@ -1,0 +1,129 @@
+"""Collects an upload in a temporary file, hashed as it comes, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from shiftwork.artifacts.failures import as_store_error
+from shiftwork.core.errors import InputError, TooLarge
+
+BLOCK = 1_048_576
+"""Content is written, read and checked in blocks of this size."""
+
+Source = bytes | Path | BinaryIO | AsyncIterable[bytes]
+"""What a caller may give: bytes, the path of a file, an open file, or bytes as they come."""
+
+
+class Spooled(NamedTuple):
+    """Content in a temporary file, with all that will be known of it."""
+
+    file: Path
+    sha256: str
+    size: int
+    digests: str
+    """The SHA-256 of each block, one after the other, so that any part can be checked by itself."""
+
+
+@asynccontextmanager
+async def spooled(source: Source, folder: Path, most: int) -> AsyncIterator[Spooled]:
+    """The content in a file in this folder, which is gone afterwards, however this ends."""
+    file = folder / secrets.token_hex(16)
+    try:
+        yield await _collect(parts_of(source), file, most)
+    finally:
+        await asyncio.shield(asyncio.to_thread(file.unlink, missing_ok=True))
+
+
+async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spooled:
+    whole, size, digests = hashlib.sha256(), 0, []
+    with as_store_error(str(file)):
+        out = await asyncio.to_thread(file.open, "xb")
+    try:
+        async for block in in_blocks(parts):
+            size += len(block)
+            if size > most:
+                raise TooLarge(f"an artifact may have at most {most} bytes", where="content", mend=_MEND)
+            digests.append(await asyncio.to_thread(_write, out, block, whole))
+    finally:
+        await asyncio.shield(asyncio.to_thread(_close, out))
+    return Spooled(file, whole.hexdigest(), size, "".join(digests))
+
+
+_MEND = "Part it, or raise the setting limits.artifact_bytes."
+
+
+def _write(out: BinaryIO, block: bytes, whole: hashlib._Hash) -> str:
+    with as_store_error(out.name):
+        out.write(block)
+    whole.update(block)
+    return hashlib.sha256(block).hexdigest()
+
+
+def _close(out: BinaryIO) -> None:
+    with as_store_error(out.name):
+        out.close()
+
+
+async def in_blocks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in whole blocks; only the last may be shorter."""
+    rest = bytearray()
+    async for part in parts:
+        rest += part
+        while len(rest) >= BLOCK:
+            yield bytes(rest[:BLOCK])
+            del rest[:BLOCK]
+    if rest:
+        yield bytes(rest)
+
+
+def parts_of(source: Source) -> AsyncIterable[bytes]:
+    """What a caller gave, as bytes that come part by part."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _of_bytes(bytes(source))
+    if isinstance(source, Path):
+        return _of_path(source)
+    if isinstance(source, AsyncIterable):
+        return source
+    if hasattr(source, "read"):
+        return _of_file(source)
+    raise InputError(
+        f"expected bytes, a pathlib.Path, a file opened in binary, or bytes as they come; got {type(source).__name__}",
+        where="content",
+    )
+
+
+async def _of_bytes(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+async def _of_path(path: Path) -> AsyncIterator[bytes]:
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", where="content") from None
+    try:
+        async for part in _of_file(file):
+            yield part
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+async def _of_file(file: BinaryIO) -> AsyncIterator[bytes]:
+    while part := await asyncio.to_thread(_read, file):
+        yield part
+
+
+def _read(file: BinaryIO) -> bytes:
+    try:
+        part = file.read(BLOCK)
+    except OSError as error:
+        raise InputError(f"the file cannot be read: {error.strerror}", where="content") from None
+    if not isinstance(part, bytes):
+        raise InputError("the file was not opened in binary", where="content")
+    return part

@@ -1,0 +1,152 @@
+"""`artifact`: content kept beside the queue, for files that are too large for a payload or a result."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from shiftwork.cli import show
+from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.values import STDIN
+from shiftwork.core.errors import InputError
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.queue.artifacts import Attached
+
+
+@click.group(cls=Group)
+def artifact() -> None:
+    """Keep files beside the queue, and read them back."""
+
+
+@artifact.command()
+@click.argument("file", metavar="FILE")
+@click.option("--task", metavar="TASK", help="The task it is an input of.")
+@click.option("--claim", metavar="TOKEN", help="The claim it was made under.")
+@click.option("--name", help="What it is called [default: the file's name].")
+@click.option("--media-type", help="[default: what its name lets expect].")
+@with_queue(create=True)
+async def put(
+    shell: Shell,
+    queue: AnyQueue,
+    *,
+    file: str,
+    task: str | None,
+    claim: str | None,
+    name: str | None,
+    media_type: str | None,
+) -> Answer:
+    """Keep a file, or what comes on standard input (-), and print its id."""
+    source = sys.stdin.buffer if file == STDIN else Path(file)
+    speaker = queue if shell.actor or claim is None else queue.as_caller("system")
+    kept = await speaker.put_artifact(source, name=name, media_type=media_type, task=task, token=claim)
+    shell.answer(kept, lambda: click.echo(kept.id))
+    return None
+
+
+@artifact.command()
+@click.argument("artifact_id", metavar="ID")
+@click.option("-o", "--output", metavar="FILE", help="Where to write it [default: standard output].")
+@with_queue()
+async def get(shell: Shell, queue: AnyQueue, *, artifact_id: str, output: str | None) -> Answer:
+    """Write the bytes of an artifact to a file, all or nothing, or to standard output."""
+    found = await queue.artifact(artifact_id)
+    if output is None:
+        await _copy(queue, found.id, sys.stdout.buffer)
+        return None
+    await _save(queue, found.id, Path(output))
+    shell.answer({**show.plain(found), "file": output}, lambda: click.echo(f"{found.size} bytes in {output}"))
+    return None
+
+
+async def _save(queue: AnyQueue, artifact_id: str, path: Path) -> None:
+    try:
+        part, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", where="--output") from None
+    with _removed_unless_moved(Path(name)) as written:
+        with os.fdopen(part, "wb") as file:
+            await _copy(queue, artifact_id, file)
+        _move(written, path)
+
+
+@contextmanager
+def _removed_unless_moved(file: Path) -> Iterator[Path]:
+    try:
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _move(written: Path, path: Path) -> None:
+    """In its place, with the rights that any new file has here."""
+    mask = os.umask(0)
+    os.umask(mask)
+    try:
+        written.chmod(0o666 & ~mask)
+        written.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", where="--output") from None
+
+
+async def _copy(queue: AnyQueue, artifact_id: str, file: BinaryIO) -> None:
+    async for part in queue.get_artifact(artifact_id):
+        file.write(part)
+    file.flush()
+
+
+@artifact.command("show")
+@click.argument("artifact_id", metavar="ID")
+@with_queue()
+async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> Answer:
+    """Show what is known of an artifact."""
+    found = await queue.artifact(artifact_id)
+
+    def text() -> None:
+        show.facts(
+            [
+                ("artifact", found.id),
+                ("size", found.size),
+                ("media type", found.media_type),
+                ("since", show.when(found.created_at)),
+                ("by", found.created_by),
+            ]
+        )
+
+    shell.answer(found, text)
+    return None
+
+
+@artifact.command("list")
+@click.argument("task", metavar="TASK")
+@with_queue()
+async def list_(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+    """List all artifacts a task refers to."""
+    found = await queue.artifacts(task)
+    columns = ["artifact", "role", "name", "size", "media type", "by", "at"]
+    shell.answer(found, lambda: show.table(columns, [_row(each) for each in found], "no artifacts"))
+    return None
+
+
+def _row(each: Attached) -> tuple[object, ...]:
+    return each.id, each.role, each.name, each.size, each.media_type, each.by, show.when(each.at)
+
+
+@artifact.command()
+@click.argument("task", metavar="TASK")
+@with_queue()
+async def inputs(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
+    """List what a task's references lead to, as its agent gets it."""
+    found = await queue.inputs(task)
+    rows = [(each.ref, each.kind, each.status, each.size, each.media_type) for each in found]
+    columns = ["reference", "kind", "status", "size", "media type"]
+    shell.answer(found, lambda: show.table(columns, rows, "no inputs"))
+    return None

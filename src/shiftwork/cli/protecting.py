@@ -1,0 +1,195 @@
+"""Commands that protect what the work uses: `breakers`, `cooldowns`, `limits`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.queue.protect import Breaker, Cooldown, LimitInForce
+
+KEY = "KEY is provider:NAME, account:NAME, model:NAME or type:NAME, or several of them joined by commas."
+
+
+# -- breakers ----------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def breakers(context: click.Context) -> Answer:
+    """Show, open, close and configure the circuit breakers of the types. Alone: the list."""
+    return context.invoke(list_breakers) if context.invoked_subcommand is None else None
+
+
+@breakers.command("list")
+@click.option("--type", "kind", help="Only that of this type, whether or not it ever had work.")
+@with_queue()
+async def list_breakers(shell: Shell, queue: AnyQueue, *, kind: str | None = None) -> Answer:
+    """List the breakers of all types that have had work."""
+    _breakers(shell, await queue.breakers(kind), queue.now())
+    return None
+
+
+def _breakers(shell: Shell, found: list[Breaker], now: float) -> None:
+    columns = ["type", "state", "failures", "last failure", "opened", "next test", "tested", "half-open after"]
+    shell.answer(found, lambda: show.table(columns, [_breaker(each, now) for each in found], "no types"))
+
+
+def _breaker(found: Breaker, now: float) -> tuple[object, ...]:
+    after = "off" if not found.enabled else f"{found.half_open_after:g}s"
+    count = found.failures if not found.enabled else f"{found.failures}/{found.failure_threshold}"
+    tested = found.tested_task_id
+    waits = None if found.closed_until is None or tested else show.ago(max(found.closed_until, now), now)
+    last, opened = show.ago(found.last_failure, now), show.ago(found.opened_at, now)
+    return found.type, found.state, count, last, opened, waits, tested, after
+
+
+@breakers.command()
+@click.argument("kind", metavar="TYPE")
+@with_queue()
+async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
+    """Close the breaker of a TYPE and forget what it has counted."""
+    found = await queue.reset_breaker(kind)
+    shell.answer(found, lambda: click.echo(f"{show.clean(kind)} {found.state}"))
+    return None
+
+
+@breakers.command()
+@click.argument("kind", metavar="TYPE")
+@with_queue()
+async def trip(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
+    """Open the breaker of a TYPE. After its time one task is tried, as after any opening."""
+    found = await queue.trip_breaker(kind)
+    shell.answer(found, lambda: click.echo(f"{show.clean(kind)} {found.state}"))
+    return None
+
+
+@breakers.command("import")
+@click.argument("text", metavar="FILE", type=values.text_file)
+@with_queue(create=True)
+async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
+    """Set the rules of all breakers from a FILE like .loki/config/circuit-breakers.yaml, or from - for stdin.
+
+    The file is the whole configuration: what was set before and does not stand in it is forgotten.
+    """
+    from shiftwork.core.breaker_file import parse  # noqa: PLC0415  # needed for this alone
+
+    config = parse(text)
+    _breakers(shell, await queue.configure_breakers(config), queue.now())
+    return None
+
+
+# -- cooldowns ---------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def cooldowns(context: click.Context) -> Answer:
+    """Show what rests after a rate limit, begin and end a rest. Alone: the list."""
+    return context.invoke(list_cooldowns) if context.invoked_subcommand is None else None
+
+
+@cooldowns.command("list")
+@with_queue()
+async def list_cooldowns(shell: Shell, queue: AnyQueue) -> Answer:
+    """List what rests now, in the order of its end."""
+    found = await queue.cooldowns()
+    now = queue.now()
+    rows = [_cooldown(each, now) for each in found]
+    shell.answer(found, lambda: show.table(["key", "for", "until", "since", "reason", "by"], rows, "nothing rests"))
+    return None
+
+
+def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
+    who = found.agent_id or "everybody"
+    return found.key, who, show.ago(found.until, now), show.ago(found.since, now), show.clip(found.reason), found.by
+
+
+@cooldowns.command("set", help=f"Hand out no work that uses KEY for a DURATION such as 90s, 15m or 2h. {KEY}")
+@click.argument("key")
+@click.argument("seconds", metavar="DURATION", type=values.duration)
+@click.option("--reason", help="Why; `explain` tells it.")
+@with_queue(create=True)
+async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: float, reason: str | None) -> Answer:
+    found = await queue.cool_down(key, seconds, reason)
+    text = f"{show.clean(found.key)} rests until {show.when(found.until)}"
+    shell.answer(found, lambda: click.echo(text))
+    return None
+
+
+@cooldowns.command(help=f"Let work that uses KEY go again. {KEY}")
+@click.argument("key")
+@with_queue()
+async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
+    lifted = await queue.lift_cooldown(key)
+    told = "may go again" if lifted else "did not rest"
+    shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{show.clean(key)} {told}"))
+    return None
+
+
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def limits(context: click.Context) -> Answer:
+    """Show and set how much of a provider, account, model or type may be used. Alone: the list."""
+    return context.invoke(list_limits) if context.invoked_subcommand is None else None
+
+
+@limits.command("list")
+@with_queue()
+async def list_limits(shell: Shell, queue: AnyQueue) -> Answer:
+    """List the limits with what is used of them now."""
+    found = await queue.limits()
+    now = queue.now()
+    columns = ["key", "at once", "requests", "tokens", "window", "room"]
+    shell.answer(found, lambda: show.table(columns, [_limit(each, now) for each in found], "no limits"))
+    return None
+
+
+def _limit(found: LimitInForce, now: float) -> tuple[object, ...]:
+    room = "now" if not found.full else "when one ends" if found.opens_at is None else show.ago(found.opens_at, now)
+    return (
+        found.key,
+        _of(found.held, found.concurrency),
+        _of(found.requests_used, found.requests),
+        _of(found.tokens_used, found.tokens),
+        None if found.window_sec is None else f"{found.window_sec:g}s",
+        room,
+    )
+
+
+def _of(used: int, most: int | None) -> str | None:
+    return None if most is None else f"{used}/{most}"
+
+
+@limits.command("set", help=f"Limit how much work that uses KEY is handed out. {KEY}")
+@click.argument("key")
+@click.option("--concurrency", type=int, help="Tasks at the same time.")
+@click.option("--requests", type=int, help="Tasks in one window.")
+@click.option("--tokens", type=int, help="Tokens in one window.")
+@click.option(
+    "--tokens-per-task", type=int, help="What each task sets aside; what it did not use goes back at its end."
+)
+@click.option("--window", "window_sec", type=values.duration, help="How long a window is: 60s, 1h, 1d.")
+@with_queue(create=True)
+async def set_limit(shell: Shell, queue: AnyQueue, *, key: str, **terms: Any) -> Answer:
+    found = await queue.set_limit(key, {name: value for name, value in terms.items() if value is not None})
+    shell.answer(found, lambda: click.echo(f"{show.clean(found.key)} limited"))
+    return None
+
+
+@limits.command(help=f"Forget the limit of KEY. {KEY}")
+@click.argument("key")
+@with_queue()
+async def remove(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
+    removed = await queue.remove_limit(key)
+    told = "no longer limited" if removed else "had no limit"
+    shell.answer({"key": key, "removed": removed}, lambda: click.echo(f"{show.clean(key)} {told}"))
+    return None

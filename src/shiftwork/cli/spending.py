@@ -1,0 +1,99 @@
+"""`budgets` and `costs`: what may be spent, and what was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.shell import Answer, Command, Group, Shell, refuse, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.queue.budgets import Budget
+    from shiftwork.queue.costs import Costs
+
+KINDS = ["agent", "day", "dag", "tree"]
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def budgets(context: click.Context) -> Answer:
+    """Show and set what agents, days, DAGs and task trees may cost. Alone: the list."""
+    return context.invoke(list_) if context.invoked_subcommand is None else None
+
+
+@budgets.command("list")
+@click.option("--kind", type=click.Choice(KINDS), help="Only these.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@with_queue()
+async def list_(shell: Shell, queue: AnyQueue, *, kind: Any = None, limit: int = 100) -> Answer:
+    """List budgets with what is spent, granted to running work, and left."""
+    found = await queue.budgets(kind, limit=limit)
+    shell.answer(found, lambda: _table(found))
+    return None
+
+
+def _table(found: list[Budget]) -> None:
+    columns = ["budget", "of", "ceiling", "spent", "granted", "left", ""]
+    show.table(columns, [_row(budget) for budget in found], "no budgets")
+
+
+def _row(budget: Budget) -> tuple[object, ...]:
+    return (
+        budget.kind,
+        budget.id,
+        show.usd(budget.ceiling_usd) or "no limit",
+        show.usd(budget.spent_usd),
+        show.usd(budget.reserved_usd),
+        show.usd(budget.remaining_usd),
+        "holds work back" if budget.holds_back else "",
+    )
+
+
+def _sensible(*, kind: str, name: str | None, ceiling: float | None, no_ceiling: bool) -> None:
+    if (ceiling is None) != no_ceiling:
+        refuse("give either --ceiling or --no-ceiling")
+    if (name is None) != (kind == "day"):
+        refuse("every day has the same budget: leave the id out" if kind == "day" else f"which {kind}? Give its id")
+
+
+@budgets.command("set")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name", metavar="[ID]", required=False)
+@click.option("--ceiling", type=float, metavar="USD", help="The most it may cost in all, in dollars.")
+@click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
+@with_queue(check=_sensible)
+async def set_(
+    shell: Shell, queue: AnyQueue, *, kind: Any, name: str | None, ceiling: float | None, no_ceiling: bool
+) -> Answer:
+    """Set what an agent, every day, a DAG, or a task with all it spawns may cost in all."""
+    del no_ceiling  # that is a ceiling of None
+    changed = await queue.set_budget(kind, name, ceiling)
+    shell.answer(changed, lambda: _table([changed]))
+    return None
+
+
+@click.command(cls=Command)
+@click.option(
+    "--by",
+    type=click.Choice(["task", "dag", "type", "agent", "model", "day"]),
+    default="type",
+    show_default=True,
+    help="What they have in common.",
+)
+@click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many groups.")
+@with_queue()
+async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
+    """Show what was spent, grouped by what it has in common, the most first."""
+    found = await queue.costs(by, since=None if since is None else queue.now() - since, limit=limit)
+    shell.answer(found, lambda: _costs(by, found))
+    return None
+
+
+def _costs(by: str, found: Costs) -> None:
+    rows = [(c.value, show.usd(c.cost_usd), c.attempts, c.tokens_in, c.tokens_out) for c in found.costs]
+    show.table([by, "cost", "attempts", "tokens in", "tokens out"], rows, "nothing was spent")
+    click.echo(f"{show.usd(found.total_usd)} in all, {show.usd(found.daily_spend_usd)} today (UTC)", err=True)

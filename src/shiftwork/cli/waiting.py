@@ -1,0 +1,127 @@
+"""Commands about what tasks wait for: `wait` for agents; `signal`, `approvals`, `approve`, `answer` for the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from shiftwork.cli import changing, show, values
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
+from shiftwork.cli.working import under_claim
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.core.task import Wait
+    from shiftwork.queue.approvals import Asked
+
+
+# -- agents ------------------------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@click.option("--until", type=values.when, help="Until this time: ISO, or from now: 15m, 2h, 3d.")
+@click.option("--event", metavar="NAME", help="Until somebody sends this event.")
+@click.option("--ask", "question", metavar="TEXT", help="Until a person has answered this.")
+@click.option("--schema", type=values.json_object, metavar="JSON", help="What the answer must look like.")
+@click.option("--timeout", "timeout_sec", type=values.duration, help="How long at most: 90s, 15m, 2h, 3d.")
+@click.option("--task", "tasks", multiple=True, metavar="TASK", help="Until this task is done. Repeatable.")
+@under_claim
+@click.argument("name", metavar="[NAME]", required=False)
+async def wait(
+    shell: Shell, queue: AnyQueue, token: str, *, name: str | None, tasks: tuple[str, ...], **terms: Any
+) -> Answer:
+    """Wait under a NAME and print what came of it.
+
+    While nothing has come the slot is given back, and this ends with code 4: end the agent, too. The task is handed out
+    again, and the same command then prints the event's data or the answer; or it ends with code 4 once more, and says
+    that the time is over. Without a NAME tasks are waited for.
+    """
+    if bool(name) == bool(tasks):
+        refuse("give a NAME, or tasks with --task")
+    if tasks:
+        status = await queue.wait_for(token, tasks)
+        shell.answer({"status": status}, lambda: click.echo(f"the task is {status}"))
+        return ExitCode.CONFLICT
+    found = await queue.wait(token, name or "", **values.given(terms, queue.now()))
+    shell.answer(found, lambda: _print(found))
+    return None if found.status == "met" else ExitCode.CONFLICT
+
+
+def _print(wait: Wait) -> None:
+    if wait.status == "met":
+        click.echo(_text(wait.value))
+    elif wait.status == "expired":
+        click.echo(show.clean(f"{wait.name}: its time is over"), err=True)
+    else:
+        click.echo(show.clean(f"{wait.name}: the task waits"), err=True)
+
+
+def _text(value: Any) -> str:
+    """What came as a script wants it: text as it is, nothing as nothing, anything else as JSON."""
+    if value is None:
+        return ""
+    return show.clean(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+# -- programs and people -----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@click.argument("name")
+@click.option("--data", type=values.word_or_json, metavar="VALUE", help="What it says: JSON, or a word.")
+@click.option("--task", help="Only to this task.")
+@with_queue()
+async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
+    """Send the event NAME to tasks that wait for it. It is kept a day for those that wait later."""
+    sent = await queue.signal(name, data, task=task)
+    shell.answer(sent, lambda: click.echo(show.clean(f"{sent.name}: {sent.freed} freed")))
+    return None
+
+
+@click.command(cls=Command)
+@click.option("--kind", type=click.Choice(["approval", "question"]), help="Only these.")
+@click.option("--type", help="Of tasks of this type.")
+@click.option("--task", help="Of this task.")
+@click.option("--after", metavar="TASK", help="Go on behind this task.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@with_queue()
+async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> Answer:
+    """List what waits for a person. Approvals that guards ask for, and questions of agents."""
+    found = await queue.approvals(**conditions)
+    columns = ["task", "kind", "type", "what", "asked", "expires", "revision"]
+    now = queue.now()
+    shell.answer(found, lambda: show.table(columns, [_row(asked, now) for asked in found], "nobody is asked"))
+    return None
+
+
+def _row(asked: Asked, now: float) -> tuple[object, ...]:
+    what = asked.question or asked.title or msgspec.json.encode(asked.payload).decode()
+    age, end = show.ago(asked.asked_at, now), show.ago(asked.expires_at, now)
+    return (asked.task_id, asked.kind, asked.type, show.clip(what), age, end, asked.revision)
+
+
+@click.command(cls=Command)
+@click.argument("task")
+@click.option("--reject", is_flag=True, help="Say no: the task is cancelled.")
+@click.option("--note", help="Why; stands in the history.")
+@click.option("--revision", help="Only if the work is still this revision, which `approvals` shows.")
+@click.option("--version", type=int, help="Only if the task is still at this version.")
+@with_queue()
+async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **said: Any) -> Answer:
+    """Let a task run that a guard has stopped, or cancel it with --reject."""
+    decide = queue.reject if reject else queue.approve
+    changing.one(shell, await decide(task, **said))
+    return None
+
+
+@click.command(cls=Command)
+@click.argument("task")
+@click.option("--data", type=values.word_or_json, required=True, metavar="VALUE", help="The answer: JSON, or a word.")
+@with_queue()
+async def answer(shell: Shell, queue: AnyQueue, *, task: str, data: Any) -> Answer:
+    """Answer the question that a task asks. `approvals` lists them."""
+    changing.one(shell, await queue.answer(task, data))
+    return None

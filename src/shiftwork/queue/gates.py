@@ -1,0 +1,193 @@
+"""Gates: what keeps whole lanes from being handed out for now, as one claim finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from shiftwork.core import keys
+from shiftwork.core.keys import Key
+from shiftwork.policy import models, retry
+
+if TYPE_CHECKING:
+    from shiftwork.core.resolve import Resolver
+    from shiftwork.queue.lanes import Lane, Wants
+    from shiftwork.store.store import Row, Tx
+
+WHOLE = "*"
+GateName = Literal["paused", "breaker_open", "cooldown", "limit", "budget"]
+NAMES: dict[str, GateName] = {
+    "pause": "paused",
+    "breaker": "breaker_open",
+    "cooldown": "cooldown",
+    "limit": "limit",
+}
+"""What a caller is told about each kind of gate that hands out nothing."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A gate that hands out nothing now: of everything (`*`), a type, or a key of provider, account, model and type."""
+
+    gate: GateName
+    scope: str
+    until: float | None = None
+
+
+class Gates:
+    """The gates and limits of a workspace, as they are for one agent."""
+
+    def __init__(self, rows: Iterable[Row], resolver: Resolver, agent: Row, wants: Wants, now: float) -> None:
+        self.closed: list[Closed] = []
+        self.slow_down_sec: float | None = None
+        self.on_trial: set[str] = set()
+        """Types of which one task may go, to see whether it fares better."""
+        self.limits: list[Key] = []
+        self._stopped: set[str] = set()
+        self._resting: list[Key] = []
+        self._resolver = resolver
+        self._agent = agent
+        self._wants = wants
+        self._now = now
+        for row in rows:
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
+        kind, scope, until = row["kind"], row["scope"], row["until"]
+        if kind == "limited":
+            self.limits.append(keys.parse(scope))
+        elif row["agent_id"] in {"", self._agent["id"]}:
+            shut = until is None or until > self._now
+            if kind == "slowdown" and shut:
+                self.slow_down_sec = max(self.slow_down_sec or 0.0, until - self._now)
+            elif kind == "breaker" and self._resolver.settings(scope).circuit_breaker is None:
+                return  # it was switched off while it was open
+            elif kind == "breaker" and not shut:
+                self.on_trial.add(scope)
+            elif shut and kind in NAMES:
+                self._close(kind, scope, until)
+
+    def _close(self, kind: str, scope: str, until: float | None) -> None:
+        self.closed.append(Closed(NAMES[kind], scope, until))
+        if kind in {"pause", "breaker"}:
+            self._stopped.add(scope)
+        else:
+            self._resting.append(keys.parse(scope))
+
+    def let_through(self, lane: Lane) -> bool:
+        """Whether this agent may take work of this lane now."""
+        key = lane.key
+        if WHOLE in self._stopped or key.type in self._stopped:
+            return False
+        if not self._resting:
+            return self._wants.may_take(lane)
+        if not key.models:
+            return self._wants.may_take(lane) and not self.rests(self.use(key.type))
+        able = self._wants._replace(models=frozenset()).may_take(lane)
+        return able and self._choose(key.type, key.models, key.fallback) is not None
+
+    def use(self, type_: str, model: str | None = None) -> Key:
+        """What this agent's work on such a task would use."""
+        return Key(self._agent["provider"], self._agent["account"], model, type_)
+
+    def rests(self, use: Key) -> bool:
+        return any(key.covers(use) for key in self._resting)
+
+    def model_for(self, row: Row, lane: Lane) -> str | None:
+        """The model to work with, where the task says which it may have; its body is read only then."""
+        if not lane.key.models and not lane.key.mixed:
+            return None
+        constraints = (msgspec.json.decode(row["body"]).get("spec") or {}).get("constraints") or {}
+        fallback = constraints.get("fallback_models", ())
+        preferences = retry.models(constraints.get("model_preferences", ()), fallback, row["attempts"])
+        if not preferences:
+            return None
+        return self._choose(row["type"], preferences, retry.fallback(fallback, row["attempts"]))
+
+    def may_work_on(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> bool:
+        """The same question as `let_through` for one task of a mixed lane, whose models only its body tells."""
+        if not preferences:
+            return not self.rests(self.use(type_))
+        return self._choose(type_, preferences, fallback) is not None
+
+    def _choose(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> str | None:
+        return models.choose(
+            preferences, fallback, self._wants.models, lambda model: self.rests(self.use(type_, model))
+        )
+
+
+async def wake(tx: Tx, workspace: str, opened: Iterable[Key]) -> None:
+    """Tell whoever waits for work that a gate of these keys is open again."""
+    wanted = list(opened)
+    lanes = await tx.all("lanes_of_workspace", workspace=workspace) if wanted else []
+    for lane in lanes:
+        if any(_concerns(key, lane) for key in wanted):
+            tx.wake(lane["id"])
+
+
+def _concerns(key: Key, lane: Row) -> bool:
+    if key.type not in {None, lane["type"]}:
+        return False
+    return key.model is None or lane["mixed"] or key.model in _names(lane["models"]) + _names(lane["fallback"])
+
+
+def _names(text: str) -> list[str]:
+    names: list[str] = msgspec.json.decode(text)
+    return names
+
+
+def key_of(kind: str, scope: str) -> Key:
+    """What a gate is about; everything where it is closed for all."""
+    if kind in {"pause", "breaker"}:
+        return Key() if scope == WHOLE else Key(type=scope)
+    return keys.parse(scope)
+
+
+class Reason(NamedTuple):
+    """Why a ready task is not handed out, in words, and what would change that."""
+
+    kind: str
+    what: str
+    lifts: str
+    until: float | None
+
+
+def reasons(
+    rows: Sequence[Row], resolver: Resolver, lane: Lane, able: Sequence[tuple[Row, Wants]], now: float
+) -> list[Reason]:
+    """The closed gates that keep a lane from all agents that could take its work."""
+    views = [Gates(rows, resolver, agent, wants, now) for agent, wants in able]
+    if any(view.let_through(lane) for view in views):
+        return []
+    shut = [row for row in rows if row["kind"] in NAMES and (row["until"] is None or row["until"] > now)]
+    return [_reason(row) for row in shut if _keeps(row, resolver, lane, [agent for agent, _ in able])]
+
+
+def _keeps(row: Row, resolver: Resolver, lane: Lane, able: Sequence[Row]) -> bool:
+    key, of = key_of(row["kind"], row["scope"]), lane.key
+    if row["kind"] == "breaker" and resolver.settings(row["scope"]).circuit_breaker is None:
+        return False
+    if key.type not in {None, of.type} or (key.model is not None and key.model not in of.models + of.fallback):
+        return False
+    if row["agent_id"] and row["agent_id"] not in {agent["id"] for agent in able}:
+        return False
+    mine = Key(key.provider, key.account)
+    return mine == Key() or any(mine.covers(Key(agent["provider"], agent["account"])) for agent in able)
+
+
+def _reason(row: Row) -> Reason:
+    kind, scope, until = row["kind"], row["scope"], row["until"]
+    if kind == "pause":
+        where = "the whole queue" if scope == WHOLE else f"type {scope}"
+        said = row["reason"] or "no reason given"
+        return Reason("paused", f"{where} is paused by {row['closed_by']}: {said}", "resume it", until)
+    if kind == "breaker":
+        lifts = "the time passes and one task succeeds, or somebody resets it"
+        return Reason("breaker_open", f"the circuit breaker of type {scope} is open ({row['reason']})", lifts, until)
+    if kind == "cooldown":
+        who = f"agent {row['agent_id']}" if row["agent_id"] else "everybody"
+        what = f"{scope} cools down for {who}: {row['reason'] or 'no reason given'}"
+        return Reason("cooldown", what, "the time passes, or somebody lifts it", until)
+    lifts = "a task that uses it ends" if until is None else "the time passes"
+    return Reason("limit", f"the limit of {scope} is reached", f"{lifts}, or somebody raises the limit", until)

@@ -1,0 +1,56 @@
+"""Whether agents are alive: who has missed too many checks is failed, and what it held is given on."""
+
+from __future__ import annotations
+
+from shiftwork.core.settings import Settings
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Row, Tx
+
+NOTE_EVERY_SEC = 10.0
+"""An agent that asks for work and gets none is alive; writing that now and then is often enough."""
+
+
+def span_sec(settings: Settings) -> float | None:
+    """How long a silence makes an agent failed; None where beats are not what tells the living from the dead."""
+    if settings.lease.mode != "heartbeat" or settings.heartbeat_timeout_sec is None:
+        return None
+    if settings.runtime_offline_sec is not None or not settings.health_checks:
+        return None
+    return settings.health_checks * settings.heartbeat_interval_sec
+
+
+async def note(tx: Tx, agent: Row) -> None:
+    """Whoever asks for work is there, also when there is none."""
+    if tx.now - agent["last_heartbeat"] >= NOTE_EVERY_SEC:
+        await tx.run("beat_agent", workspace=agent["workspace"], id=agent["id"], now=tx.now)
+
+
+async def find_failed(tx: Tx, engine: Engine, most: int) -> int:
+    """Mark the agents failed that nobody has heard of in so many checks; what they hold is due to be taken back."""
+    silent_since = []
+    for workspace in await tx.all("agents_workspaces"):
+        span = span_sec((await engine.book.of(tx, workspace["name"])).settings())
+        if span is not None and engine.store.unsettled_since() + span <= tx.now:
+            silent_since.append((workspace["name"], tx.now - span))
+    silent = await tx.all("silent_agents", items=silent_since, count=most) if silent_since else []
+    if silent:
+        await _mark(tx, engine, [(row["workspace"], row["id"]) for row in silent])
+    return len(silent)
+
+
+async def _mark(tx: Tx, engine: Engine, agents: list[tuple[str, str]]) -> None:
+    await tx.run("check_claims_of", items=agents, now=tx.now)
+    work = Work(tx, engine, Caller("duty:health"))
+    for row in await tx.all("fail_agents", items=agents):
+        work.tell_of(row["workspace"], "agent_status", data={"agent": row["id"], "status": "failed"})
+        work.alert(row["workspace"], "agent_failed", agent=row["id"])
+    await work.save_events()
+
+
+async def live(tx: Tx, workspace: str, settings: Settings) -> int:
+    """How many agents take work, and were heard of lately where that tells the living from the dead."""
+    span = span_sec(settings)
+    since = 0.0 if span is None else tx.now - span
+    row = await tx.one("live_agents", workspace=workspace, since=since)
+    return int(row["total"]) if row else 0

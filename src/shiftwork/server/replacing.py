@@ -1,0 +1,69 @@
+"""Answers a pool below its minimum: a command of the operator's is run, which may start a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+from typing import Any
+
+from shiftwork.core.errors import InputError, ShiftworkError
+from shiftwork.queue.queue import Queue
+from shiftwork.store.store import Row
+
+log = logging.getLogger("shiftwork.server")
+LOOK_EVERY_SEC = 2.0
+RUN_EVERY_SEC = 60.0
+"""A worker needs a while to come up and be seen: the command is not run more often for one workspace."""
+
+
+def words(command: str) -> list[str]:
+    """The command as a shell would split it."""
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"{command!r} cannot be read: {error}", where="--on-below-minimum") from None
+    if not found:
+        raise InputError("the command is empty", where="--on-below-minimum")
+    return found
+
+
+class Replacing:
+    """Runs the command for each workspace that has too few workers, as long as it has and at most once a minute."""
+
+    def __init__(self, queue: Queue, command: str) -> None:
+        self._queue = queue
+        self._command = words(command)
+        self._last: dict[str, float] = {}
+
+    async def run_for_ever(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except ShiftworkError as error:
+                log.warning("cannot look whether workers are missing: %s", error)
+            await asyncio.sleep(LOOK_EVERY_SEC)
+
+    async def look(self) -> list[str]:
+        """Look once; the workspaces the command was run for."""
+        rows = await self._queue.engine.store.read(lambda tx: tx.all("conditions_of_kind", kind="pool"))
+        now = self._queue.now()
+        due = [row["workspace"] for row in rows if self._is_due(row, now)]
+        for workspace in due:
+            self._last[workspace] = now
+            await self._start(workspace)
+        return due
+
+    def _is_due(self, row: Row, now: float) -> bool:
+        last = self._last.get(row["workspace"])
+        return last is None or now - last >= RUN_EVERY_SEC
+
+    async def _start(self, workspace: str) -> None:
+        """Not waited for, and not ended with this server: it may be a worker."""
+        given: dict[str, Any] = {"env": {**os.environ, "SHIFTWORK_WORKSPACE": workspace}, "start_new_session": True}
+        log.warning("workspace %s has too few workers; running %s", workspace, self._command[0])
+        try:
+            await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL, **given)
+        except OSError as error:
+            log.error("%s cannot be run: %s", self._command[0], error)  # noqa: TRY400  # the trace says no more

@@ -1,0 +1,125 @@
+"""What tasks wait for besides other tasks, and what people and programs say to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from shiftwork.core.errors import (
+    CircularDependency,
+    InputError,
+    NotFound,
+    RevisionChanged,
+    UnknownDependency,
+    VersionConflict,
+    WrongState,
+)
+from shiftwork.queue.approvals import Kind
+from shiftwork.queue.waits import Signalled
+from shiftwork.server.ask import Ask
+from shiftwork.server.door import Doors, Query, ViewQuery
+from shiftwork.server.routes.working import HOLDING, outcome
+from shiftwork.wire.shapes import OutcomeReply
+from shiftwork.wire.waiting import AnswerBody, AskedList, DecisionBody, SignalBody, WaitBody, WaitReply
+
+door = Doors("Waiting and asking")
+DECIDING = (NotFound, WrongState, RevisionChanged, VersionConflict)
+
+
+@door(
+    "POST /api/tasks/{task_id}/wait",
+    "work",
+    body=WaitBody,
+    query=ViewQuery,
+    answer=WaitReply,
+    errors=(*HOLDING, CircularDependency, UnknownDependency),
+)
+async def wait(ask: Ask, body: WaitBody) -> Any:
+    """Give the slot back until tasks are done, a time has come, an event was sent or a person has answered.
+
+    The task then comes back to whoever can take it. The same call answers what came of a wait that has a name.
+    """
+    token = await ask.token(body)
+    if body.tasks is not None and body.name is None:
+        return WaitReply(str(await ask.queue.wait_for(token, body.tasks)))
+    if body.tasks is not None or body.name is None:
+        raise InputError("a wait is for tasks, or has a name", where="name")
+    found = await ask.queue.wait(
+        token,
+        body.name,
+        until=body.until,
+        event=body.event,
+        question=body.question,
+        schema=body.schema,
+        timeout_sec=body.timeout_sec,
+    )
+    return WaitReply("pending" if found.status == "open" else "running", found)
+
+
+@door("POST /api/signals", "submit", body=SignalBody, answer=Signalled, status=201, errors=(NotFound, WrongState))
+async def signal(ask: Ask, body: SignalBody) -> Any:
+    """Send an event to all tasks that wait for it, or to one; it is kept a day for those that wait later."""
+    return await ask.queue.signal(body.name, body.data, task=body.task)
+
+
+class AskedQuery(Query):
+    """Which of them."""
+
+    kind: Kind | None = None
+    type: str | None = None
+    task: str | None = None
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+@door("GET /api/approvals", "read", query=AskedQuery, answer=AskedList, errors=(NotFound,))
+async def approvals(ask: Ask) -> Any:
+    """What waits for a person, by task: approvals that guards ask for, and questions of agents."""
+    query = ask.query
+    page = {"after": query.after, "limit": query.limit}
+    return AskedList(await ask.queue.approvals(kind=query.kind, type=query.type, task=query.task, **page))
+
+
+@door(
+    "POST /api/tasks/{task_id}/answer",
+    "operate",
+    body=AnswerBody,
+    query=ViewQuery,
+    answer=OutcomeReply,
+    errors=(NotFound, WrongState),
+)
+async def answer(ask: Ask, body: AnswerBody) -> Any:
+    """Answer the question that a task asks; it must be what the question's schema says."""
+    told = await ask.queue.answer(ask.path["task_id"], body.value)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/approve",
+    "operate",
+    body=DecisionBody,
+    query=ViewQuery,
+    answer=OutcomeReply,
+    errors=DECIDING,
+)
+async def approve(ask: Ask, body: DecisionBody) -> Any:
+    """Let a task run that a guard has stopped; with `revision` only if the work is still what was looked at."""
+    said = {"revision": body.revision, "note": body.note}
+    told = await ask.queue.approve(ask.path["task_id"], **said, version=body.version)
+    return await ask.task_after(told.task_id, outcome(told))
+
+
+@door(
+    "POST /api/tasks/{task_id}/reject",
+    "operate",
+    body=DecisionBody,
+    query=ViewQuery,
+    answer=OutcomeReply,
+    errors=DECIDING,
+)
+async def reject(ask: Ask, body: DecisionBody) -> Any:
+    """Cancel a task that a guard has stopped."""
+    said = {"revision": body.revision, "note": body.note}
+    told = await ask.queue.reject(ask.path["task_id"], **said, version=body.version)
+    return await ask.task_after(told.task_id, outcome(told))

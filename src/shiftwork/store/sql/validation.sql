@@ -1,0 +1,41 @@
+-- name: insert_outputs
+-- insert outputs: task_id uuid, fence bigint, judge_id uuid, result json, handed_in_at float
+
+-- name: read_outputs
+-- rows items: id uuid
+select o.* from {items} join outputs o on o.task_id = items.id
+
+-- name: drop_output
+delete from outputs where task_id = :id returning fence, judge_id, result
+
+-- name: output_of_judge
+-- What a judging task, named by the root of its lineage, is about.
+select o.task_id, o.fence from outputs o where o.judge_id = :judge
+
+-- name: mark_judge
+-- Accepting its output is a verdict on another's, whose author should not be the one to give it.
+update tasks set validation = :validation, last_agent_id = :author where id = :id
+
+-- name: lose_judges
+-- No verdict will come from these judging tasks: what they were to judge is looked at by the next reclaim.
+-- rows items: id uuid
+update tasks set run_until = :now, lease_check_at = :now
+where status || '' = 'validating' and id in (select o.task_id from {items} join outputs o on o.judge_id = items.id)
+
+-- name: mark_incomplete
+-- Answers whether this attempt was not marked before.
+insert into missing_reports (task_id, fence, at) values (:id, :fence, :now)
+on conflict (task_id) do update set fence = excluded.fence, at = excluded.at where missing_reports.fence < excluded.fence
+returning task_id
+
+-- name: incomplete_marks
+-- rows items: id uuid, fence bigint
+select m.task_id from {items} join missing_reports m on m.task_id = items.id and m.fence = items.fence
+
+-- name: delete_outputs
+-- rows items: id uuid
+delete from outputs where task_id in (select items.id from {items})
+
+-- name: delete_missing_reports
+-- rows items: id uuid
+delete from missing_reports where task_id in (select items.id from {items})

@@ -1,0 +1,42 @@
+"""What a handler works on and what it makes: inputs that its task refers to, and artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from shiftwork.artifacts.spool import Source
+from shiftwork.client.opening import AnyQueue
+from shiftwork.core.errors import NotFound
+from shiftwork.queue.artifacts import Artifact
+from shiftwork.queue.claim import Assignment
+from shiftwork.queue.inputs import Input
+
+
+class Content:
+    """The part of a context that is about content."""
+
+    _queue: AnyQueue
+    _assignment: Assignment
+
+    @property
+    def inputs(self) -> list[Input]:
+        """What the task's `spec.context_refs` lead to, in their order."""
+        return self._assignment.inputs
+
+    async def read_input(self, ref: str) -> Any:
+        """The bytes of an artifact, or what a task handed in, also where that was too large to come with the claim."""
+        found = next((each for each in self.inputs if each.ref == ref), None)
+        if found is None:
+            raise NotFound(f"the task does not refer to {ref!r}", where="ref")
+        if found.kind == "artifact":
+            return b"".join([part async for part in self.open_artifact(found.id)])
+        return found.data if found.inline else (await self._queue.result(found.id)).data
+
+    async def put_artifact(self, source: Source, *, name: str | None = None, media_type: str | None = None) -> Artifact:
+        """Keep what was made, under this claim; hand its id in with `Done(artifacts=…)` to make it a result."""
+        return await self._queue.put_artifact(source, name=name, media_type=media_type, token=self._assignment.token)
+
+    def open_artifact(self, artifact_id: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes of an artifact as they come."""
+        return self._queue.get_artifact(artifact_id, start=start, end=end)

@@ -1,0 +1,215 @@
+"""What a handler keeps while it works: steps that a later attempt need not repeat, and effects that happen once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
+
+from shiftwork.client.opening import AnyQueue
+from shiftwork.core.errors import (
+    EffectInFlight,
+    EffectUnknown,
+    InputError,
+    LeaseLost,
+    OperationTimeout,
+    Overloaded,
+    StoreClosed,
+    StoreError,
+)
+from shiftwork.core.task import Usage
+from shiftwork.queue import check
+from shiftwork.queue.claim import Assignment
+from shiftwork.queue.effects import Effect
+from shiftwork.queue.steps import Step
+from shiftwork.worker import purse, threads
+
+T = TypeVar("T")
+log = logging.getLogger("shiftwork.worker")
+PAGE = 100
+RETRY_SEC = (0.2, 5.0)
+"""Between attempts to store something while the queue cannot be reached: first and longest."""
+
+
+class Happened(NamedTuple):
+    """Returned by `verify`: the effect did happen, with this result."""
+
+    result: Any = None
+
+
+class NotHappened(Exception):
+    """Raised by the function of an effect that is certain to have done nothing: it may be tried again."""
+
+
+class Durable:
+    """One attempt's steps and effects."""
+
+    def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
+        self._queue = queue
+        self._assignment = assignment
+        self._purse = purse.Purse()
+        self._called: Counter[str] = Counter()
+        self._tried: set[str] = set()
+        """Keys of effects whose function was called in this attempt."""
+
+    @functools.cached_property
+    def _stored(self) -> _Stored:
+        return _Stored(self._queue, self._assignment.id)
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    async def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of the function: stored by an earlier attempt, or made now and stored for the later ones.
+
+        Called again under the same name it is another step: `plan`, `plan#2`, in the order of the calls. What `spent`
+        notes inside is booked with the step.
+        """
+        numbered = self._numbered(name)
+        if (stored := await self._stored.find(numbered)) is not None:
+            return await self._result_of(stored)
+        spent = purse.Purse()
+        try:
+            with purse.spending_from(spent):
+                result = await threads.call(function, *args, name=numbered)
+        except BaseException:
+            self._note(spent.empty())
+            raise
+        return (await self._complete(numbered, result, spent.empty())).result
+
+    async def _result_of(self, step: Step) -> Any:
+        """Pages of steps leave out what is large."""
+        if step.artifact is None:
+            return step.result
+        return (await persist(lambda: self._queue.begin_step(self._assignment.token, step.name))).result
+
+    async def begin_step(self, name: str) -> Step:
+        """The next step of this name: done, with its result, or in flight from now on."""
+        numbered = self._numbered(name)
+        return await persist(lambda: self._queue.begin_step(self._assignment.token, numbered))
+
+    async def complete_step(self, step: Step, result: Any) -> Any:
+        """Store what came of a step that was begun, with what `spent` has noted until now; answers it as stored."""
+        return (await self._complete(step.name, result, self._purse.empty())).result
+
+    async def _complete(self, name: str, result: Any, used: Usage) -> Step:
+        try:
+            return await persist(lambda: self._queue.complete_step(self._assignment.token, name, result, used))
+        except LeaseLost:
+            raise  # which has booked it
+        except BaseException:
+            self._note(used)
+            raise
+
+    def _numbered(self, name: str) -> str:
+        self._called[check.name(name, "name")] += 1
+        count = self._called[name]
+        return name if count == 1 else self._numbered(f"{name}#{count}")
+
+    def _note(self, used: Usage) -> None:
+        """Add to what is booked with the step that runs here, else with the attempt's end."""
+        (purse.current() or self._purse).add(used)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    async def effect(
+        self,
+        name: str | None,
+        function: Callable[[Effect], Any],
+        *,
+        key: str | None = None,
+        verify: Callable[[Effect], Any] | None = None,
+    ) -> Any:
+        """Act outside once, whatever crashes: the function's result, made now or by whoever did it before.
+
+        The function is given the effect, whose `key` and `token` it should hand to the outside. Where an earlier
+        attempt may have acted, `verify` looks and answers `Happened(result)` or None; without it a person is asked.
+        """
+        effect = await self._begin_effect(name, key)
+        if effect.status == "done":
+            return effect.result
+        if effect.status == "in_flight":
+            raise EffectInFlight(f"effect {effect.key!r} is being performed by task {effect.task_id}", key=effect.key)
+        if effect.status == "unknown" and (known := await self._look(effect, verify)) is not None:
+            return (await self._finish_effect(effect, known.result)).result
+        self._tried.add(effect.key)
+        try:
+            result = await threads.call(function, effect, name=effect.key)
+        except NotHappened:
+            await self._finish_effect(effect, None, happened=False)
+            raise
+        return (await self._finish_effect(effect, result)).result
+
+    async def _begin_effect(self, name: str | None, key: str | None) -> Effect:
+        asked = 0
+
+        async def ask() -> Effect:
+            nonlocal asked
+            asked += 1
+            return await self._queue.begin_effect(self._assignment.token, name, key=key)
+
+        effect = await persist(ask)
+        if asked > 1 and effect.begun_by == self._assignment.token and effect.key not in self._tried:
+            return _as_new(effect)  # begun by an asking whose answer got lost
+        return effect
+
+    async def _look(self, effect: Effect, verify: Callable[[Effect], Any] | None) -> Happened | None:
+        if verify is None:
+            raise EffectUnknown(
+                f"effect {effect.key!r} was begun by {effect.begun_by}, and nobody knows whether it happened",
+                key=effect.key,
+            )
+        found = await threads.call(verify, effect, name=effect.key)
+        if found is not None and not isinstance(found, Happened):
+            raise TypeError(f"verify of {effect.key!r} must answer Happened(result) or None, not {found!r}")
+        return found
+
+    async def _finish_effect(self, effect: Effect, result: Any, *, happened: bool = True) -> Effect:
+        token = self._assignment.token
+        try:
+            return await persist(lambda: self._queue.finish_effect(token, effect.key, result, happened=happened))
+        except InputError:  # its result cannot be stored; that it happened must be
+            await persist(lambda: self._queue.finish_effect(token, effect.key))
+            raise
+
+
+def _as_new(effect: Effect) -> Effect:
+    return Effect(effect.key, "new", effect.task_id, effect.fence, effect.begun_by, effect.began_at)
+
+
+class _Stored:
+    """Steps that earlier attempts have done, read as they are asked for: mostly in the order of their making."""
+
+    def __init__(self, queue: AnyQueue, task_id: str) -> None:
+        self._queue = queue
+        self._task_id = task_id
+        self._known: dict[str, Step] = {}
+        self._after: int | None = 0
+        self._reading = asyncio.Lock()
+
+    async def find(self, name: str) -> Step | None:
+        async with self._reading:
+            while name not in self._known and self._after is not None:
+                await self._read_on(self._after)
+        return self._known.pop(name, None)
+
+    async def _read_on(self, after: int) -> None:
+        page = await persist(lambda: self._queue.steps(self._task_id, after=after, limit=PAGE))
+        self._known |= {step.name: step for step in page if step.status == "done"}
+        self._after = page[-1].place if len(page) == PAGE else None
+
+
+async def persist(call: Callable[[], Awaitable[T]]) -> T:
+    """Call until the queue answers: what was paid for is not lost over an outage. Ended by the end of the lease."""
+    wait = RETRY_SEC[0]
+    while True:
+        try:
+            return await call()
+        except StoreClosed:
+            raise
+        except (StoreError, OperationTimeout, Overloaded) as error:
+            log.info("the queue is asked again in %g s: %s", wait, error)
+        await asyncio.sleep(wait)
+        wait = min(wait * 2, RETRY_SEC[1])

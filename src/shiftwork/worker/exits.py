@@ -1,0 +1,57 @@
+"""What the end of a command means for its task: exit codes, signals, and what the agent itself said."""
+
+from __future__ import annotations
+
+import signal
+
+from shiftwork.core import reasons
+from shiftwork.worker.context import Done, Fail
+from shiftwork.worker.delivery import clean
+from shiftwork.worker.output import MOST_BYTES, Final
+
+REASONS: dict[int, str] = {
+    65: reasons.INVALID_INPUT,
+    66: reasons.SESSION_LOST,
+    69: reasons.RESOURCE_UNAVAILABLE,
+    75: reasons.RATE_LIMIT,
+    77: reasons.AUTH_FAILURE,
+    124: reasons.TIMEOUT,
+}
+"""Exit codes with a meaning of their own, near to what sysexits.h and timeout(1) mean by them."""
+
+LONGEST_TAIL = 4_000
+
+
+def reason_of(code: int) -> str:
+    """A signal is a crash, also where a shell reports it as 128 and more; any other code is the agent's own error."""
+    if code < 0 or 128 < code <= 128 + signal.NSIG:
+        return reasons.CRASH
+    return REASONS.get(code, reasons.AGENT_ERROR)
+
+
+def name_of(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def judge(code: int, final: Final | None, stderr: str, *, cut: bool) -> Done:
+    """The result of a command that ended by itself, or the failure it stands for."""
+    if code != 0 or (final is not None and final.failed):
+        own = final.reason if final is not None and final.failed else None
+        raise Fail(own or reason_of(code), error_text(name_of(code), final, stderr))
+    if cut:
+        raise Fail(reasons.INVALID_OUTPUT, f"it printed more at once than the {MOST_BYTES} bytes that are kept")
+    if final is None:
+        raise Fail(reasons.INVALID_OUTPUT, error_text("it ended well and printed no result", None, stderr))
+    return Done(final.data, text=None if final.text is None else clean(final.text, MOST_BYTES))
+
+
+def error_text(what: str, final: Final | None, stderr: str) -> str:
+    """What happened, and the last words of both streams: there is where agents say why."""
+    said = final.text if final is not None and final.text else ""
+    tails = (text.strip()[-LONGEST_TAIL:] for text in (stderr, said))
+    return clean("\n".join([what, *filter(None, tails)]), 3 * LONGEST_TAIL)

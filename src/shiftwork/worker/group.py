@@ -1,0 +1,153 @@
+"""The processes of one command: started in a group of their own, found again by what only they have, ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from shiftwork.duties.presence import Process, process_of
+
+MARK = "SHIFTWORK_RUN"
+"""The variable that all processes of a run inherit, so that one that has left the group is found, too."""
+
+LINGER_SEC = 1.0
+"""After the command has ended, what it started has so long to write its last words and end as well."""
+
+Hear = Callable[[bytes], None]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What is written down of a run, for whoever must end it when its runner cannot."""
+
+    mark: str
+    leader: Process | None = None
+
+
+def kill(run: Run) -> int:
+    """End every process of a run at once; how many there were."""
+    if run.leader is not None and process_of(run.leader.pid) == run.leader:
+        signal_group(run.leader.pid, signal.SIGKILL)
+    killed: set[int] = set()
+    while left := [pid for pid in marked(run.mark) if pid not in killed]:  # one may have forked before it died
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed.update(left)
+    return len(killed)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that have this mark, where the machine lets them be seen. A dead one has lost it."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def signal_group(leader: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+class _Listener(asyncio.Protocol):
+    """Hands on what a pipe carries."""
+
+    def __init__(self, hear: Hear) -> None:
+        self._hear = hear
+        self.ended = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self._hear(data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.ended.set()
+
+
+class Group:
+    """A command under way. Its leader is not buried before the group is ended: until then its id is nobody else's."""
+
+    def __init__(self, leader: subprocess.Popen[bytes], mark: str) -> None:
+        self.run = Run(mark, process_of(leader.pid))
+        self._leader = leader
+        self._loop = asyncio.get_running_loop()
+        self._exited = asyncio.Event()
+        self._listeners: list[_Listener] = []
+        self._transports: list[asyncio.BaseTransport] = []
+        threading.Thread(target=self._watch, name="shiftwork-command", daemon=True).start()
+
+    @classmethod
+    def start(
+        cls, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: Path, mark: str
+    ) -> Group:
+        """What it reads is a file, so that it may read it or not."""
+        with stdin.open("rb") as given:
+            leader = subprocess.Popen(
+                arguments,
+                cwd=folder,
+                env={**environment, MARK: mark},
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        return cls(leader, mark)
+
+    async def listen(self, stdout: Hear, stderr: Hear) -> None:
+        """From now on what it prints is heard."""
+        for pipe, hear in ((self._leader.stdout, stdout), (self._leader.stderr, stderr)):
+            transport, listener = await self._loop.connect_read_pipe(functools.partial(_Listener, hear), pipe)
+            self._listeners.append(listener)
+            self._transports.append(transport)
+
+    def _watch(self) -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOWAIT)
+        else:  # macOS before Python 3.13
+            self._leader.wait()
+        with suppress(RuntimeError):  # the loop has gone: nobody waits any more
+            self._loop.call_soon_threadsafe(self._exited.set)
+
+    async def ended(self) -> None:
+        """Wait until the command ends by itself."""
+        await self._exited.wait()
+
+    async def terminate(self, grace_sec: float) -> None:
+        """Ask all of the group to end, and wait for the command so long."""
+        signal_group(self._leader.pid, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_sec):
+                await self._exited.wait()
+
+    async def bury(self) -> int:
+        """End whatever is left of the run; the command's exit code."""
+        try:
+            if self._exited.is_set():
+                await self._hear_the_rest()
+            signal_group(self._leader.pid, signal.SIGKILL)
+            await asyncio.to_thread(kill, self.run)
+            await self._exited.wait()
+            await self._hear_the_rest()
+        finally:
+            signal_group(self._leader.pid, signal.SIGKILL)
+            for transport in self._transports:
+                transport.close()
+        return self._leader.wait()
+
+    async def _hear_the_rest(self) -> None:
+        """Until both pipes have ended, or nobody can be expected to write any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SEC):
+                for listener in self._listeners:
+                    await listener.ended.wait()

@@ -1,0 +1,309 @@
+"""Reads what an agent prints: plain text, one JSON object, or lines of JSON events as coding agents write them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+Format = Literal["auto", "text", "json", "stream-json"]
+FORMATS: tuple[Format, ...] = ("auto", "text", "json", "stream-json")
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Of a text, an object or one line. More is not kept: a result may be half as long by default."""
+
+MOST_USD = 1e9
+LONGEST_NAME = 255
+LONGEST_INPUT = 1_000
+"""Of what is told about a tool's call, in characters."""
+
+
+class Said(NamedTuple):
+    """Something to tell while the agent works: a kind of message, and its words."""
+
+    kind: Literal["text", "tool_call", "error"]
+    text: str
+    data: dict[str, Any] | None = None
+
+
+class Spent(NamedTuple):
+    """What a run has used so far."""
+
+    cost_usd: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def beyond(self, before: Spent) -> Spent:
+        """What has come since; a sum that has become less adds nothing."""
+        return Spent(
+            max(0.0, self.cost_usd - before.cost_usd),
+            max(0, self.tokens_in - before.tokens_in),
+            max(0, self.tokens_out - before.tokens_out),
+        )
+
+    def plus(self, more: Spent) -> Spent:
+        return Spent(self.cost_usd + more.cost_usd, self.tokens_in + more.tokens_in, self.tokens_out + more.tokens_out)
+
+
+class Final(NamedTuple):
+    """What the agent itself says it came to."""
+
+    text: str | None = None
+    data: Any = None
+    failed: bool = False
+    reason: str | None = None
+
+
+class Seen(NamedTuple):
+    """What one event says."""
+
+    said: tuple[Said, ...] = ()
+    session_id: str | None = None
+    cost_usd: float | None = None
+    """Of the run so far."""
+    message_id: str | None = None
+    """Of the message whose tokens these are; None where they are those of the whole run."""
+    tokens: tuple[int, int] | None = None
+    final: Final | None = None
+
+
+# -- one event -------------------------------------------------------------------------------------------------------
+
+
+def read_event(event: dict[str, Any]) -> Seen:
+    """What a line of JSON says; one of a kind that is not known says at most which session it is of."""
+    read = _READERS.get(str(event.get("type")), _nothing)
+    seen = read(event)
+    return seen._replace(session_id=_name(event.get("session_id")) or _name(event.get("thread_id")))
+
+
+def read_object(found: dict[str, Any]) -> Seen:
+    """What a program says that prints one object: the event of an agent's result, or data of its own."""
+    seen = read_event(found)
+    if seen.final is not None:
+        return seen
+    failed = found.get("is_error") is True
+    final = Final(_text(found.get("text")), found, failed=failed, reason=_name(found.get("reason")))
+    return seen._replace(cost_usd=_cost(found), tokens=_tokens(found.get("usage")), final=final)
+
+
+def _nothing(_event: dict[str, Any]) -> Seen:
+    return Seen()
+
+
+def _assistant(event: dict[str, Any]) -> Seen:
+    message = _object(event.get("message"))
+    said = [_block(block) for block in _objects(message.get("content"))]
+    id_ = _name(message.get("id"))
+    tokens = _tokens(message.get("usage")) if id_ is not None else None
+    return Seen(tuple(each for each in said if each is not None), message_id=id_, tokens=tokens)
+
+
+def _block(block: dict[str, Any]) -> Said | None:
+    if block.get("type") == "tool_use":
+        given = msgspec.json.encode(block.get("input")).decode()
+        return Said("tool_call", _text(block.get("name")) or "a tool", {"input": given[:LONGEST_INPUT]})
+    words = _text(block.get("text")) if block.get("type") == "text" else None
+    return Said("text", words) if words else None
+
+
+def _user(event: dict[str, Any]) -> Seen:
+    """What tools answered; only their errors are told."""
+    blocks = _objects(_object(event.get("message")).get("content"))
+    wrong = [block for block in blocks if block.get("type") == "tool_result" and block.get("is_error") is True]
+    return Seen(tuple(Said("error", _words(block.get("content"))) for block in wrong))
+
+
+def _result(event: dict[str, Any]) -> Seen:
+    failed = event.get("is_error") is True or str(event.get("subtype", "")).startswith("error")
+    text = _text(event.get("result")) or (_text(event.get("subtype")) if failed else None)
+    final = Final(text, event.get("structured_output"), failed=failed, reason=_name(event.get("reason")))
+    return Seen(cost_usd=_cost(event), tokens=_tokens(event.get("usage")), final=final)
+
+
+def _item(event: dict[str, Any]) -> Seen:
+    item = _object(event.get("item"))
+    kind = str(item.get("type"))
+    if kind == "agent_message":
+        return Seen((Said("text", _words(item.get("text"))),))
+    if kind == "error":
+        return Seen((Said("error", _words(item.get("message"))),))
+    if kind in {"command_execution", "file_change", "mcp_tool_call", "web_search"}:
+        name = _text(item.get("command")) or _text(item.get("tool")) or _text(item.get("query")) or kind
+        return Seen((Said("tool_call", name, {"kind": kind, "status": _name(item.get("status"))}),))
+    return Seen()
+
+
+def _turn_completed(event: dict[str, Any]) -> Seen:
+    return Seen(tokens=_tokens(event.get("usage")), final=Final())
+
+
+def _turn_failed(event: dict[str, Any]) -> Seen:
+    words = _words(_object(event.get("error")).get("message") or event.get("message"))
+    return Seen((Said("error", words),), final=Final(words, failed=True))
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], Seen]] = {
+    "assistant": _assistant,
+    "user": _user,
+    "result": _result,
+    "item.completed": _item,
+    "turn.completed": _turn_completed,
+    "turn.failed": _turn_failed,
+    "error": _turn_failed,
+}
+
+EVENTS = frozenset({*_READERS, "system", "thread.started", "turn.started", "item.started", "item.updated"})
+"""What lines of events begin with; an object of another type is a program's own data."""
+
+
+# -- values from outside: whatever is not as it should be is not there -----------------------------------------------
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _words(value: Any) -> str:
+    """Text, or the text of a list of blocks, or the value as it is."""
+    if isinstance(value, list):
+        return "\n".join(_text(block.get("text")) or "" for block in _objects(value)).strip()
+    return value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _name(value: Any) -> str | None:
+    usable = isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+    return value if usable else None
+
+
+def _cost(event: dict[str, Any]) -> float | None:
+    value = event.get("total_cost_usd", event.get("cost_usd"))
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_USD
+    return float(value) if usable else None  # type: ignore[arg-type]  # it is a number then
+
+
+def _tokens(usage: Any) -> tuple[int, int] | None:
+    """Read and written; what was read from a cache was read."""
+    if not isinstance(usage, dict):
+        return None
+    read = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    return sum(_count(usage.get(name)) for name in read), _count(usage.get("output_tokens"))
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**12 else 0
+
+
+# -- a whole output --------------------------------------------------------------------------------------------------
+
+
+class Transcript:
+    """What a run has printed so far, in bounded memory."""
+
+    def __init__(self, format: Format) -> None:  # noqa: A002  # the option's word
+        self.session_id: str | None = None
+        self.cut = False
+        """The output was longer than is kept. An overlong line among others is passed over."""
+        self._format = format
+        self._undecided = format == "auto"
+        self._in_lines = format == "stream-json"
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._kept = bytearray()
+        """The whole output; of lines the one that has no end yet."""
+        self._overlong = False
+        self._cost = 0.0
+        self._tokens: dict[str | None, tuple[int, int]] = {}
+        self._final: Final | None = None
+        self._last_words: str | None = None
+
+    def feed(self, data: bytes) -> list[Said]:
+        """Take in what was printed; what of it is to be told."""
+        if self._undecided and b"\n" in data:
+            data, self._kept = bytes(self._kept) + data, bytearray()
+            self._decide(data)
+        if self._in_lines:
+            return list(self._read_lines(data))
+        self._keep(data)
+        return [] if self._undecided or self._format == "json" else [Said("text", self._decoder.decode(data))]
+
+    def _decide(self, data: bytes) -> None:
+        """An output whose first line is an event has lines of events."""
+        first = data.lstrip().partition(b"\n")[0]
+        if first:
+            found = _decode(first)
+            self._undecided = False
+            self._in_lines = isinstance(found, dict) and found.get("type") in EVENTS
+
+    def _keep(self, data: bytes) -> None:
+        room = MOST_BYTES - len(self._kept)
+        self._kept += data[:room]
+        self._overlong |= len(data) > room
+        self.cut |= self._overlong and not self._in_lines
+
+    def _read_lines(self, data: bytes) -> Iterator[Said]:
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._keep(end)
+            line, overlong = bytes(self._kept), self._overlong
+            self._kept, self._overlong = bytearray(), False
+            if not overlong:
+                yield from self._read_line(line)
+        self._keep(rest)
+
+    def _read_line(self, line: bytes) -> Iterator[Said]:
+        event = _decode(line)
+        if isinstance(event, dict):
+            yield from self._note(read_event(event))
+        elif line.strip():
+            yield Said("text", line.decode("utf-8", "replace"))
+
+    def _note(self, seen: Seen) -> tuple[Said, ...]:
+        self.session_id = seen.session_id or self.session_id
+        self._cost = max(self._cost, seen.cost_usd or 0.0)
+        if seen.tokens is not None:
+            self._tokens[seen.message_id] = seen.tokens
+        self._last_words = next((said.text for said in reversed(seen.said) if said.kind == "text"), self._last_words)
+        self._final = seen.final or self._final
+        return tuple(said._replace(text=said.text + "\n") if said.kind == "text" else said for said in seen.said)
+
+    @property
+    def spent(self) -> Spent:
+        """What is known of the run's use; the total of the run once there is one."""
+        counted = [self._tokens[None]] if None in self._tokens else list(self._tokens.values())
+        return Spent(self._cost, sum(read for read, _ in counted), sum(written for _, written in counted))
+
+    def end(self) -> Final | None:
+        """What the whole output came to; None where it does not hold what its format promises."""
+        if self._in_lines:
+            list(self._read_lines(b"\n"))
+            return None if self._final is None else self._final._replace(text=self._final.text or self._last_words)
+        if self._format != "text":
+            self._read_whole(_decode(bytes(self._kept)))
+        if self._final is not None or self._format == "json":
+            return self._final
+        return Final(self._kept.decode("utf-8", "replace").rstrip("\n"))
+
+    def _read_whole(self, found: Any) -> None:
+        """One object, or all events in one list."""
+        if isinstance(found, dict):
+            self._note(read_object(found))
+        for event in _objects(found):
+            self._note(read_event(event))
+
+
+def _decode(text: bytes) -> Any:
+    """JSON, or None."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None

@@ -1,0 +1,167 @@
+"""A command that does tasks: what it is called with, what it finds in its environment, and what it is fed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from shiftwork.core import reasons
+from shiftwork.core.errors import InputError
+from shiftwork.core.task import Task
+from shiftwork.worker.context import Fail
+from shiftwork.worker.output import Format
+
+Feed = Literal["task", "prompt", "none"]
+FEEDS: tuple[Feed, ...] = ("task", "prompt", "none")
+
+PLACEHOLDERS = ("prompt", "session_id", "work_dir", "task_file", "task_id", "type", "attempt")
+RESUME = "{resume}"
+LONGEST_VALUE = 100_000
+"""In bytes. Linux refuses a single argument or variable of 131,072."""
+
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish"})
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything `shiftwork work -- COMMAND` was told; travels to the processes of a fleet as JSON."""
+
+    command: tuple[str, ...]
+    types: tuple[str, ...]
+    store: str
+    work_dir: str
+    workspace: str | None = None
+    agent_id: str | None = None
+    capabilities: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    provider: str | None = None
+    account: str | None = None
+    stdin: Feed = "task"
+    output: Format = "auto"
+    resume_args: tuple[str, ...] = ()
+    clean: bool = False
+    stop_grace_sec: float = 30.0
+    kill_after_sec: float = 5.0
+
+    def target(self) -> str:
+        """As a worker is named among processes; the name of a module never begins like this."""
+        return msgspec.json.encode(self).decode()
+
+
+def from_target(target: str) -> Program:
+    return msgspec.json.decode(target, type=Program)
+
+
+def check(program: Program) -> Program:
+    """Refuse what cannot work for any task, before anything is claimed."""
+    if not program.command:
+        raise InputError("there is no command", where="COMMAND", mend="Write it after --, e.g. -- claude -p.")
+    if not program.types:
+        raise InputError("a command needs the types of its tasks", where="--type", mend="Name them: --type code.")
+    _refuse_absent(program.command[0])
+    for part in (*program.command, *program.resume_args):
+        if "\0" in part:
+            raise InputError("a command cannot hold a NUL character", where="COMMAND")
+    if _is_script(program.command) and any(_PLACEHOLDER.search(part) for part in program.command):
+        raise InputError(
+            "a placeholder inside a shell script would run what the task says as a command",
+            where="COMMAND",
+            mend='Use the variables instead: "$SHIFTWORK_PROMPT", "$SHIFTWORK_SESSION_ID", ...',
+        )
+    return program
+
+
+def _refuse_absent(name: str) -> None:
+    if shutil.which(name) is None:
+        what = "is not executable" if "/" in name and Path(name).exists() else "is not found"
+        mend = "Name a program on the PATH, or its path."
+        raise InputError(f"the command {name!r} {what}", where="COMMAND", mend=mend)
+
+
+def _is_script(command: tuple[str, ...]) -> bool:
+    return Path(command[0]).name in _SHELLS and any(re.fullmatch(r"-\w*c", part) for part in command[1:])
+
+
+# -- for one task ----------------------------------------------------------------------------------------------------
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One run of the program: for which attempt, where, and in which session."""
+
+    task: Task
+    token: str
+    work_dir: Path
+    task_file: Path
+    session_id: str | None
+    """What is resumed; None for a fresh start."""
+
+    def values(self) -> dict[str, str]:
+        return {
+            "prompt": prompt_of(self.task),
+            "session_id": self.session_id or "",
+            "work_dir": str(self.work_dir),
+            "task_file": str(self.task_file),
+            "task_id": self.task.id,
+            "type": self.task.type,
+            "attempt": str(self.task.attempts + 1),
+        }
+
+
+def prompt_of(task: Task) -> str:
+    """What to do, in words: the prompt of the spec or of the payload, else the title."""
+    own = task.payload.get("prompt")
+    return (task.spec or {}).get("prompt") or (own if isinstance(own, str) else None) or task.title or ""
+
+
+def arguments(program: Program, call: Call) -> list[str]:
+    """The command for one task; the arguments to resume stand where `{resume}` does, else at the end."""
+    resume = list(program.resume_args) if call.session_id is not None else []
+    parts: list[str] = []
+    for part in program.command if RESUME in program.command else (*program.command, RESUME):
+        parts += resume if part == RESUME else [part]
+    values = call.values()
+    return [parts[0], *(_fill(part, values, literal="--" in parts[1:n]) for n, part in enumerate(parts[1:], 1))]
+
+
+def _fill(part: str, values: Mapping[str, str], *, literal: bool) -> str:
+    """Put the task's values in. One that would be read as an option is refused: its writer is not the command's."""
+    filled = _PLACEHOLDER.sub(lambda found: values[found[1]], part)
+    if filled == part:
+        return part
+    if len(filled.encode()) > LONGEST_VALUE:
+        raise Fail(reasons.INVALID_INPUT, f"{part} is too long for a command line; feed it with --stdin")
+    if _PLACEHOLDER.match(part) and filled.startswith("-") and not literal:
+        raise Fail(reasons.INVALID_INPUT, f"{part} begins with '-', which the command would read as an option")
+    return filled
+
+
+def environment(program: Program, call: Call, agent_id: str) -> dict[str, str]:
+    """The runner's own environment, and the task. The prompt is left out where it is too long for a variable."""
+    values = call.values()
+    own = {
+        "SHIFTWORK_STORE": program.store,
+        "SHIFTWORK_WORKSPACE": call.task.workspace_id,
+        "SHIFTWORK_AGENT": agent_id,
+        "SHIFTWORK_CLAIM": call.token,
+        **{f"SHIFTWORK_{name.upper()}": values[name] for name in PLACEHOLDERS},
+    }
+    if len(own["SHIFTWORK_PROMPT"].encode()) > LONGEST_VALUE:
+        del own["SHIFTWORK_PROMPT"]
+    return {**os.environ, **own}
+
+
+def feed(program: Program, call: Call) -> bytes:
+    """What the command reads on its standard input."""
+    if program.stdin == "task":
+        return task_json(call.task)
+    return prompt_of(call.task).encode() if program.stdin == "prompt" else b""
+
+
+def task_json(task: Task) -> bytes:
+    return msgspec.json.encode(task) + b"\n"

@@ -1,0 +1,48 @@
+"""Calls a plain function in a thread of its own, so that it may block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+
+async def call(function: Callable[..., Any], *args: Any, name: str) -> Any:
+    """What the function returns, or awaits to: a coroutine function runs on the loop, any other in a thread."""
+    if is_async(function):
+        return await function(*args)
+    result = await in_thread(function, *args, name=name)
+    return await result if inspect.isawaitable(result) else result
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def in_thread(function: Callable[..., Any], *args: Any, name: str) -> Any:
+    """A thread for each call, not of a pool: one that never ends takes no place, and lets the process end."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    variables = contextvars.copy_context()
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = variables.run(function, *args), None
+        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop has gone: nobody waits any more
+            loop.call_soon_threadsafe(tell, outcome)
+
+    def tell(outcome: tuple[Any, BaseException | None]) -> None:
+        if not ended.done():
+            ended.set_result(outcome)
+
+    threading.Thread(target=run, name=f"shiftwork-{name}", daemon=True).start()
+    result, error = await ended
+    if error is not None:
+        raise error
+    return result

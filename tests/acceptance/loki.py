@@ -1,0 +1,91 @@
+"""The calls of the Loki document as its orchestrator and its agents make them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.server.running import Running, running
+
+STANDS_AT = 1_790_000_000.0
+WORKSPACE = "loki"
+REPORT = {"decision": "as asked", "alternatives": []}
+
+
+class Loki:
+    """One server. What its calls have besides the document's own words is the view."""
+
+    def __init__(self, api: Running) -> None:
+        self.api = api
+        self._numbers = itertools.count()
+
+    async def ask(self, call: str, body: Any = None) -> Any:
+        """The answer to a call that must be good, written as "POST /api/tasks"."""
+        method, path = call.split(" ")
+        reply = await self.api.call(method, f"{_here(path)}&view=loki", body)
+        assert reply.status in {200, 201}, reply
+        return reply.json
+
+    async def read(self, path: str) -> Any:
+        """What the document has no names for."""
+        return await self.api.get(_here(path))
+
+    async def now(self) -> float:
+        """Seconds since the clock stood still."""
+        return float((await self.read("/api/me"))["now"] - STANDS_AT)
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.api.pass_time(seconds)
+
+    # -- the orchestrator ------------------------------------------------------------------------------------------
+
+    async def enqueue(self, type_: str = "eng-backend", **fields: Any) -> dict[str, Any]:
+        """A task that is no duplicate of another: its payload is its own."""
+        payload = {"action": "implement", "n": next(self._numbers)}
+        task: dict[str, Any] = await self.ask("POST /api/tasks", {"type": type_, "payload": payload, **fields})
+        return task
+
+    async def breaker(self, type_: str = "eng-backend") -> dict[str, Any]:
+        found = await self.ask(f"GET /api/breakers?type={type_}")
+        breaker: dict[str, Any] = found["circuitBreakers"][type_]
+        return breaker
+
+    async def alerts(self) -> list[str]:
+        return [alert["message"] for alert in (await self.read("/api/alerts"))["alerts"]]
+
+    # -- an agent --------------------------------------------------------------------------------------------------
+
+    async def claim(self, agent: str = "a1", *types: str) -> Any:
+        """The task this agent gets, or None."""
+        body = {"agent_id": agent, **({"types": list(types)} if types else {})}
+        return (await self.ask("POST /api/tasks/claim", body))["task"]
+
+    async def complete(self, task: dict[str, Any], agent: str = "a1") -> Any:
+        body = {"agent_id": agent, "output": "done", "decisionReport": REPORT}
+        return await self.ask(f"POST /api/tasks/{task['id']}/complete", body)
+
+    async def fail(self, task: dict[str, Any], error: str = "it broke", agent: str = "a1", **fields: Any) -> Any:
+        return await self.ask(f"POST /api/tasks/{task['id']}/fail", {"agent_id": agent, "error": error, **fields})
+
+    async def bury(self, count: int, type_: str = "eng-backend") -> None:
+        """So many dead letters of a type."""
+        for _ in range(count):
+            await self.enqueue(type_, maxRetries=1)
+            await self.fail(await self.claim("a1", type_))
+
+
+def _here(path: str) -> str:
+    return f"{path}{'&' if '?' in path else '?'}workspace={WORKSPACE}"
+
+
+@asynccontextmanager
+async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Loki]:
+    """A server whose clock stands until it is moved."""
+    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    async with running(store_url, profile="loki", **options) as api:
+        yield Loki(api)

@@ -1,0 +1,56 @@
+"""`work` with a command: what is refused before anything is claimed, and that a module's worker is run as before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import Terminal
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (["work"], "name a worker (module:worker), or a command after --"),
+        (["work", "--"], "there is no command"),
+        (["work", "--", "true"], "a command needs the types of its tasks"),
+        (["work", "--type", "code", "--", "no-such-program"], "the command 'no-such-program' is not found"),
+        (["work", "app:worker", "--type", "code", "--", "true"], "name a worker or a command, not both"),
+        (["work", "app:worker", "--type", "code"], "--type is for a command after --"),
+        (["work", "app:worker", "--kill-after", "0"], "--kill-after is for a command after --"),
+        (["work", "--type", "c", "--output", "xml", "--", "true"], "'xml' is not one of"),
+        (["work", "--type", "c", "--resume-args", "'", "--", "true"], "cannot be split into words"),
+        (["work", "--type", "c", "--", "sh", "-c", "echo {prompt}"], "a placeholder inside a shell script"),
+        (["work", "--type", "c", "--work-dir", "/dev/null/x", "--", "true"], "cannot work in /dev/null/x"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_reason(terminal: Terminal, line: list[str], complaint: str) -> None:
+    done = terminal.run(*line)
+    assert done.code == 2
+    assert complaint in done.err
+    as_json = terminal.run(line[0], "--json", *line[1:])
+    assert complaint in json.loads(as_json.err)["what"]
+
+
+def test_the_commands_own_options_are_its_own(terminal: Terminal, tmp_path: Path) -> None:
+    task = terminal.text("submit", "code").split()[0]
+    run = [
+        "work",
+        "--type",
+        "code",
+        "--until-idle",
+        "--work-dir",
+        str(tmp_path / "w"),
+        "--",
+        "echo",
+        "--json",
+        "--type",
+    ]
+    assert terminal.run(*run).code == 0
+    assert terminal.json("show", task)["result"]["text"] == "--json --type"
+
+
+def test_folders_are_beside_the_queue_unless_they_are_named(terminal: Terminal) -> None:
+    task = terminal.text("submit", "code").split()[0]
+    assert terminal.run("work", "--type", "code", "--until-idle", "--", "pwd").code == 0
+    assert terminal.json("show", task)["result"]["text"] == f"{terminal.url.removeprefix('sqlite:///')}.work/{task}"

@@ -1,0 +1,449 @@
+"""Budgets above the agent's: a DAG's ceiling, a task with all it spawns, and the day."""
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import InputError, NotFound
+from shiftwork.queue.budgets import Budget, Kind
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import events_named, sql, take
+
+HALF = {"type": "code", "spec": {"constraints": {"max_cost_usd": 0.50}}}
+
+
+async def make_dag(queue: Queue, ceiling: float | None, tasks: int = 3, price: float | None = 0.50) -> str:
+    task = {"type": "code"} if price is None else {"type": "code", "estimated_cost_usd": price}
+    made = await queue.submit_dag({"tasks": [task] * tasks, "budget_ceiling_usd": ceiling})
+    return made[0].dag_id or ""
+
+
+async def the_budget(queue: Queue, kind: Kind = "dag") -> Budget:
+    (found,) = await queue.budgets(kind)
+    return found
+
+
+async def tasks_held(queue: Queue) -> int:
+    page = await queue.tasks(limit=1000)
+    return sum(1 for task in page.tasks if task.hold == "budget")
+
+
+# -- DAGs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-267")
+async def test_a_task_that_would_pass_the_ceiling_of_its_dag_is_not_handed_out(queue: Queue) -> None:
+    tasks = [{"type": "first", "estimated_cost_usd": 0.60}, HALF]
+    await queue.submit_dag({"tasks": tasks, "budget_ceiling_usd": 1.00})
+    await queue.complete((await take(queue, types=["first"])).token, usage={"cost_usd": 0.60})
+    answer = await queue.claim_answer("worker")
+    assert (answer.assignments, answer.no_fit) == ([], 1)
+
+
+@pytest.mark.requirement("F-269")
+async def test_where_agent_and_dag_can_pay_the_task_is_handed_out(queue: Queue) -> None:
+    await queue.register_agent(id="worker", budget_remaining_usd=0.50)
+    await queue.submit_dag({"tasks": [HALF], "budget_ceiling_usd": 0.50})
+    assert len(await queue.claim("worker")) == 1
+
+
+async def test_what_runs_counts_against_the_ceiling_before_it_has_spent_anything(queue: Queue) -> None:
+    await make_dag(queue, 1.00)
+    assert len(await queue.claim("one", 3)) == 1
+    assert len(await queue.claim("two", 3)) == 1
+    assert await queue.claim("three") == []
+    found = await the_budget(queue)
+    assert (found.reserved_usd, found.spent_usd, found.remaining_usd) == (1.00, 0, 0)
+
+
+async def test_what_an_attempt_did_not_use_is_there_for_the_next(queue: Queue) -> None:
+    await make_dag(queue, 1.00)
+    first, _ = await take(queue, "one"), await take(queue, "two")
+    assert await queue.claim("three") == []
+    assert await tasks_held(queue) == 1
+    await queue.complete(first.token, usage={"cost_usd": 0.10})
+    assert await queue.claim("three") == []
+    second = await queue.claim("two")
+    assert second == []
+    found = await the_budget(queue)
+    assert (found.spent_usd, found.reserved_usd) == (0.10, 0.50)
+
+
+async def test_money_given_back_frees_what_it_can_pay(queue: Queue) -> None:
+    await make_dag(queue, 1.00, tasks=4)
+    first, second = await take(queue, "one"), await take(queue, "two")
+    assert await queue.claim("three") == []
+    assert await tasks_held(queue) == 2
+    await queue.complete(first.token, usage={"cost_usd": 0.01})
+    assert await tasks_held(queue) == 2
+    await queue.complete(second.token, usage={"cost_usd": 0.02})
+    assert await tasks_held(queue) == 1
+    assert len(await queue.claim("three")) == 1
+
+
+@pytest.mark.requirement("F-265")
+async def test_a_raised_ceiling_lets_the_held_work_flow(queue: Queue) -> None:
+    dag_id = await make_dag(queue, 0.40, tasks=700)
+    assert await queue.claim("worker") == []
+    assert await tasks_held(queue) > 0
+    changed = await queue.update_dag(dag_id, {"budget_ceiling_usd": 1000})
+    assert changed.budget_ceiling_usd == 1000
+    assert await tasks_held(queue) == 0
+    assert len(await queue.claim("worker")) == 1
+
+
+async def test_a_ceiling_that_is_taken_away_holds_nothing_back(queue: Queue) -> None:
+    dag_id = await make_dag(queue, 0.10)
+    assert await queue.claim("worker") == []
+    await queue.set_budget("dag", dag_id, None)
+    assert len(await queue.claim("worker")) == 1
+    found = await the_budget(queue)
+    assert (found.ceiling_usd, found.remaining_usd, found.reserved_usd) == (None, None, 0.50)
+
+
+async def test_a_dag_that_gets_its_ceiling_later_counts_what_was_spent_and_what_runs(
+    queue: Queue, clock: MovedClock
+) -> None:
+    dag_id = await make_dag(queue, None, tasks=4)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.30})
+    running = await take(queue)
+    await queue.heartbeat(running.token, usage={"cost_usd": 0.10})
+    lost = await take(queue, "silent")
+    found = await queue.set_budget("dag", dag_id, 1.30)
+    assert (found.spent_usd, found.reserved_usd, found.remaining_usd) == (0.40, 0.90, 0)
+    assert await queue.claim("third") == []
+    await queue.complete(running.token, usage={"cost_usd": 0.15})
+    assert (await the_budget(queue)).spent_usd == pytest.approx(0.55)
+    await queue.fail(lost.token, "crash", usage={"cost_usd": 0.05})
+    found = await the_budget(queue)
+    assert (found.spent_usd, found.reserved_usd) == pytest.approx((0.60, 0))
+
+
+async def test_a_lone_task_can_have_a_ceiling_as_a_dag_of_one(queue: Queue) -> None:
+    made = await queue.submit(type="code", estimated_cost_usd=0.50)
+    await queue.set_budget("dag", made.dag_id or "", 0.40)
+    assert await queue.claim("worker") == []
+    await queue.set_budget("dag", made.dag_id or "", 0.50)
+    assert len(await queue.claim("worker")) == 1
+
+
+async def test_tasks_that_join_a_dag_stand_under_its_ceiling(queue: Queue) -> None:
+    dag_id = await make_dag(queue, 0.50, tasks=1)
+    await take(queue, "one")
+    await queue.add_to_dag(dag_id, [{"type": "code", "estimated_cost_usd": 0.10}])
+    assert await queue.claim("two") == []
+
+
+async def test_other_work_is_not_held_up_by_an_exhausted_dag(queue: Queue) -> None:
+    await make_dag(queue, 0, tasks=1200, price=0.01)
+    other = await queue.submit(type="code", priority=99)
+    answers = [await queue.claim("worker") for _ in range(3)]
+    assert [task.id for answer in answers for task in answer] == [other.id]
+
+
+async def test_the_duty_goes_on_holding_back_and_letting_go(queue: Queue, clock: MovedClock) -> None:
+    dag_id = await make_dag(queue, 0, tasks=2600, price=0.01)
+    await queue.claim("worker")
+    counts = await pass_time(queue, clock, 1)
+    assert sum(counts["budgets"].values()) > 500
+    (held,) = await sql(queue, "select count(*) as n from tasks where hold = 'budget'")
+    assert held["n"] == 2600
+    assert (await the_budget(queue)).holds_back
+    await queue.set_budget("dag", dag_id, None)
+    await pass_time(queue, clock, 1)
+    assert not (await the_budget(queue)).holds_back
+    assert await events_named(queue, "budget.closed") == [dag_id]
+    assert await events_named(queue, "budget.opened") == [dag_id]
+
+
+# -- trees -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tree_pays_for_its_root_all_its_attempts_and_what_they_spawn(queue: Queue, clock: MovedClock) -> None:
+    root = await queue.submit(type="plan", tree_budget_usd=1.00, estimated_cost_usd=0.30)
+    first = await take(queue)
+    await queue.spawn(first.token, [{"type": "code", "estimated_cost_usd": 0.40, "key": "a"}])
+    await queue.fail(first.token, "crash", usage={"cost_usd": 0.30})
+    child = await take(queue, types=["code"])
+    await queue.spawn(child.token, [{"type": "code", "estimated_cost_usd": 0.40}])
+    await pass_time(queue, clock, 60)
+    await take(queue, "second", types=["plan"])
+    assert await queue.claim("third", types=["code"]) == []
+    found = await the_budget(queue, "tree")
+    assert (found.id, found.spent_usd, found.reserved_usd) == (root.id, 0.30, 0.70)
+    assert (await queue.get(root.id)).tree_budget_usd == 1.00
+
+
+async def test_every_level_above_a_task_must_have_the_money(queue: Queue) -> None:
+    tasks = [{"type": "plan", "tree_budget_usd": 5.00, "estimated_cost_usd": 0.40}]
+    await queue.submit_dag({"tasks": tasks, "budget_ceiling_usd": 0.90})
+    root = await take(queue)
+    inner = {"type": "plan", "tree_budget_usd": 0.45, "estimated_cost_usd": 0.10}
+    await queue.spawn(root.token, [inner, {"type": "other", "estimated_cost_usd": 0.50}])
+    child = await take(queue, "inner", types=["plan"])
+    await queue.spawn(child.token, [{"type": "leaf", "estimated_cost_usd": 0.40}])
+    assert await queue.claim("x", types=["leaf"]) == [], "its own tree has 0.35 left"
+    assert await queue.claim("x", types=["other"]) == [], "the DAG has 0.40 left"
+    await queue.set_budget("tree", child.id, 0.50)
+    assert len(await queue.claim("x", types=["leaf"])) == 1
+    assert {b.kind: b.reserved_usd for b in await queue.budgets() if b.kind == "dag"} == {"dag": 0.90}
+
+
+async def test_a_rerun_is_paid_by_the_same_tree(queue: Queue) -> None:
+    root = await queue.submit(type="code", tree_budget_usd=0.50, estimated_cost_usd=0.40)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.40})
+    await queue.rerun(root.id)
+    assert await queue.claim("worker") == []
+
+
+async def test_a_task_without_a_tree_budget_cannot_get_one(queue: Queue) -> None:
+    task = await queue.submit(type="code")
+    with pytest.raises(NotFound, match="has no budget"):
+        await queue.set_budget("tree", task.id, 1)
+
+
+# -- the day -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_day_may_cost_so_much_and_the_next_day_begins_anew(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_budget("day", None, 1.00)
+    await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.60}] * 3)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.50})
+    answer = await queue.claim_answer("worker")
+    assert (answer.assignments, answer.no_fit) == ([], 2)
+    clock.advance(86_400)
+    assert len(await queue.claim("worker")) == 1
+    today, yesterday = await queue.budgets("day")
+    assert (today.reserved_usd, yesterday.spent_usd) == (0.60, 0.50)
+
+
+async def test_a_day_that_is_spent_hands_out_nothing_and_says_until_when(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_budget("day", None, 0.25)
+    await queue.submit_many([{"type": "code"}] * 2)
+    token = (await take(queue)).token
+    answer = await queue.claim_answer("other")
+    (closed,) = answer.closed
+    assert (closed.gate, closed.scope, closed.until) == ("budget", "*", clock() - clock() % 86_400 + 86_400)
+    await queue.complete(token, usage={"cost_usd": 0.05})
+    assert len(await queue.claim("other")) == 1
+
+
+async def test_work_is_paid_by_the_day_it_was_claimed_on(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_budget("day", None, 1.00)
+    await queue.submit(type="code", estimated_cost_usd=1.00)
+    token = (await take(queue)).token
+    clock.advance(86_400)
+    await queue.submit(type="code", estimated_cost_usd=1.00)
+    await take(queue, "other")
+    await queue.complete(token, usage={"cost_usd": 0.75})
+    today, yesterday = await queue.budgets("day")
+    assert (today.spent_usd, today.reserved_usd) == (0, 1.00)
+    assert (yesterday.spent_usd, yesterday.reserved_usd) == (0.75, 0)
+    assert (await queue.costs("day")).daily_spend_usd == 0
+
+
+async def test_a_day_that_gets_its_limit_late_counts_what_it_has_cost(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.60}] * 2)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.50})
+    await queue.set_setting("budget.daily_usd", 1.00)
+    assert await queue.claim("worker") == []
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-044")
+async def test_an_attempt_that_costs_more_than_its_task_may_is_stopped_and_not_tried_again(queue: Queue) -> None:
+    task = await queue.submit(type="code", spec={"constraints": {"max_cost_usd": 0.50}}, max_attempts=5)
+    token = (await take(queue)).token
+    assert (await queue.heartbeat(token, usage={"cost_usd": 0.50})).action == "continue"
+    answer = await queue.heartbeat(token, usage={"cost_usd": 0.01})
+    assert (answer.action, answer.reason) == ("cancel", "budget_exceeded")
+    found = await queue.get(task.id)
+    assert (found.status, found.failure_reason, found.cost_usd) == ("dead_lettered", "budget_exceeded", 0.51)
+    assert found.attempts == 1
+    again = await queue.heartbeat(token, usage={"cost_usd": 0.02})
+    assert (again.action, again.reason) == ("cancel", "budget_exceeded")
+    assert (await queue.get(task.id)).cost_usd == 0.53
+
+
+async def test_an_estimate_is_no_limit(queue: Queue) -> None:
+    await queue.submit(type="code", estimated_cost_usd=0.10)
+    token = (await take(queue)).token
+    assert (await queue.heartbeat(token, usage={"cost_usd": 9})).action == "continue"
+
+
+async def test_who_uses_more_than_granted_of_an_exhausted_budget_is_stopped_and_nobody_else(queue: Queue) -> None:
+    await make_dag(queue, 1.00, tasks=2)
+    greedy, modest = await take(queue, "one"), await take(queue, "two")
+    assert (await queue.heartbeat(greedy.token, usage={"cost_usd": 0.60})).reason == "budget_exceeded"
+    assert (await queue.heartbeat(modest.token, usage={"cost_usd": 0.45})).action == "continue"
+    found = await the_budget(queue)
+    assert (found.spent_usd, found.remaining_usd) == pytest.approx((1.05, -0.10))
+    assert (await queue.get(greedy.id)).last_error == f"DAG {found.id} has spent its 1.00 USD"
+
+
+async def test_who_uses_more_than_granted_goes_on_while_the_budget_has_more(queue: Queue) -> None:
+    await make_dag(queue, 1.00, tasks=1, price=None)
+    token = (await take(queue)).token
+    assert (await queue.heartbeat(token, usage={"cost_usd": 0.90})).action == "continue"
+    assert (await queue.heartbeat(token, usage={"cost_usd": 0.20})).action == "cancel"
+
+
+async def test_an_agent_that_overspends_is_stopped(queue: Queue) -> None:
+    await queue.register_agent(id="worker", budget_remaining_usd=0.50)
+    await queue.submit(type="code", estimated_cost_usd=0.50)
+    token = (await take(queue)).token
+    answer = await queue.heartbeat(token, usage={"cost_usd": 0.60})
+    assert (answer.action, answer.reason) == ("cancel", "budget_exceeded")
+
+
+async def test_a_finished_result_is_taken_whatever_it_cost(queue: Queue) -> None:
+    await make_dag(queue, 0.50, tasks=2)
+    done = await take(queue)
+    assert (await queue.complete(done.token, usage={"cost_usd": 2.00})).status == "completed"
+    assert (await the_budget(queue)).remaining_usd == -1.50
+    assert await events_named(queue, "budget.overrun") == [done.id]
+
+
+async def test_what_a_lost_attempt_may_have_spent_is_spent_until_it_reports(queue: Queue, clock: MovedClock) -> None:
+    await make_dag(queue, 1.00, tasks=1)
+    token = (await take(queue)).token
+    await pass_time(queue, clock, 90)
+    assert (await the_budget(queue)).spent_usd == 0.50
+    await queue.heartbeat(token, usage={"cost_usd": 0.20})
+    assert (await the_budget(queue)).spent_usd == 0.50
+    with pytest.raises(Exception, match="no longer holds"):
+        await queue.complete(token, usage={"cost_usd": 0.10})
+    found = await the_budget(queue)
+    assert (found.spent_usd, found.reserved_usd) == pytest.approx((0.30, 0))
+
+
+async def test_a_released_claim_costs_what_it_has_used(queue: Queue) -> None:
+    await make_dag(queue, 1.00, tasks=1)
+    token = (await take(queue)).token
+    await queue.heartbeat(token, usage={"cost_usd": 0.05})
+    await queue.release(token)
+    found = await the_budget(queue)
+    assert (found.spent_usd, found.reserved_usd) == (0.05, 0)
+
+
+# -- being told --------------------------------------------------------------------------------------------------
+
+
+async def test_80_95_and_100_percent_are_told_once_each(queue: Queue) -> None:
+    dag_id = await make_dag(queue, 1.00, tasks=1, price=1.00)
+    token = (await take(queue)).token
+    for cost in (0.79, 0.01, 0.01, 0.19, 0.0):
+        await queue.heartbeat(token, usage={"cost_usd": cost})
+    alerts = await queue.alerts(kind="budget")
+    assert [alert.data["percent"] for alert in alerts if alert.data] == [80, 100]
+    assert alerts[0].message == f"DAG {dag_id} has spent 80 % of its budget"
+    assert await events_named(queue, "budget.warned") == [dag_id, dag_id]
+    await queue.set_budget("dag", dag_id, 1.05)
+    await queue.complete(token, usage={"cost_usd": 0.01})
+    assert [alert.data["percent"] for alert in await queue.alerts(kind="budget") if alert.data] == [80, 100]
+
+
+async def test_an_agents_budget_is_told_of_too(queue: Queue) -> None:
+    await queue.register_agent(id="worker", budget_remaining_usd=1.00)
+    await queue.submit(type="code", estimated_cost_usd=0.50)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.96})
+    (alert,) = await queue.alerts(kind="budget")
+    assert alert.message == "agent worker has spent 95 % of its budget"
+
+
+async def test_explain_names_the_ceiling_and_by_how_much_it_is_short(queue: Queue) -> None:
+    dag_id = await make_dag(queue, 0.80, tasks=2)
+    await take(queue, "one")
+    assert await queue.claim("two") == []
+    waiting = next(task for task in (await queue.tasks(status="ready")).tasks)
+    (hold,) = [hold for hold in (await queue.explain(waiting.id)).holds if hold.kind == "budget"]
+    assert hold.what == f"DAG {dag_id} has 0.30 of 0.80 USD left, and the task may cost 0.50"
+    assert hold.lifts == "raise its ceiling by 0.20 USD, or what runs gives back what it does not use"
+
+
+# -- reports -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-263")
+async def test_costs_are_told_by_task_dag_type_agent_model_and_day(queue: Queue, clock: MovedClock) -> None:
+    dag_id = await make_dag(queue, None, tasks=1)
+    first = await take(queue, "coder")
+    await queue.heartbeat(first.token, usage={"cost_usd": 0.10, "tokens_in": 5, "model": "large"})
+    await queue.complete(first.token, usage={"cost_usd": 0.20, "tokens_out": 7, "model": "small"})
+    assert (await queue.get(first.id)).cost_usd == pytest.approx(0.30)
+    clock.advance(86_400)
+    second = await queue.submit(type="review")
+    await queue.fail((await take(queue, "judge")).token, "crash", usage={"cost_usd": 0.05})
+    assert await costs(queue, "task") == {first.id: 0.30, second.id: 0.05}
+    assert await costs(queue, "dag") == {dag_id: 0.30, second.dag_id: 0.05}
+    assert await costs(queue, "type") == {"code": 0.30, "review": 0.05}
+    assert await costs(queue, "agent") == {"coder": 0.30, "judge": 0.05}
+    assert await costs(queue, "model") == {"small": 0.20, "large": 0.10, None: 0.05}
+    assert list((await costs(queue, "day")).values()) == [0.30, 0.05]
+    report = await queue.costs("agent", since=clock() - 3600)
+    assert [(cost.value, cost.attempts) for cost in report.costs] == [("judge", 1)]
+    assert (report.total_usd, report.daily_spend_usd) == (0.05, 0.05)
+    (large,) = [cost for cost in (await queue.costs("model")).costs if cost.value == "large"]
+    assert (large.tokens_in, large.tokens_out, large.attempts) == (5, 0, 1)
+
+
+async def costs(queue: Queue, by: str) -> dict[str | None, float]:
+    report = await queue.costs(by)  # type: ignore[arg-type]  # each of the allowed ones in turn
+    return {cost.value: cost.cost_usd for cost in report.costs}
+
+
+async def test_what_is_purged_was_paid_all_the_same(queue: Queue) -> None:
+    await queue.set_setting("purge.mode", "delete")
+    await make_dag(queue, 1.00, tasks=1)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
+    await queue.purge(status=["completed"])
+    assert (await queue.costs()).total_usd == 0.10
+    assert (await the_budget(queue)).spent_usd == 0.10
+    assert await sql(queue, "select * from charges") == []
+
+
+async def test_workspaces_do_not_see_each_others_money(queue: Queue) -> None:
+    dag_id = await make_dag(queue, 1.00, tasks=1)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
+    other = queue.in_workspace("other")
+    assert (await other.budgets(), (await other.costs()).costs) == ([], [])
+    with pytest.raises(NotFound):
+        await other.set_budget("dag", dag_id, 5)
+    assert (await the_budget(queue)).ceiling_usd == 1.00
+
+
+@pytest.mark.parametrize(
+    ("kind", "id_", "usd", "where"),
+    [
+        ("month", "x", 1, "kind"),
+        ("day", "2026-01-01", 1, "id"),
+        ("dag", None, 1, "id"),
+        ("agent", "worker", -1, "ceiling_usd"),
+        ("agent", "worker", float("nan"), "ceiling_usd"),
+    ],
+)
+async def test_a_budget_that_means_nothing_is_refused(
+    queue: Queue, kind: Kind, id_: str | None, usd: float, where: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        await queue.set_budget(kind, id_, usd)
+    assert refused.value.where == where
+    assert await queue.budgets() == []
+
+
+async def test_a_budget_of_nobody_is_not_found(queue: Queue) -> None:
+    for kind in ("agent", "dag", "tree"):
+        with pytest.raises(NotFound):
+            await queue.set_budget(kind, "0199a000-0000-7000-8000-000000000000", 1)
+
+
+@pytest.mark.requirement("F-264")
+async def test_an_agents_whole_budget_can_be_set_and_read(queue: Queue) -> None:
+    await queue.register_agent(id="worker")
+    await queue.submit(type="code")
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
+    found = await queue.set_budget("agent", "worker", 1.00)
+    assert (found.spent_usd, found.remaining_usd) == (0.10, 0.90)
+    assert (await queue.agent("worker")).budget_remaining_usd == 0.90
+    assert [budget.id for budget in await queue.budgets()] == ["worker"]

@@ -1,0 +1,294 @@
+"""Cooldowns: a rate limit that one agent met holds back all who share it, for the time the provider asked for."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import InputError
+from shiftwork.queue import lanes
+from shiftwork.queue.gates import Closed
+from shiftwork.queue.protect import Cooldown
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import events_named, everything, take
+
+SPEC = {"constraints": {"model_preferences": ["opus", "sonnet"], "fallback_models": ["haiku"]}}
+
+
+async def limited(queue: Queue, agent: str = "worker", error: str = "retry-after: 30", **report: Any) -> str:
+    """A task whose attempt met a rate limit; its id."""
+    task_id = (await queue.submit(type="code")).id
+    await queue.fail((await take(queue, agent)).token, "rate_limit", error, **report)
+    return task_id
+
+
+async def only(queue: Queue) -> Cooldown:
+    (found,) = await queue.cooldowns()
+    return found
+
+
+# -- what rests, for whom, and how long --------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-142")
+async def test_in_the_default_profile_everybody_waits_the_whole_time(queue: Queue, clock: MovedClock) -> None:
+    await limited(queue)
+    found = await only(queue)
+    assert (found.key, found.type, found.agent_id, found.until) == ("type:code", "code", None, clock() + 30)
+    await queue.submit(type="code")
+    answered = await queue.claim_answer("other")
+    assert (answered.assignments, answered.closed) == ([], (Closed("cooldown", "type:code", clock() + 30),))
+    await queue.submit(type="docs")
+    assert (await take(queue, "other")).type == "docs"
+    clock.advance(30)
+    assert len(await queue.claim("third")) == 1
+    assert await queue.cooldowns() == []
+
+
+@pytest.mark.requirement("L-142")
+async def test_in_loki_the_reporter_waits_the_whole_time_and_others_half(loki: Queue, clock: MovedClock) -> None:
+    await limited(loki)
+    await loki.submit_many([{"type": "code", "payload": {"n": number}} for number in range(3)])
+    clock.advance(14)
+    assert await loki.claim("other") == []
+    clock.advance(1)
+    assert len(await loki.claim("other")) == 1
+    clock.advance(14)
+    assert await loki.claim("worker") == []
+    assert [found.agent_id for found in await loki.cooldowns()] == ["worker"]
+    clock.advance(1)
+    assert len(await loki.claim("worker")) == 1
+
+
+@pytest.mark.parametrize("profile", ["factory", "coscientist"])
+async def test_documents_without_cooldowns_hold_nobody_back(queue: Queue, profile: str) -> None:
+    await queue.use_profile(profile)
+    await queue.set_setting("idempotency.source", "none")
+    await limited(queue)
+    assert await queue.cooldowns() == []
+    await queue.submit(type="code")
+    assert len(await queue.claim("worker")) == 1
+    assert len(await events_named(queue, "queue.slowdown")) == 1
+
+
+@pytest.mark.parametrize(
+    ("report", "key"),
+    [
+        ({"provider": "anthropic"}, "provider:anthropic"),
+        ({"account": "team-a", "model": "opus"}, "account:team-a,model:opus"),
+        ({}, "type:code"),
+    ],
+)
+async def test_the_report_says_what_rests(queue: Queue, report: dict[str, str], key: str) -> None:
+    await limited(queue, **report)
+    assert (await only(queue)).key == key
+
+
+async def test_what_the_agent_registered_with_fills_up_the_report(queue: Queue, clock: MovedClock) -> None:
+    for agent, account in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        await queue.register_agent(id=agent, provider="anthropic", account=account)
+    await limited(queue, "a1", model="opus")
+    assert (await only(queue)).key == "provider:anthropic,account:a,model:opus"
+    await queue.lift_cooldown("provider:anthropic,account:a,model:opus")
+    await limited(queue, "a1")
+    assert (await only(queue)).key == "provider:anthropic,account:a"
+    await queue.submit_many([{"type": "code"}, {"type": "docs"}])
+    assert await queue.claim("a2") == []
+    assert len(await queue.claim("b1")) == 1
+    clock.advance(30)
+    assert len(await queue.claim("a2")) == 1
+
+
+async def test_a_longer_wait_stays_and_a_shorter_one_does_not_cut_it(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit_many([{"type": "code"}] * 3)
+    held = [await take(queue, f"agent-{number}") for number in range(3)]
+    for assignment, seconds in zip(held, (30, 90, 10), strict=True):
+        await queue.fail(assignment.token, "rate_limit", f"retry-after: {seconds}")
+    assert (await only(queue)).until == clock() + 90
+
+
+async def test_each_workspace_rests_by_itself(queue: Queue) -> None:
+    await limited(queue)
+    other = queue.in_workspace("other")
+    await other.submit(type="code")
+    assert await other.cooldowns() == []
+    assert len(await other.claim("worker")) == 1
+
+
+@pytest.mark.parametrize("data", [{"status": 429}, {"headers": {"Retry-After": "30"}, "status_code": 429}])
+async def test_a_status_in_the_data_is_a_rate_limit(queue: Queue, data: dict[str, Any]) -> None:
+    task_id = (await queue.submit(type="code")).id
+    await queue.fail((await take(queue)).token, None, "it did not work", data=data)
+    task = await queue.get(task_id)
+    assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
+
+
+async def test_a_wait_asked_for_in_the_data_is_kept(queue: Queue, clock: MovedClock) -> None:
+    await limited(queue, error="slow down", data={"retry_after": 12})
+    assert (await only(queue)).until == clock() + 12
+
+
+async def test_a_report_that_is_settled_at_once_cools_down_all_the_same(queue: Queue, clock: MovedClock) -> None:
+    await limited(queue, error="429", retry=False)
+    assert clock() + 60 <= (await only(queue)).until <= clock() + 66
+
+
+# -- slow down ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-141")
+async def test_half_the_wait_is_broadcast_and_told_to_who_only_polls(loki: Queue, clock: MovedClock) -> None:
+    await loki.submit(type="docs", payload={"n": 0})
+    other = await take(loki, "other")
+    await limited(loki)
+    (event,) = [event for event in (await loki.events(limit=100))[0] if "queue.slowdown" in event.names]
+    assert (event.data or {})["wait"] == 15
+    assert (await loki.claim_answer("third")).slow_down_sec == 15
+    assert (await loki.heartbeat(other.token)).slow_down_sec == 15
+    assert (await loki.beat_runtime("other")).slow_down_sec == 15
+    clock.advance(10)
+    assert (await loki.heartbeat(other.token)).slow_down_sec == 5
+    clock.advance(5)
+    assert (await loki.heartbeat(other.token)).slow_down_sec is None
+    assert (await loki.claim_answer("third")).slow_down_sec is None
+
+
+@pytest.mark.requirement("L-140")
+async def test_the_wait_is_logged_in_the_documents_words(loki: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shiftwork")
+    await limited(loki, "a1")
+    assert "Rate limit hit for a1, waiting 30s" in caplog.messages
+
+
+@pytest.mark.requirement("L-138")
+async def test_what_the_agent_had_so_far_is_there_for_its_next_attempt(loki: Queue, clock: MovedClock) -> None:
+    task_id = (await loki.submit(type="code", payload={"n": 1})).id
+    held = await take(loki)
+    await loki.pin_session(held.token, "session-1", "work/1")
+    await loki.progress(held.token, {"step": 3})
+    await loki.fail(held.token, "rate_limit", "retry-after: 30", data={"checkpoint": {"files": ["a.ts"]}})
+    saved = await loki.get(task_id)
+    assert saved.progress == {"step": 3}
+    assert saved.result is not None
+    assert saved.result.data == {"checkpoint": {"files": ["a.ts"]}}
+    await pass_time(loki, clock, 30)
+    again = (await take(loki)).task()
+    assert (again.session_id, again.work_dir) == ("session-1", "work/1")
+    assert again.result is not None
+    assert again.result.data == {"checkpoint": {"files": ["a.ts"]}}
+
+
+# -- models ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_hands_out_the_first_model_that_does_not_rest(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code", "spec": SPEC}] * 4)
+    models = []
+    for agent, resting in (("a", "model:opus"), ("b", "model:sonnet"), ("c", "model:haiku"), ("d", None)):
+        assignments = await queue.claim(agent)
+        models.append([assignment.model for assignment in assignments])
+        assert [assignment.task().claim.model for assignment in assignments] == models[-1]
+        if resting:
+            await queue.cool_down(resting, 60)
+    assert models == [["opus"], ["sonnet"], ["haiku"], []]
+    answered = await queue.claim_answer("e")
+    assert {gate.scope for gate in answered.closed} == {"model:opus", "model:sonnet", "model:haiku"}
+
+
+async def test_the_model_of_a_claim_reads_with_its_task_and_ends_with_it(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code", spec=SPEC)).id
+    held = await take(queue)
+    assert (await queue.get(task_id)).claim.model == "opus"
+    await queue.fail(held.token, "rate_limit", "retry-after: 30")
+    assert (await queue.get(task_id)).claim.model is None
+    assert (await only(queue)).key == "model:opus"  # nobody had to say so
+
+
+async def test_an_agent_that_has_only_the_fallback_helps_out_while_all_others_rest(queue: Queue) -> None:
+    await queue.register_agent(id="small", models_available=["haiku"])
+    await queue.submit(type="code", spec=SPEC)
+    assert await queue.claim("small") == []
+    await queue.cool_down("model:opus", 60)
+    assert await queue.claim("small") == []
+    await queue.cool_down("model:sonnet", 60)
+    (assignment,) = await queue.claim("small")
+    assert assignment.model == "haiku"
+
+
+@pytest.mark.requirement("F-169")
+async def test_after_two_failures_the_fallback_is_all_there_is(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code", spec=SPEC)
+    models = []
+    for _ in range(3):
+        held = await take(queue)
+        models.append(held.model)
+        await queue.fail(held.token, "crash", "boom")
+        await pass_time(queue, clock, 600)
+    assert models == ["opus", "opus", "haiku"]
+
+
+async def test_a_task_that_names_no_models_is_handed_out_without_one(queue: Queue) -> None:
+    await queue.cool_down("model:opus", 60)
+    await queue.submit(type="code")
+    assert (await take(queue)).model is None
+
+
+async def test_a_task_of_a_mixed_lane_finds_its_model_too(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "SHARED_LIMIT", 0)
+    await queue.submit_many([{"type": "code", "spec": SPEC}, {"type": "code"}])
+    for model in ("opus", "sonnet", "haiku"):
+        await queue.cool_down(f"model:{model}", 60)
+    assert [assignment.model for assignment in await queue.claim("a")] == [None]
+    assert await queue.claim("b") == []
+    await queue.lift_cooldown("model:haiku")
+    assert [assignment.model for assignment in await queue.claim("b")] == ["haiku"]
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------
+
+
+async def test_somebody_may_begin_and_lift_a_cooldown(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    begun = await queue.as_caller("human:ada").cool_down("type:code", 60, "maintenance")
+    assert (begun.until, begun.reason, begun.by) == (clock() + 60, "maintenance", "human:ada")
+    assert await queue.cooldowns() == [begun]
+    assert await queue.lift_cooldown("type:code") is True
+    assert len(await queue.claim("taker")) == 1
+    assert await queue.lift_cooldown("type:code") is False
+    assert len(await events_named(queue, "cooldown.started")) == len(await events_named(queue, "cooldown.lifted")) == 1
+
+
+async def test_a_person_s_word_replaces_an_earlier_one(queue: Queue, clock: MovedClock) -> None:
+    await queue.cool_down("provider:anthropic", 600)
+    await queue.cool_down("provider:anthropic", 60)
+    assert (await only(queue)).until == clock() + 60
+
+
+async def test_what_is_over_is_swept_away(queue: Queue, clock: MovedClock) -> None:
+    await limited(queue)
+    assert (await pass_time(queue, clock, 15))["gates"] == {"opened": 1}  # the slowdown
+    assert (await pass_time(queue, clock, 15))["gates"] == {"opened": 1}
+    assert (await everything(queue))["gates"] == []
+
+
+async def test_explain_names_a_cooldown_that_keeps_a_task_from_everybody(queue: Queue, clock: MovedClock) -> None:
+    for agent, provider in (("a", "anthropic"), ("b", "openai")):
+        await queue.register_agent(id=agent, provider=provider)
+    task_id = (await queue.submit(type="code")).id
+    await queue.cool_down("provider:anthropic", 60, "bill unpaid")
+    assert (await queue.explain(task_id)).holds == []
+    await queue.cool_down("provider:openai", 90)
+    kinds = [(hold.kind, hold.until) for hold in (await queue.explain(task_id)).holds]
+    assert kinds == [("cooldown", clock() + 60), ("cooldown", clock() + 90)]
+
+
+@pytest.mark.parametrize(
+    ("key", "seconds"),
+    [("opus", 60), ("", 60), ("model:a\0", 60), ("model:x", 0), ("model:x", -1), ("model:x", 1e12), ("model:x", None)],
+)
+async def test_what_makes_no_cooldown_is_refused(queue: Queue, key: str, seconds: Any) -> None:
+    before = await everything(queue)
+    with pytest.raises(InputError):
+        await queue.cool_down(key, seconds)
+    assert await everything(queue) == before

@@ -1,0 +1,531 @@
+"""Outputs are checked before they are accepted: by pattern, by tests, by a judge; and decisions are documented."""
+
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue, Report
+from shiftwork.core.errors import InputError, LeaseLost, ShiftworkError, WrongState
+from shiftwork.duties.runner import run_once
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import events_named, sql, states, take, viewed
+
+URL = {"validation": "regex", "validation_schema": r"https?://\S+"}
+TESTS = {"type": "code", "validation": "test-pass", "validation_schema": "make test"}
+JUDGED = {"validation": "llm-judge", "validation_schema": "Is this summary accurate and complete?"}
+EVIDENCE = {"exit_code": 1, "output": "2 failed", "duration_sec": 3.5}
+
+
+async def hand_in(queue: Queue, output: dict[str, Any], data: Any = "done", **fields: Any) -> str:
+    """A task of agent `ada`, handed in; its token."""
+    await queue.submit({"type": "code", "output": output, "target_agent_id": "ada", **fields})
+    token = (await take(queue, "ada")).token
+    await queue.complete(token, data)
+    return token
+
+
+def task_of(token: str) -> str:
+    return token.partition(".")[0]
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-047", "F-236")
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        ({"data": "see https://example.org/a"}, "completed"),
+        ({"data": "see example.org"}, "retrying"),
+        ({"text": "see http://example.org"}, "completed"),
+        ({"data": "https://example.org", "text": "no address"}, "retrying"),
+        ({"data": {"links": ["https://example.org"]}}, "completed"),
+        ({"data": {"links": []}}, "retrying"),
+        ({}, "retrying"),
+    ],
+)
+async def test_an_output_must_hold_its_pattern(queue: Queue, result: dict[str, Any], status: str) -> None:
+    task_id = (await queue.submit(type="research", output=URL)).id
+    outcome = await queue.complete((await take(queue)).token, **result)
+    assert outcome.status == status
+    (attempt,) = await queue.attempts(task_id)
+    assert attempt.verdict is not None
+    assert (attempt.verdict.method, attempt.verdict.passed, attempt.verdict.by) == (
+        "regex",
+        status == "completed",
+        "queue",
+    )
+    if status == "retrying":
+        assert (attempt.reason, attempt.error) == ("invalid_output", r"output: https?://\S+ is not found in it")
+        assert (await states(queue, task_id))[-4:] == ["running", "validating", "failed", "retrying"]
+
+
+async def test_a_pattern_may_stand_in_an_object(queue: Queue) -> None:
+    await queue.submit(type="research", output={"validation": "regex", "validation_schema": {"pattern": "^ok$"}})
+    assert (await queue.complete((await take(queue)).token, "ok")).status == "completed"
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "(a|a)*b", "(.*a){12}", "([a-z]+)*!"])
+async def test_no_pattern_takes_longer_the_worse_it_fits(queue: Queue, pattern: str) -> None:
+    """An engine that goes back would need longer than the sun for the first of these."""
+    await queue.submit(type="x", output={"validation": "regex", "validation_schema": pattern}, max_attempts=1)
+    outcome = await queue.complete((await take(queue)).token, "a" * 100_000 + "?")
+    assert outcome.status == ("dead_lettered" if pattern != "(.*a){12}" else "completed")
+
+
+async def test_a_text_that_is_too_long_for_its_pattern_is_not_taken_for_right(queue: Queue) -> None:
+    await queue.submit(type="x", output={"validation": "regex", "validation_schema": "a{1,500}"}, max_attempts=1)
+    task_id = (await take(queue)).id
+    await queue.complete(f"{task_id}.1", "a" * 2_000_000)
+    assert "2000000 characters" in str((await queue.get(task_id)).last_error)
+
+
+@pytest.mark.parametrize(
+    ("method", "schema", "what"),
+    [
+        ("regex", "(", "is not a usable pattern"),
+        ("regex", "(?=a)b", "is not a usable pattern"),
+        ("regex", r"(a)\1", "is not a usable pattern"),
+        ("regex", "(a{1000}){1000}", "is not a usable pattern"),
+        ("regex", "", "regex takes a pattern"),
+        ("regex", {"pattern": 5}, "regex takes a pattern"),
+        ("regex", {"pattern": "a", "flags": "i"}, "regex takes a pattern"),
+        ("test-pass", " ", "test-pass takes a command"),
+        ("test-pass", {"command": []}, "test-pass takes a command"),
+        ("test-pass", {"command": "make", "timeout_sec": 0}, "test-pass takes a command"),
+        ("test-pass", {"command": "make", "shell": True}, "test-pass takes a command"),
+    ],
+)
+async def test_what_could_never_be_checked_is_refused_at_submit(
+    queue: Queue, method: str, schema: Any, what: str
+) -> None:
+    with pytest.raises(InputError, match=what) as refused:
+        await queue.submit(type="x", output={"validation": method, "validation_schema": schema})
+    assert refused.value.where == "output.validation_schema"
+    assert (await queue.tasks()).tasks == []
+
+
+@pytest.mark.requirement("F-047")
+@pytest.mark.parametrize("method", ["json-schema", "test-pass", "llm-judge", "regex", "none"])
+async def test_each_method_is_taken_also_without_a_schema(queue: Queue, method: str) -> None:
+    task_id = (await queue.submit(type="x", output={"validation": method})).id
+    output = (await queue.get(task_id)).output
+    assert output is not None
+    assert output["validation"] == method
+    outcome = await queue.complete((await take(queue)).token, "anything")
+    assert outcome.status == ("validating" if method in {"test-pass", "llm-judge"} else "completed")
+
+
+# -- tests -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-047", "F-234")
+@pytest.mark.parametrize("passed", [True, False])
+async def test_a_verdict_comes_with_the_result(queue: Queue, *, passed: bool) -> None:
+    task_id = (await queue.submit(type="code", output=TESTS)).id
+    child = (await queue.submit(type="deploy", dependencies=[task_id])).id
+    verdict = {"passed": passed, "evidence": EVIDENCE}
+    outcome = await queue.complete((await take(queue, "ada")).token, "a patch", verdict=verdict)
+    assert outcome.status == ("completed" if passed else "retrying")
+    assert (await queue.get(child)).status == ("ready" if passed else "pending")
+    (attempt,) = await queue.attempts(task_id)
+    assert attempt.verdict is not None
+    assert (attempt.verdict.method, attempt.verdict.by) == ("test-pass", "agent:ada")
+    assert (attempt.verdict.passed, attempt.verdict.evidence) == (passed, EVIDENCE)
+    if not passed:
+        assert (attempt.reason, attempt.error) == ("invalid_output", "the tests did not pass: exit code 1")
+
+
+@pytest.mark.requirement("F-063", "F-232", "F-234")
+@pytest.mark.parametrize("passed", [True, False])
+async def test_an_output_without_a_verdict_waits_for_it(queue: Queue, clock: MovedClock, *, passed: bool) -> None:
+    token = await hand_in(queue, TESTS, {"patch": 1}, timeout_sec=60)
+    task = await queue.get(task_of(token))
+    assert (task.status, task.claim.agent_id) == ("validating", "ada")
+    assert task.result is not None
+    assert (task.result.status, task.result.data, task.result.completed_at) == (None, {"patch": 1}, None)
+    clock.advance(59)
+    outcome = await queue.verdict(token, passed=passed, evidence=EVIDENCE, note="see the log")
+    assert outcome.status == ("completed" if passed else "retrying")
+    task = await queue.get(task_of(token))
+    assert task.result is not None
+    assert task.result.verdict is not None
+    assert (task.result.data, task.result.verdict.passed) == ({"patch": 1}, passed)
+    assert (task.result.verdict.reasons, task.result.verdict.evidence) == (["see the log"], EVIDENCE)
+    rest = ["completed"] if passed else ["failed", "retrying"]
+    assert (await states(queue, task.id))[-len(rest) - 2 :] == ["running", "validating", *rest]
+    assert await events_named(queue, "task.validating") == [task.id]
+    assert await sql(queue, "select * from outputs") == []
+
+
+async def test_a_verdict_is_given_once_however_often_it_is_told(queue: Queue) -> None:
+    token = await hand_in(queue, TESTS)
+    again = await queue.complete(token, "done")
+    assert (again.status, again.repeated) == ("validating", True)
+    assert (await queue.verdict(token, passed=True)).repeated is False
+    told = await queue.verdict(token, passed=True)
+    assert (told.status, told.repeated) == ("completed", True)
+    assert len(await queue.attempts(task_of(token))) == 1
+    rejected = await hand_in(queue, TESTS)
+    assert (await queue.verdict(rejected, passed=False)).status == "retrying"
+    told = await queue.verdict(rejected, passed=False)
+    assert (told.status, told.repeated) == ("retrying", True)
+
+
+async def test_a_verdict_may_come_with_a_second_sending_of_the_result(queue: Queue) -> None:
+    token = await hand_in(queue, TESTS, "first")
+    assert (await queue.complete(token, "second", verdict={"passed": True})).status == "completed"
+    assert (await queue.result(task_of(token))).data == "first"
+
+
+async def test_verdicts_that_nobody_asked_for_are_refused(queue: Queue) -> None:
+    await queue.submit(type="code", output=TESTS)
+    token = (await take(queue, "ada")).token
+    with pytest.raises(WrongState):
+        await queue.verdict(token, passed=True)
+    with pytest.raises(LeaseLost):
+        await queue.verdict(f"{task_of(token)}.9", passed=True)
+    for output in (URL, JUDGED, {"validation": "json-schema", "validation_schema": {}}):
+        held = await queue.submit(type="other", output=output, target_agent_id="bob")
+        with pytest.raises(InputError, match="not by whoever hands it in"):
+            await queue.complete((await take(queue, "bob")).token, "https://a", verdict={"passed": True})
+        assert (await queue.get(held.id)).status == "running"
+        await queue.cancel(held.id)
+    judged = await hand_in(queue.in_workspace("judged"), JUDGED)
+    with pytest.raises(WrongState, match="llm-judge"):
+        await queue.in_workspace("judged").verdict(judged, passed=True)
+
+
+async def test_a_batch_holds_every_kind_of_end(queue: Queue) -> None:
+    await queue.register_agent(id="ada", max_concurrent_tasks=9)
+    for output in (None, URL, URL, TESTS, TESTS, JUDGED):
+        await queue.submit({"type": "x", **({"output": output} if output else {})})
+    held = await queue.claim("ada", 6, start=True)
+    results = [("any", None), ("http://a", None), ("none", None), ("t", None), ("t", {"passed": True}), ("j", None)]
+    reports = [Report(h.token, data, verdict=told) for h, (data, told) in zip(held, results, strict=True)]
+    outcomes = await queue.complete_many([*reports, Report(f"{held[0].id}.7", 1)])
+    assert [o.status for o in outcomes] == [
+        *("completed", "completed", "retrying", "validating", "completed", "validating"),
+        None,
+    ]
+    assert isinstance(outcomes[-1].error, LeaseLost)
+
+
+# -- time --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_verdict_that_does_not_come_fails_the_attempt(queue: Queue, clock: MovedClock) -> None:
+    token = await hand_in(queue, TESTS, {"patch": 1}, timeout_sec=600, settings={"heartbeat_timeout_sec": 30})
+    await pass_time(queue, clock, 599)
+    assert (await queue.get(task_of(token))).status == "validating"
+    await pass_time(queue, clock, 2)
+    task = await queue.get(task_of(token))
+    assert (task.failure_reason, task.attempts) == ("timeout", 1)
+    assert task.last_error == "Timeout: there was no verdict within 601s"
+    assert task.result is not None
+    assert task.result.data == {"patch": 1}
+    with pytest.raises(LeaseLost):
+        await queue.verdict(token, passed=True)
+
+
+async def test_work_without_a_limit_waits_an_hour_for_its_verdict(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("timeout_sec", None)
+    token = await hand_in(queue, TESTS)
+    await pass_time(queue, clock, 3599)
+    assert (await queue.get(task_of(token))).status == "validating"
+    await pass_time(queue, clock, 2)
+    assert (await queue.get(task_of(token))).failure_reason == "timeout"
+
+
+# -- the author is free ------------------------------------------------------------------------------------------
+
+
+async def test_what_waits_for_its_verdict_takes_no_slot_and_is_in_nobodys_hands(
+    queue: Queue, clock: MovedClock
+) -> None:
+    await queue.register_agent(id="ada", max_concurrent_tasks=1)
+    await queue.submit(type="code", output=TESTS)
+    held = await take(queue, "ada", runtime_id="laptop")
+    await queue.complete(held.token)
+    (agent,) = await queue.agents()
+    assert (agent.current_tasks, agent.idle) == (0, True)
+    assert [(runtime["id"], runtime["held"]) for runtime in await queue.runtimes()] == [("laptop", 0)]
+    beat = await queue.beat_runtime("laptop", [])
+    assert (beat.unnamed, beat.lost) == ([], [])
+    assert await queue.runtime_gone("laptop") == []
+    assert await queue.orphans("laptop") == []
+    await pass_time(queue, clock, 1000)  # longer than any silence
+    assert (await queue.get(held.id)).status == "validating"
+    await queue.submit(type="code")
+    assert await queue.claim("ada")
+
+
+async def test_what_waits_for_its_verdict_takes_no_place_in_a_limit(queue: Queue) -> None:
+    await queue.set_limit("type:code", concurrency=1)
+    token = await hand_in(queue, TESTS)
+    await queue.submit(type="code")
+    await take(queue, "bob")
+    assert (await queue.verdict(token, passed=True)).status == "completed"
+    await queue.submit(type="code")
+    assert await queue.claim("carol") == []  # the place is bob's
+
+
+async def test_an_author_may_still_beat_book_and_fail(queue: Queue) -> None:
+    token = await hand_in(queue, TESTS, {"patch": 1})
+    assert (await queue.heartbeat(token, usage={"cost_usd": 0.5})).action == "continue"
+    with pytest.raises(WrongState):
+        await queue.release(token)
+    assert (await queue.fail(token, "crash", "the tests cannot run here")).status == "retrying"
+    task = await queue.get(task_of(token))
+    assert (task.cost_usd, task.last_error) == (0.5, "the tests cannot run here")
+    assert task.result is not None
+    assert task.result.data == {"patch": 1}
+
+
+async def test_why_it_waits_is_explained(queue: Queue) -> None:
+    token = await hand_in(queue, TESTS)
+    told = await queue.explain(task_of(token))
+    assert [hold.kind for hold in told.holds] == ["verdict"]
+    judged = await hand_in(queue, JUDGED)
+    told = await queue.explain(task_of(judged))
+    assert told.holds[0].tasks == [(await queue.get(task_of(judged))).judge_task_id]
+
+
+# -- judges ------------------------------------------------------------------------------------------------------
+
+
+async def judge(queue: Queue, answer: Any, agent: str = "critic") -> str:
+    assignment = await take(queue, agent, types=["judge"], capabilities=["judge"])
+    return str((await queue.complete(assignment.token, answer)).status)
+
+
+@pytest.mark.requirement("F-047", "F-235")
+@pytest.mark.parametrize("said", ["accept", "reject"])
+async def test_a_judge_accepts_or_rejects(queue: Queue, said: str) -> None:
+    token = await hand_in(
+        queue, JUDGED, "a summary", spec={"prompt": "Summarise it"}, payload={"url": "u"}, title="Summary"
+    )
+    child = (await queue.submit(type="mail", dependencies=[task_of(token)], target_agent_id="mailer")).id
+    task = await queue.get(task_of(token))
+    assert (task.status, task.claim.agent_id) == ("validating", "ada")
+    asked = await queue.get(task.judge_task_id or "")
+    assert (asked.type, asked.status, asked.priority) == ("judge", "ready", task.priority)
+    assert asked.payload == {
+        "task_id": task.id,
+        "type": "code",
+        "title": "Summary",
+        "prompt": "Summarise it",
+        "payload": {"url": "u"},
+        "criteria": JUDGED["validation_schema"],
+        "output": {"data": "a summary"},
+        "author": "ada",
+    }
+    assert await queue.claim("critic") == []  # it has not the capability
+    assert await judge(queue, {"verdict": said, "reasons": ["too short"]}) == "completed"
+    task = await queue.get(task.id)
+    assert task.status == ("completed" if said == "accept" else "retrying")
+    assert (await queue.get(child)).status == ("ready" if said == "accept" else "pending")
+    (attempt,) = await queue.attempts(task.id)
+    assert attempt.verdict is not None
+    assert (attempt.verdict.method, attempt.verdict.by) == ("llm-judge", "agent:critic")
+    assert (attempt.verdict.passed, attempt.verdict.reasons) == (said == "accept", ["too short"])
+    assert attempt.verdict.evidence == {"task_id": asked.id}
+    if said == "reject":
+        assert (task.failure_reason, task.last_error) == ("invalid_output", "too short")
+
+
+async def test_a_judges_own_answer_is_checked(queue: Queue, clock: MovedClock) -> None:
+    token = await hand_in(queue, JUDGED)
+    assert await judge(queue, {"verdict": "perhaps"}) == "retrying"
+    assert (await queue.get(task_of(token))).status == "validating"
+    await pass_time(queue, clock, 60)
+    assert await judge(queue, {"verdict": "accept"}) == "completed"
+    assert (await queue.get(task_of(token))).status == "completed"
+
+
+@pytest.mark.parametrize("mode", ["same_task", "new_task"])
+async def test_a_judge_may_need_several_attempts(queue: Queue, clock: MovedClock, mode: str) -> None:
+    await queue.set_setting("retry", {"mode": mode, "strategy": "immediate"})
+    token = await hand_in(queue, JUDGED)
+    held = await take(queue, "critic", capabilities=["judge"])
+    await queue.fail(held.token, "crash")
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task_of(token))).status == "validating"
+    assert await judge(queue, {"verdict": "accept"}) == "completed"
+    assert (await queue.get(task_of(token))).status == "completed"
+
+
+async def test_the_author_judges_itself_only_where_nobody_else_can(queue: Queue, clock: MovedClock) -> None:
+    for name in ("ada", "bob"):
+        await queue.register_agent(id=name, capabilities=["judge"])
+    first = await hand_in(queue, JUDGED)
+    assert await queue.claim("ada") == []
+    held = await take(queue, "bob")
+    await queue.fail(held.token, "crash")
+    await pass_time(queue, clock, 20)
+    for name in ("ada", "bob"):
+        await queue.agent_heartbeat(name)
+    assert await queue.claim("ada") == []  # who failed at it is still better than who made it
+    await queue.set_agent_status("bob", "offline")
+    assert await judge(queue, {"verdict": "accept"}, "ada") == "completed"
+    assert (await queue.get(task_of(first))).status == "completed"
+
+
+@pytest.mark.parametrize("end", ["cancelled", "dead_lettered"])
+async def test_a_judge_that_ends_without_a_verdict_fails_the_attempt(queue: Queue, clock: MovedClock, end: str) -> None:
+    token = await hand_in(queue, JUDGED, "a summary")
+    asked = (await queue.get(task_of(token))).judge_task_id or ""
+    if end == "cancelled":
+        await queue.cancel(asked, "no judges today")
+    else:
+        held = await take(queue, "critic", capabilities=["judge"])
+        await queue.fail(held.token, "crash", retry=False)
+    await pass_time(queue, clock, 2)
+    task = await queue.get(task_of(token))
+    assert (task.status, task.failure_reason, task.attempts) == ("retrying", "resource_unavailable", 1)
+    assert f"its judging task {asked} ended" in str(task.last_error)
+    assert task.result is not None
+    assert task.result.data == "a summary"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+async def test_to_cancel_what_is_judged_cancels_its_judge(queue: Queue, *, claimed: bool) -> None:
+    token = await hand_in(queue, JUDGED)
+    asked = (await queue.get(task_of(token))).judge_task_id or ""
+    held = await take(queue, "critic", capabilities=["judge"]) if claimed else None
+    await queue.cancel(task_of(token))
+    judging = await queue.get(asked)
+    assert (judging.status, "not wanted any more" in str(judging.cancel_reason)) == ("cancelled", True)
+    if held is not None:
+        assert (await queue.heartbeat(held.token)).action == "cancel"
+    assert await sql(queue, "select * from outputs") == []
+
+
+async def test_a_purge_takes_both(queue: Queue) -> None:
+    await queue.set_setting("purge.mode", "delete")
+    await hand_in(queue, JUDGED)
+    assert await queue.purge(status=["ready"]) == 1
+    assert await queue.purge(status=["validating"], held=True) == 0  # what is held is not deleted
+    await queue.set_setting("purge.mode", "cancel")
+    assert await queue.purge(status=["validating"], held=True) == 1
+    assert (await queue.status()).counts == {"cancelled": 1}
+
+
+async def test_a_judge_is_no_part_of_the_dag_and_holds_its_end_up(queue: Queue) -> None:
+    made = await queue.submit_dag({"tasks": [{"type": "code", "output": JUDGED, "target_agent_id": "ada"}]})
+    dag_id = made[0].dag_id or ""
+    token = (await take(queue, "ada")).token
+    await queue.complete(token, "a")
+    dag = await queue.dag(dag_id)
+    assert (dag.status, dag.total, dag.counts) == ("running", 1, {"validating": 1})
+    await judge(queue, {"verdict": "accept"})
+    assert (await queue.dag(dag_id)).status == "completed"
+    assert (await queue.get(task_of(token))).dag_id == dag_id
+
+
+async def test_a_full_queue_has_room_for_a_judge(queue: Queue) -> None:
+    await queue.submit(type="code", output=JUDGED)
+    token = (await take(queue, "ada")).token
+    await queue.change_settings({"max_queue_size": 1, "overflow": "reject"})
+    await queue.submit(type="filler")
+    assert (await queue.complete(token, "a")).status == "validating"
+    assert await judge(queue, {"verdict": "accept"}) == "completed"
+    assert (await queue.get(task_of(token))).status == "completed"
+
+
+async def test_what_is_too_large_to_be_judged_is_an_invalid_output(queue: Queue) -> None:
+    await queue.submit(type="code", output=JUDGED)
+    await queue.submit(type="plain")
+    await queue.register_agent(id="ada", max_concurrent_tasks=2)
+    held = {each.type: each for each in await queue.claim("ada", 2, start=True)}
+    reports = [Report(held["code"].token, "x" * 2_000_000), Report(held["plain"].token, 1)]
+    assert [o.status for o in await queue.complete_many(reports)] == ["retrying", "completed"]
+    assert "artifact" in str((await queue.get(held["code"].id)).last_error)
+
+
+async def test_a_judge_that_takes_longer_than_the_work_may_loses_its_chance(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code", output=JUDGED, timeout_sec=100, target_agent_id="ada")
+    token = (await take(queue, "ada")).token
+    clock.advance(99)
+    await queue.complete(token, "late")
+    await pass_time(queue, clock, 99)
+    assert (await queue.get(task_of(token))).status == "validating"  # the judge has as long as the work had
+    asked = (await queue.get(task_of(token))).judge_task_id or ""
+    await pass_time(queue, clock, 2)
+    assert (await queue.get(task_of(token))).failure_reason == "timeout"
+    assert (await queue.get(asked)).status == "cancelled"
+
+
+# -- decision reports --------------------------------------------------------------------------------------------
+
+REPORT = {"what": "JWT", "why": "no sessions"}
+
+
+async def refused(queue: Queue, token: str, **result: Any) -> ShiftworkError:
+    with pytest.raises(InputError) as error:
+        await queue.complete(token, "done", **result)
+    return error.value
+
+
+@pytest.mark.requirement("L-030", "L-031")
+async def test_without_its_report_work_is_incomplete_and_goes_on(loki: Queue) -> None:
+    task_id = (await loki.submit(type="eng-backend")).id
+    token = (await take(loki)).token
+    for report in (None, {}, {"why": ""}):
+        error = await refused(loki, token, decision_report=report)
+        assert (error.code, error.where) == ("report_required", "decision_report")
+    task = await loki.get(task_id)
+    assert (task.status, task.incomplete, task.result, task.completed_at) == ("running", True, None, None)
+    assert (await viewed(loki, "loki", task_id))["incomplete"] is True
+    assert (await loki.status()).counts == {"running": 1}
+    assert await events_named(loki, "task.incomplete") == [task_id]
+    assert (await loki.complete(token, "done", decision_report=REPORT)).status == "completed"
+    task = await loki.get(task_id)
+    assert (task.status, task.incomplete) == ("completed", False)
+
+
+@pytest.mark.requirement("L-030")
+async def test_a_report_that_never_comes_ends_with_the_time_of_the_claim(loki: Queue, clock: MovedClock) -> None:
+    task_id = (await loki.submit(type="eng-backend", timeout_sec=30)).id
+    await refused(loki, (await take(loki)).token)
+    await pass_time(loki, clock, 60)
+    task = await loki.get(task_id)
+    assert (task.status, task.incomplete) == ("ready", False)
+    await take(loki, "another")
+    assert (await loki.get(task_id)).incomplete is False  # that was the attempt before
+
+
+async def test_a_missing_report_may_fail_the_attempt(queue: Queue) -> None:
+    await queue.change_settings({"require_decision_report": True, "on_missing_report": "fail"}, type="code")
+    task_id = (await queue.submit(type="code")).id
+    assert (await queue.complete((await take(queue)).token, 1)).status == "retrying"
+    task = await queue.get(task_id)
+    assert (task.failure_reason, task.last_error) == ("invalid_output", "there is no decision report")
+    await queue.submit(type="docs")
+    assert (await queue.complete((await take(queue)).token, 1)).status == "completed"
+
+
+async def test_a_task_may_want_a_report_itself(queue: Queue) -> None:
+    await queue.submit(type="code", settings={"require_decision_report": True})
+    token = (await take(queue)).token
+    assert (await refused(queue, token, usage={"cost_usd": 0.25})).code == "report_required"
+    assert (await queue.get(task_of(token))).cost_usd == 0.25  # spent is spent
+    assert (await queue.complete(token, 1, decision_report=REPORT)).status == "completed"
+    assert (await queue.get(task_of(token))).cost_usd == 0.25
+
+
+async def test_a_report_is_wanted_as_soon_as_the_setting_says_so(queue: Queue) -> None:
+    await queue.submit(type="code")
+    token = (await take(queue)).token
+    await queue.set_setting("require_decision_report", True)
+    await refused(queue, token)
+    await queue.unset_setting("require_decision_report")
+    assert (await queue.get(task_of(token))).incomplete is False
+    assert (await queue.complete(token, "done")).status == "completed"
+
+
+async def test_a_report_and_a_schema_are_both_wanted(loki: Queue) -> None:
+    await loki.submit(type="code", output=URL)
+    token = (await take(loki)).token
+    assert (await refused(loki, token)).code == "report_required"
+    assert (await loki.complete(token, "no address", decision_report=REPORT)).status == "retrying"

@@ -1,0 +1,68 @@
+"""Marked points in a program that is made to die at one of them, the same in every run: kill -9, by its own hand."""
+
+import functools
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from shiftwork import Queue
+from shiftwork.queue import claiming, effects, finish, steps
+
+_passed: list[str] = []
+_deadly: int | str = 0
+Verb = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def arm(deadly: int | str) -> None:
+    """Die at the point with this number, counted from 1, or at the first with this name; at none where it is 0."""
+    global _deadly  # noqa: PLW0603 -- a process dies as a whole
+    _deadly = deadly
+
+
+def passed() -> list[str]:
+    """The names of the points so far."""
+    return _passed
+
+
+def point(name: str) -> None:
+    _passed.append(name)
+    if _deadly in {len(_passed), name}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mark_verbs() -> None:
+    """Points around and inside the transactions of a task's whole life: nothing written, all written, all committed."""
+    for module, verb, method in (
+        (claiming, "claim", "claim"),
+        (steps, "complete", "complete_step"),
+        (effects, "begin", "begin_effect"),
+        (effects, "finish", "finish_effect"),
+        (finish, "complete", "complete_many"),
+        (finish, "complete", "complete"),
+    ):
+        if not hasattr(getattr(module, verb), "marked"):
+            setattr(module, verb, _inside(getattr(module, verb), method))
+        setattr(Queue, method, _around(getattr(Queue, method), method))
+
+
+def _inside(verb: Verb, name: str) -> Verb:
+    @functools.wraps(verb)
+    async def run(*args: Any, **named: Any) -> Any:
+        point(f"{name}: nothing written")
+        answer = await verb(*args, **named)
+        point(f"{name}: not committed")
+        return answer
+
+    run.marked = True  # type: ignore[attr-defined]  # so that two ways to one verb mark it once
+    return run
+
+
+def _around(method: Verb, name: str) -> Verb:
+    @functools.wraps(method)
+    async def call(*args: Any, **named: Any) -> Any:
+        answer = await method(*args, **named)
+        point(f"{name}: committed")
+        return answer
+
+    return call

@@ -1,0 +1,89 @@
+"""A task of ten steps with effects between them, and an outside that counts what happened to it."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from shiftwork import open_queue
+from shiftwork.queue.effects import Effect
+from shiftwork.server.serve import Options, serve
+from shiftwork.worker import Context, Happened, Worker
+from tests.crashes import points
+
+STEPS = 10
+EFFECTS = (0, 4, 9)
+"""Behind these steps there is one."""
+
+
+def worker_on(outside: Path) -> Worker:
+    """Handlers that leave a line outside for each thing they do."""
+    worker = Worker("mill", concurrency=1)
+
+    def run(number: int) -> int:
+        points.point(f"step {number}: not run")
+        leave(outside, f"ran {number}")
+        points.point(f"step {number}: run")
+        return number * number
+
+    def act(effect: Effect) -> str:
+        points.point(f"effect {effect.key}: not done")
+        leave(outside, f"effect {effect.key}")
+        points.point(f"effect {effect.key}: done")
+        return effect.key
+
+    def look(effect: Effect) -> Happened | None:
+        return Happened(effect.key) if f"effect {effect.key}" in lines(outside) else None
+
+    @worker.handler("code")
+    async def code(ctx: Context) -> int:
+        total = 0
+        for number in range(STEPS):
+            total += await ctx.step("square", run, number)
+            if number in EFFECTS:
+                await ctx.effect(f"e{number}", act, verify=look)
+        return total
+
+    @worker.handler("blind")
+    async def blind(ctx: Context) -> Any:
+        return await ctx.effect("e", act)
+
+    return worker
+
+
+def leave(outside: Path, line: str) -> None:
+    with outside.open("a") as file:
+        file.write(f"{line}\n")
+
+
+def lines(outside: Path) -> list[str]:
+    return outside.read_text().splitlines() if outside.exists() else []
+
+
+# -- lives, each a process of its own (see `mother`) -------------------------------------------------------------
+
+
+def work(url: str, outside: str, deadly: int | str) -> None:
+    """Do all there is to do, or die on the way; the points passed are left beside the outside."""
+    points.arm(deadly)
+    points.mark_verbs()
+
+    async def life() -> None:
+        async with await open_queue(url) as queue:
+            await worker_on(Path(outside)).run(queue, until_idle=True)
+
+    asyncio.run(life())
+    Path(f"{outside}.points").write_text("\n".join(points.passed()))
+
+
+def serve_until_dead(url: str, port: int, deadly: int | str) -> None:
+    """Serve a queue, and tell where and by which process."""
+    points.arm(deadly)
+    points.mark_verbs()
+    asyncio.run(serve(Options(store=url, port=port), _tell))
+
+
+def _tell(where: str) -> None:
+    sys.stdout.write(f"{where} {os.getpid()}\n")
+    sys.stdout.flush()

@@ -1,0 +1,136 @@
+"""kill -9 at every point of a task with steps and effects: what was stored stays done, and nothing happens twice."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from tests.crashes.mother import Mother
+from tests.crashes.ten_steps import EFFECTS, STEPS, lines, worker_on
+
+TOTAL = sum(number * number for number in range(STEPS))
+KILLED = "ended -9"
+PARTS = 4
+
+
+@pytest.fixture
+def mother(tmp_path: Path) -> Iterator[Mother]:
+    with Mother(XDG_STATE_HOME=str(tmp_path / "state")) as bearing:
+        yield bearing
+
+
+async def live(mother: Mother, *life: Any) -> str:
+    return await asyncio.to_thread(mother.live, *life)
+
+
+async def submit(queue: Queue, **fields: Any) -> str:
+    return (await queue.submit({"type": "code", "retry": {"strategy": "immediate"}, **fields})).id
+
+
+async def take_back(queue: Queue) -> None:
+    """What the killed process held."""
+    for runtime in await queue.runtimes():
+        await queue.runtime_gone(runtime["id"])
+
+
+async def check(queue: Queue, task_id: str, outside: Path, stored: set[int]) -> None:
+    """`stored` are the steps whose results were there when something was killed."""
+    done = Counter(lines(outside))
+    ran = {number: done[f"ran {number}"] for number in range(STEPS)}
+    assert {number: ran[number] for number in stored} == dict.fromkeys(stored, 1)
+    assert sorted(ran.values()) in ([1] * STEPS, [1] * (STEPS - 1) + [2])  # only what was in flight runs again
+    keys = [f"{task_id}/e{number}" for number in EFFECTS]
+    assert {key: done[f"effect {key}"] for key in keys} == dict.fromkeys(keys, 1)
+    assert (await queue.result(task_id)).data == TOTAL
+    assert [event.verb for event in await queue.history(task_id)].count("completed") == 1
+    assert [step.status for step in await queue.steps(task_id)] == ["done"] * STEPS
+    assert [effect.status for effect in await queue.effects(task_id)] == ["done"] * len(EFFECTS)
+
+
+async def points_of_a_whole_life(mother: Mother, queue: Queue, outside: Path) -> list[str]:
+    await submit(queue)
+    assert await live(mother, "work", queue.url, str(outside), 0) == "ended 0"
+    return lines(outside.with_suffix(".points"))
+
+
+@pytest.mark.requirement("R-013", "R-032", "R-060", "C-253")
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_worker_is_killed_at_every_point(store_url: str, mother: Mother, tmp_path: Path, part: int) -> None:
+    async with await Queue.open(store_url) as queue:
+        names = await points_of_a_whole_life(mother, queue, tmp_path / "whole")
+        assert {f"step {number}: run" for number in range(STEPS)} < set(names)
+        for number, name in list(enumerate(names, 1))[part::PARTS]:
+            outside = tmp_path / f"outside-{number}"
+            task_id = await submit(queue)
+            assert await live(mother, "work", store_url, str(outside), number) == KILLED, name
+            await take_back(queue)
+            stored = {step.place - 1 for step in await queue.steps(task_id) if step.status == "done"}
+            assert await live(mother, "work", store_url, str(outside), 0) == "ended 0"
+            await check(queue, task_id, outside, stored)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_an_effect_that_cannot_be_looked_up_is_asked_about(
+    store_url: str, mother: Mother, tmp_path: Path, *, happened: bool
+) -> None:
+    outside = tmp_path / "outside"
+    async with await Queue.open(store_url) as queue:
+        task_id = await submit(queue, type="blind")
+        deadly = f"effect {task_id}/e: {'done' if happened else 'not done'}"
+        assert await live(mother, "work", store_url, str(outside), deadly) == KILLED
+        await take_back(queue)
+        assert await live(mother, "work", store_url, str(outside), 0) == "ended 0"
+        assert (await queue.get(task_id)).failure_reason == "effect_unknown"
+        (alert,) = await queue.alerts(kind="effect_unknown")
+        await queue.resolve_effect(alert.data["key"], happened=happened, result="by hand")
+        assert await live(mother, "work", store_url, str(outside), 0) == "ended 0"
+        assert (await queue.result(task_id)).data == ("by hand" if happened else f"{task_id}/e")
+        assert lines(outside) == [f"effect {task_id}/e"]
+
+
+# -- a server is killed under a worker ---------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def serving(mother: Mother, store_url: str, port: int, deadly: str | int) -> AsyncIterator[str]:
+    """A server that dies at a point, if there is one, and else at the end."""
+    mother.order("serve_until_dead", store_url, port, deadly)
+    url, pid = (await asyncio.to_thread(mother.hear)).split()
+    assert url.startswith("http://")
+    yield url
+    if not deadly:
+        os.kill(int(pid), signal.SIGKILL)
+    assert await asyncio.to_thread(mother.hear) == KILLED
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+MOMENTS = ("nothing written", "not committed", "committed")
+
+
+@pytest.mark.parametrize("verb", ["complete_step", "begin_effect", "finish_effect", "complete_many"])
+async def test_a_server_is_killed_under_its_worker(
+    store_url: str, mother: Mother, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    port = free_port()
+    async with await Queue.open(store_url) as queue:
+        for moment in MOMENTS:
+            outside = tmp_path / moment
+            task_id = await submit(queue)
+            async with serving(mother, store_url, port, f"{verb}: {moment}") as url:
+                working = asyncio.create_task(worker_on(outside).run(url, until_idle=True))
+            async with serving(mother, store_url, port, 0):
+                await working
+            await check(queue, task_id, outside, set(range(STEPS)))

@@ -1,0 +1,60 @@
+"""kill -9 while money is granted, booked and given back: the books are right after each death, and nothing leaks."""
+
+import asyncio
+import random
+import sys
+import time
+from asyncio.subprocess import PIPE
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock, pass_time
+from tests.crashes.test_kill import start_worker, until_alone
+from tests.money import check_books, check_ceilings, reserved
+
+KILLS = 6
+
+
+async def spend_until_killed(url: str, lines: int) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.spender", url, stdout=PIPE)
+    assert process.stdout is not None
+    for _ in range(lines):
+        assert await process.stdout.readline()
+    process.kill()
+    await process.wait()
+
+
+async def test_the_books_are_right_whenever_a_process_is_killed(store_url: str) -> None:
+    chance = random.Random(7)
+    async with await Queue.open(store_url) as queue:
+        await queue.set_budget("day", None, 900)
+    for _ in range(KILLS):
+        await spend_until_killed(store_url, chance.randrange(1, 30))
+        await until_alone(store_url)
+        async with await Queue.open(store_url) as queue:
+            await check_books(queue)
+            await check_ceilings(queue)
+    async with await Queue.open(store_url) as queue:
+        await queue.runtime_gone("spender")
+        assert await reserved(queue) == 0
+        await check_books(queue)
+        assert (await queue.costs("agent")).costs[0].cost_usd > 0.02
+
+
+async def test_what_a_killed_worker_may_have_spent_is_spent_until_somebody_knows_better(store_url: str) -> None:
+    clock = MovedClock(time.time())  # the worker lives by the real one
+    async with await Queue.open(store_url, clock=clock) as queue:
+        await queue.submit_dag({"tasks": [{"type": "code", "estimated_cost_usd": 0.60}], "budget_ceiling_usd": 1.00})
+        worker, token = await start_worker(store_url, "killed")
+        worker.kill()
+        await worker.wait()
+        await pass_time(queue, clock, 95)
+        await pass_time(queue, clock, 60)
+        (dag,) = await queue.budgets("dag")
+        assert (dag.spent_usd, dag.reserved_usd) == (0.60, 0)
+        assert await queue.claim("other") == [], "only 0.40 are left for sure"
+        with pytest.raises(Exception, match="no longer holds"):
+            await queue.fail(token, "crash", usage={"cost_usd": 0.15})
+        assert len(await queue.claim("other")) == 1
+        await check_books(queue)

@@ -1,0 +1,42 @@
+"""kill -9 of a process that parks tasks and frees them: what was acknowledged holds, and nobody waits for ever."""
+
+import asyncio
+import random
+import sys
+from asyncio.subprocess import PIPE
+
+from shiftwork import Queue
+from tests.crashes.test_kill import until_alone
+from tests.races.fleet import stranded
+
+KILLS = 6
+
+
+async def wait_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
+    """What the process had been told before it was killed, some time after so many answers."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.waiter", url, stdout=PIPE)
+    assert process.stdout is not None
+    heard = [await process.stdout.readline() for _ in range(lines)]
+    process.kill()
+    heard += (await process.stdout.read()).splitlines(keepends=True)
+    await process.wait()
+    return [(word, what) for word, what in (line.decode().split() for line in heard if line.endswith(b"\n"))]
+
+
+async def test_a_killed_process_strands_no_wait(store_url: str) -> None:
+    chance = random.Random(11)
+    heard: list[tuple[str, str]] = []
+    for _ in range(KILLS):
+        heard += await wait_until_killed(store_url, chance.randrange(1, 20))
+        await until_alone(store_url)
+        async with await Queue.open(store_url) as queue:
+            await queue.runtime_gone("waiter")
+            statuses = {what: (await queue.get(what)).status for _, what in heard}
+            freed = {what for word, what in heard if word in {"freed", "completed"}}
+            assert all(statuses[what] != "pending" for what in freed)
+            assert await stranded(queue) == []
+    async with await Queue.open(store_url) as queue:
+        for task in (await queue.tasks(status="pending", limit=1000)).tasks:
+            (wait,) = task.waits  # whatever is pending can be freed
+            assert (await queue.signal(wait.event or "")).freed == 1
+        assert "pending" not in (await queue.status(fresh=True)).counts

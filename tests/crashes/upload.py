@@ -1,0 +1,31 @@
+"""Brings content in for ever and says what is kept: `python -m tests.crashes.upload URL`. Made to be killed."""
+
+import asyncio
+import random
+import sys
+
+from shiftwork import Queue
+from shiftwork.duties import artifacts as duty
+
+
+async def main(url: str) -> None:
+    async with await Queue.open(url) as queue:
+        await asyncio.gather(bring(queue, 1), bring(queue, 2), collect(queue))
+
+
+async def bring(queue: Queue, seed: int) -> None:
+    """Every other one is referred to and stays; the rest is collected at once."""
+    chance = random.Random(f"{seed} {queue.now()}")
+    while True:
+        kept = await queue.put_artifact(chance.randbytes(chance.randrange(3_000_000)), task="owner")
+        print("kept", kept.id, flush=True)  # noqa: T201 -- for the test that reads it
+        await queue.put_artifact(chance.randbytes(1000))
+
+
+async def collect(queue: Queue) -> None:
+    while True:
+        await queue.engine.store.run(lambda tx: duty.collect(tx, queue.engine))
+        await duty.remove(queue.engine)
+
+
+asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,147 @@
+"""A DAG of 100,000 ready tasks without money costs a claim, a grant and a refund no more than one of ten."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import apsw
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.queue.pick import START
+from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
+from tests.plans.test_sqlite_plans import plan_of, steps
+from tests.services import Databases
+
+EACH = 100_000
+ALL = 3 * EACH
+NOW = 1_765_800_000.0
+HELD_DAG, OPEN_DAG = "aaaaaaaa-0000-7000-8000-000000000001", "aaaaaaaa-0000-7000-8000-000000000002"
+BUDGETS = 20_000
+
+FILL = [
+    f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
+      dag_id, root_id, max_attempts, cost_limit, budget_id, created_at, updated_at)
+    select {{uuid}}, 'default', 'code', 'ready', case when n <= {EACH} then 'budget' end, 1, n, {NOW} + n, 50, 0.1, 0,
+      {{uuid}}, {{uuid}}, 3, 500000, cast(case when n <= {EACH} then '{HELD_DAG}' when n <= {2 * EACH} then '{OPEN_DAG}'
+      end as {{uuid_type}}), {NOW}, {NOW} from {{numbers}} where n <= {ALL}""",
+    f"""insert into budgets (id, workspace, kind, owner, ceiling, closed_at)
+    select {{uuid}}, 'default', 'dag', 'dag-' || n, 100, case when n % 1000 = 0 then {NOW} end
+    from {{numbers}} where n <= {BUDGETS}""",
+    f"""insert into budgets (id, workspace, kind, owner, ceiling, closed_at) values
+      ('{HELD_DAG}', 'default', 'dag', 'held', 0, {NOW}), ('{OPEN_DAG}', 'default', 'dag', 'open', 0, {NOW})""",
+    f"""insert into costs (task_id, fence, model, workspace, type, dag_id, agent_id, claimed_at, cost,
+      tokens_in, tokens_out)
+    select {{uuid}}, 1, 'm', 'default', 'code', {{uuid}}, 'a', {NOW} + n, 1, 1, 1 from {{numbers}} where n <= {EACH}""",
+    f"""insert into charges (task_id, fence, budget_id, reserved)
+    select {{uuid}}, 1, '{HELD_DAG}', 1 from {{numbers}} where n <= {EACH}""",
+]
+SQLITE = {
+    "uuid": "printf('00000000-0000-7000-8000-%012x', n)",
+    "numbers": f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {ALL}) select n from r)",
+    "uuid_type": "text",
+}
+POSTGRES = {
+    "uuid": "('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid",
+    "numbers": f"generate_series(1, {ALL}) n",
+    "uuid_type": "uuid",
+}
+
+FIRST = "00000000-0000-0000-0000-000000000000"
+PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
+SPAN = {"workspace": "default", "since": NOW + EACH - 50, "until": 1e308}
+
+
+def uuid(n: int) -> str:
+    return f"00000000-0000-7000-8000-{n:012x}"
+
+
+ASKED = [
+    Hot("take_from_lane", {"lane": 1, "count": 1, **PLACE}, "idx_tasks_claimable", 1),
+    Hot("hold_under", {"id": OPEN_DAG, "rest": 0, "count": 50, "now": NOW}, "idx_tasks_budget", 100),
+    Hot("held_under", {"id": HELD_DAG, "count": 20}, "idx_tasks_budget_held", 40),
+    Hot("held_under", {"id": uuid(7), "count": 20}, "idx_tasks_budget_held", 0),
+    Hot("read_chains", {"items": [(uuid(n),) for n in range(1, 21)]}, "budgets_pkey", 60),
+    Hot("closed_budgets", {"after": FIRST, "count": 500}, "idx_budgets_closed", BUDGETS // 1000 + 2),
+    Hot("counting_budgets", {"count": 1}, "idx_budgets_counting", 0),
+    Hot("charges_of", {"items": [(uuid(n), 1) for n in range(1, 101)]}, "charges_pkey", 100),
+    Hot("spent_since", {"workspace": "default", "since": NOW + EACH - 50}, "idx_costs_workspace", 60),
+    Hot("cost_groups", {"by": "type", "count": 100, **SPAN}, "idx_costs_workspace", 60),
+]
+TABLES = {"tasks", "budgets", "charges", "costs"}
+MOST_STEPS = 40_000
+"""Of SQLite's machine; a walk over one of the DAGs takes more than half a million."""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("poor") / "queue.db"
+
+    async def make() -> None:
+        await (await Queue.open(f"sqlite:///{file}")).close()
+
+    asyncio.run(make())
+    connection = apsw.Connection(str(file))
+    connection.execute("pragma synchronous = off")
+    for statement in FILL:
+        connection.execute(statement.format(**SQLITE))
+    connection.execute("insert into bodies select id, '{}' from tasks")
+    connection.close()
+    return file
+
+
+@pytest.fixture
+def connection(filled: Path) -> Iterator[apsw.Connection]:
+    opened = apsw.Connection(str(filled))
+    opened.execute("begin")
+    yield opened
+    opened.execute("rollback")
+    opened.close()
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
+def test_sqlite_reads_what_it_grants_alone(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    if analysed:
+        connection.execute("analyze").fetchall()
+    path = asked.path.removesuffix("_pkey")
+    plan = plan_of(connection, asked.name, asked.parameters)
+    assert any(f"INDEX {path}" in line or f"INDEX sqlite_autoindex_{path}" in line for line in plan), plan
+    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
+
+
+@pytest.fixture
+async def server(postgres: Databases, migrated_template: str) -> AsyncIterator[asyncpg.Connection]:
+    name = postgres.create_database(migrated_template)
+    opened = await asyncpg.connect(postgres.dsn(name), command_timeout=120)
+    yield opened
+    await opened.close()
+    postgres.drop_database(name)
+
+
+@pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
+async def test_postgres_reads_what_it_grants_alone(server: asyncpg.Connection) -> None:
+    for table in TABLES:
+        await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
+    for statement in FILL:
+        await server.execute(statement.format(**POSTGRES))
+    await server.execute("insert into bodies select id, '{}' from tasks")
+    assert await complaints(server, "never analysed") == []
+    await server.execute("analyze tasks, budgets, charges, costs, bodies")
+    assert await complaints(server, "analysed") == []
+
+
+async def complaints(server: asyncpg.Connection, state: str) -> list[str]:
+    found = []
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        for asked in ASKED:
+            nodes = list(walk(await explain(server, asked, mode)))
+            scans = [n for n in nodes if n.get("Relation Name") in TABLES and "Scan" in n["Node Type"]]
+            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+            read = sum(rows_of(node) for node in scans)
+            if asked.path not in indexes:
+                found.append(f"{state}, {mode}, {asked.name}: uses {sorted(indexes)}, not {asked.path}")
+            if read > asked.rows:
+                found.append(f"{state}, {mode}, {asked.name}: reads {read} rows, not {asked.rows}")
+    return found

@@ -1,0 +1,141 @@
+"""What waits is found by index, however much has been waited for, signalled and approved before."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
+from tests.plans.test_sqlite_plans import plan_of, steps
+from tests.services import Databases
+
+PAST = 200_000
+OPEN = 40
+NOW = 1_765_800_000.0
+TABLES = {"waits", "signals", "approvals"}
+LATER = {"now": NOW + OPEN, "count": 500}
+ROOT = "00000000-0000-7000-8000-000000000007"
+
+# Nearly all of it is over. Each event name was sent a thousand times.
+FILL = [
+    f"""insert into waits (root_id, name, task_id, workspace, kind, status, event, begun_at, until, ended_at, signal)
+    select {{uuid}}, 'w', {{uuid}}, 'default', 'event', case when n <= {OPEN} then 'open' else 'met' end,
+      'event-' || n % 200, {NOW}, {NOW} + n, case when n <= {OPEN} then null else {NOW} end, n from {{numbers}}""",
+    f"""insert into signals (at, workspace, name, actor, told)
+    select {NOW} + n, 'default', 'event-' || n % 200, 'a', true from {{numbers}}""",
+    f"""insert into approvals (task_id, revision, root_id, workspace, rule, status, requested_at, expires_at)
+    select {{uuid}}, 'r', {{uuid}}, 'default', '{{{{}}}}', 'approved', {NOW}, {NOW} + n from {{numbers}}
+    where n > {OPEN}""",
+]
+SQLITE = {
+    "uuid": "printf('00000000-0000-7000-8000-%012x', n)",
+    "numbers": f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {PAST}) select n from r)",
+}
+POSTGRES = {
+    "uuid": "('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid",
+    "numbers": f"(select n from generate_series(1, {PAST}) n) numbers",
+}
+
+OURS: dict[str, Any] = {"workspace": "default"}
+ASKED = {"kind": None, "type": None, "task": None, "after": None, "count": 100, **OURS}
+WATCHED = [
+    Hot("due_waits", LATER, "idx_waits_due", OPEN),
+    Hot("due_approvals", {"now": 1e11, "count": 500}, "idx_approvals_due", OPEN),
+    Hot("untold_signals", {"count": 1}, "idx_signals_untold", 0),
+    Hot("delete_signals", {"before": NOW + 20, "count": 500}, "idx_signals_at", 3 * 20),
+    Hot(
+        "waits_for_signal",
+        {"event": "event-7", "root": None, "now": NOW, "seq": 10**9, "count": 500, **OURS},
+        "idx_waits_event",
+        2,
+    ),
+    Hot("signal_for", {"event": "event-7", "root": ROOT, **OURS}, "idx_signals_name", 1),
+    Hot("granted_approval", {"root": ROOT, "revision": "r"}, "idx_approvals_granted", 1),
+    Hot("list_asked", ASKED, "idx_approvals_open", OPEN + 1),
+]
+MOST_STEPS = 30_000
+"""Of SQLite's machine; reading a table alone once takes more."""
+
+
+async def ask_for(url: str) -> None:
+    """A queue in which some tasks wait for a person."""
+    async with await Queue.open(url) as queue:
+        await queue.set_setting("guards", [{"expire_after_sec": 60}])
+        await queue.submit_many([{"type": "code"}] * OPEN)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("waiting") / "queue.db"
+    asyncio.run(ask_for(f"sqlite:///{file}"))
+    connection = apsw.Connection(str(file))
+    connection.execute("pragma synchronous = off")
+    for statement in FILL:
+        connection.execute(statement.format(**SQLITE))
+    connection.close()
+    return file
+
+
+@pytest.fixture
+def connection(filled: Path) -> Iterator[apsw.Connection]:
+    opened = apsw.Connection(str(filled))
+    opened.execute("begin")
+    yield opened
+    opened.execute("rollback")
+    opened.close()
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("watched", WATCHED, ids=lambda watched: watched.name)
+def test_sqlite_reads_what_still_waits(connection: apsw.Connection, watched: Hot, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
+    if analysed:
+        connection.execute("analyze").fetchall()
+    plan = plan_of(connection, watched.name, watched.parameters)
+    assert any(f"INDEX {watched.path}" in line for line in plan), plan
+    assert steps(connection, watched.name, watched.parameters) < MOST_STEPS
+
+
+@pytest.fixture(scope="module")
+def large(postgres: Databases, migrated_template: str) -> Iterator[str]:
+    name = postgres.create_database(migrated_template)
+    yield postgres.dsn(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+async def server(large: str) -> AsyncIterator[asyncpg.Connection]:
+    opened = await asyncpg.connect(large, command_timeout=120)
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
+async def test_postgres_reads_what_still_waits(server: asyncpg.Connection, large: str) -> None:
+    await ask_for(large)
+    for table in TABLES:
+        await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
+    for statement in FILL:
+        await server.execute(statement.format(**POSTGRES))
+    assert await complaints(server, "never analysed") == []
+    await server.execute("analyze waits, signals, approvals, tasks, bodies")
+    assert await complaints(server, "analysed") == []
+
+
+async def complaints(server: asyncpg.Connection, state: str) -> list[str]:
+    found = []
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        for watched in WATCHED:
+            nodes = list(walk(await explain(server, watched, mode)))
+            scans = [n for n in nodes if n.get("Relation Name") in TABLES and "Scan" in n["Node Type"]]
+            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
+            read = sum(rows_of(node) for node in scans)
+            if watched.path not in indexes:
+                found.append(f"{state}, {mode}, {watched.name}: uses {sorted(indexes)}, not {watched.path}")
+            if read > watched.rows:
+                found.append(f"{state}, {mode}, {watched.name}: reads {read} rows, not {watched.rows}")
+    return found

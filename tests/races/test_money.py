@@ -1,0 +1,133 @@
+"""Claims that race for the last dollar, and reports that meet: nobody gets more than there is, and nothing leaks."""
+
+import asyncio
+import random
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import LeaseLost
+from tests.money import check_books, check_ceilings, reserved
+from tests.races.fleet import handles, hire, together
+
+
+async def one_dag(queue: Queue, tasks: int, ceiling: float, price: float | None = 0.10, types: int = 1) -> str:
+    named = [{"type": f"type-{n % types}"} for n in range(tasks)]
+    made = await queue.submit_dag(
+        {
+            "tasks": [task if price is None else {**task, "estimated_cost_usd": price} for task in named],
+            "budget_ceiling_usd": ceiling,
+        }
+    )
+    return made[0].dag_id or ""
+
+
+@pytest.mark.parametrize("types", [1, 4])
+async def test_twenty_claimers_of_five_grants_make_five_winners(store_url: str, types: int) -> None:
+    async with handles(store_url, 4) as queues:
+        await one_dag(queues[0], 20, 0.50, types=types)
+        answers = await together(*(queues[i % 4].claim(f"agent-{i}", 5) for i in range(20)))
+        while len(won := [task for answer in answers for task in answer]) < 5:  # met others at every budget they tried
+            answers += await together(*(queues[i % 4].claim(f"late-{len(won)}-{i}", 5) for i in range(4)))
+        assert len(won) == 5
+        await check_books(queues[0])
+        await check_ceilings(queues[0])
+
+
+async def test_the_last_cents_of_a_day_go_to_one(store_url: str) -> None:
+    async with handles(store_url, 4) as queues:
+        await queues[0].set_budget("day", None, 0.30)
+        for queue in queues:
+            queue.engine.book.forget("default")
+        await queues[0].submit_many([{"type": "code"}] * 16)
+        answers = await together(*(queues[i % 4].claim(f"agent-{i}") for i in range(16)))
+        assert sum(len(answer) for answer in answers) == 2
+        (day,) = await queues[0].budgets("day")
+        assert (day.reserved_usd, day.remaining_usd) == (0.30, 0)
+        await check_books(queues[0])
+
+
+async def test_a_fleet_spends_a_ceiling_to_the_last_cent_and_not_one_more(store_url: str) -> None:
+    """Each attempt uses half of its grant: what comes back is granted again, until less than a grant is left."""
+    async with handles(store_url, 4) as queues:
+        await hire(queues[0], *(f"agent-{number}" for number in range(8)))
+        await one_dag(queues[0], 60, 1.00)
+        await together(*(work(queues[i % 4], f"agent-{i}") for i in range(8)))
+        (dag,) = await queues[0].budgets("dag")
+        assert (dag.spent_usd, dag.reserved_usd) == pytest.approx((0.95, 0))
+        await check_books(queues[0])
+
+
+async def work(queue: Queue, agent: str) -> None:
+    """Until there is no more money and nobody who could give some back."""
+    while True:
+        claims = await queue.claim(agent, 2, start=True)
+        for claim in claims:
+            await queue.heartbeat(claim.token, usage={"cost_usd": 0.02})
+            await queue.complete(claim.token, usage={"cost_usd": 0.03})
+            await check_ceilings(queue)
+        if not claims and not await reserved(queue):
+            return
+        await asyncio.sleep(0)
+
+
+async def test_reports_of_one_attempt_that_meet_are_all_booked(store_url: str) -> None:
+    """From the holder, from its steps, and late from one that lost it."""
+    async with handles(store_url, 4) as queues:
+        await one_dag(queues[0], 1, 10.00, price=5.00)
+        (claim,) = await queues[0].claim("agent", start=True)
+        reports = [queues[i % 4].heartbeat(claim.token, usage={"cost_usd": 0.01}) for i in range(40)]
+        await together(*reports, queues[1].release(claim.token))
+        (task,) = (await queues[0].tasks()).tasks
+        assert task.cost_usd == pytest.approx(0.40)
+        await check_books(queues[0])
+
+
+async def test_a_ceiling_that_comes_while_the_dag_runs_misses_nothing(store_url: str) -> None:
+    chance = random.Random(7)
+    async with handles(store_url, 4) as queues:
+        await hire(queues[0], *(f"agent-{number}" for number in range(6)))
+        made = await queues[0].submit_dag({"tasks": [{"type": "code", "estimated_cost_usd": 0.10}] * 120})
+        dag_id = made[0].dag_id or ""
+        await together(
+            *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)), queues[3].set_budget("dag", dag_id, 1000)
+        )
+        (dag,) = await queues[0].budgets("dag")
+        assert (dag.spent_usd, dag.reserved_usd) == pytest.approx((120 * 0.05, 0))
+        await check_books(queues[0])
+
+
+async def work_on(queue: Queue, agent: str, chance: random.Random) -> None:
+    while claims := await queue.claim(agent, 3, start=True):
+        for claim in claims:
+            if chance.random() < 0.5:
+                await queue.heartbeat(claim.token, usage={"cost_usd": 0.01})
+                await queue.complete(claim.token, usage={"cost_usd": 0.04})
+            else:
+                await queue.complete(claim.token, usage={"cost_usd": 0.05})
+
+
+async def test_an_attempt_that_is_stopped_while_it_completes_ends_once(store_url: str) -> None:
+    async with handles(store_url, 2) as queues:
+        for _ in range(10):
+            task = await queues[0].submit(type="code", spec={"constraints": {"max_cost_usd": 0.10}})
+            (claim,) = await queues[0].claim("agent", start=True)
+            await asyncio.gather(
+                queues[0].heartbeat(claim.token, usage={"cost_usd": 0.20}),
+                queues[1].complete(claim.token, usage={"cost_usd": 0.01}),
+                return_exceptions=True,
+            )
+            found = await queues[0].get(task.id)
+            assert found.status in {"completed", "dead_lettered"}
+            assert found.cost_usd == pytest.approx(0.21)
+            with pytest.raises(LeaseLost):
+                await queues[0].release(claim.token)
+        await check_books(queues[0])
+
+
+async def test_who_waits_for_work_gets_what_stands_behind_a_dag_without_money(store_url: str) -> None:
+    async with await Queue.open(store_url) as queue:
+        await one_dag(queue, 4000, 0)
+        behind = await queue.submit(type="type-0", priority=99)
+        (claim,) = await queue.claim("agent", wait=25)
+        assert claim.id == behind.id

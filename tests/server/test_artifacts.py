@@ -1,0 +1,321 @@
+"""Artifacts over HTTP: bytes in and out as they are, in bounded memory, whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import random
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from shiftwork.server import protocol, reading
+from tests.server import processes, raw
+from tests.server.doors import held
+from tests.server.running import Reply, Running
+from tests.worker.steps import until
+
+MEBIBYTE = 1024 * 1024
+BIG = random.Random(7).randbytes(2 * MEBIBYTE + 1000)
+
+
+def id_of(content: bytes) -> str:
+    return f"artifact:sha256-{hashlib.sha256(content).hexdigest()}"
+
+
+def at(content: bytes) -> str:
+    return f"/api/artifacts/{id_of(content)}"
+
+
+async def put(api: Running, content: bytes, path: str | None = None, **headers: str) -> Reply:
+    known = {"Content-Type": "application/octet-stream", **headers}
+    return await api.call(
+        "PUT" if path is None else "POST", path or at(content), data=io.BytesIO(content), headers=known
+    )
+
+
+def folder_of(api: Running) -> Path:
+    depot = api.house.queue.engine.depot
+    assert depot is not None
+    return Path(depot.url.removeprefix("file://"))
+
+
+def files(api: Running) -> list[Path]:
+    return sorted(path for path in folder_of(api).rglob("*") if path.is_file())
+
+
+# -- in and out --------------------------------------------------------------------------------------------------
+
+
+async def test_bytes_come_back_as_they_were_sent(api: Running) -> None:
+    kept = await put(api, BIG, **{"Content-Type": "text/x-made-up"})
+    assert (kept.status, kept.json["id"], kept.json["size"]) == (201, id_of(BIG), len(BIG))
+    got = await api.call("GET", at(BIG), headers={"Accept-Encoding": "gzip"})
+    assert (got.status, got.body) == (200, BIG)
+    assert got.headers["content-type"] == "text/x-made-up"
+    assert got.headers["content-length"] == str(len(BIG))
+    assert got.headers["etag"] == f'"{id_of(BIG)}"'
+    assert "content-encoding" not in got.headers
+
+
+async def test_a_body_whose_hash_is_not_known_gets_its_id(api: Running) -> None:
+    """Also from curl, which says of any bytes that they are a form."""
+    kept = await put(
+        api, b"# hello", "/api/artifacts?name=hello.md", **{"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    assert (kept.json["id"], kept.json["media_type"]) == (id_of(b"# hello"), "text/markdown")
+
+
+async def test_a_body_that_is_something_else_is_refused(api: Running) -> None:
+    refused = await api.call("PUT", at(b"this"), data=b"that")
+    assert (refused.status, refused.code, refused.json["where"]) == (422, "invalid_input", "artifact_id")
+    assert (await api.call("GET", at(b"that"))).status == 404
+    assert files(api) == []
+
+
+async def test_what_is_no_media_type_is_refused(api: Running) -> None:
+    for said, where in {"multipart/form-data; boundary=x": "Content-Type", "nonsense": "media_type"}.items():
+        refused = await put(api, b"x", **{"Content-Type": said})
+        assert (refused.status, refused.code, refused.json["where"]) == (422, "invalid_input", where)
+
+
+async def test_a_page_that_an_agent_wrote_is_not_run(api: Running) -> None:
+    page = b"<script>alert(1)</script>"
+    await put(api, page, **{"Content-Type": "text/html"})
+    got = await api.call("GET", at(page))
+    assert got.headers["content-disposition"].startswith("attachment")
+    assert got.headers["content-security-policy"] == "sandbox"
+    assert got.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_the_head_tells_all_but_the_bytes(api: Running) -> None:
+    await put(api, BIG)
+    for header in ({}, {"Range": "bytes=0-9"}):
+        got = await api.call("GET", at(BIG), headers=header)
+        head = await api.call("HEAD", at(BIG), headers=header)
+        assert (head.status, head.body) == (got.status, b"")
+        for name in ("content-length", "content-type", "etag", "accept-ranges", "content-range"):
+            assert head.headers.get(name) == got.headers.get(name)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "end"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=1048570-1048580", 1048570, 1048581),
+        ("bytes=2097152-", 2097152, len(BIG)),
+        ("bytes=-5", len(BIG) - 5, len(BIG)),
+        ("bytes=0-999999999", 0, len(BIG)),
+        ("bytes=-999999999", 0, len(BIG)),
+    ],
+)
+async def test_a_part_is_sent(api: Running, asked: str, start: int, end: int) -> None:
+    await put(api, BIG)
+    got = await api.call("GET", at(BIG), headers={"Range": asked})
+    assert got.body == BIG[start:end]
+    if (start, end) != (0, len(BIG)):
+        assert got.status == 206
+        assert got.headers["content-range"] == f"bytes {start}-{end - 1}/{len(BIG)}"
+
+
+@pytest.mark.parametrize("asked", ["bytes=5-2", "bytes=0-1,5-6", "lines=1-2", "bytes=-", "5-6", "bytes=a-b"])
+async def test_a_part_that_is_not_understood_is_the_whole(api: Running, asked: str) -> None:
+    await put(api, b"0123456789")
+    got = await api.call("GET", at(b"0123456789"), headers={"Range": asked})
+    assert (got.status, got.body) == (200, b"0123456789")
+
+
+async def test_a_part_that_is_not_there_is_refused(api: Running) -> None:
+    await put(api, b"0123456789")
+    for asked in ("bytes=10-", "bytes=99-100", "bytes=-0"):
+        refused = await api.call("GET", at(b"0123456789"), headers={"Range": asked})
+        assert (refused.status, refused.code, refused.json["facts"]) == (416, "range_not_satisfiable", {"size": 10})
+
+
+async def test_a_part_is_sent_only_of_what_is_meant(api: Running) -> None:
+    await put(api, b"0123456789")
+    same, other = f'"{id_of(b"0123456789")}"', '"something else"'
+    for known, status in ((same, 206), (other, 200)):
+        header = {"Range": "bytes=0-4", "If-Range": known}
+        assert (await api.call("GET", at(b"0123456789"), headers=header)).status == status
+    unchanged = await api.call("GET", at(b"0123456789"), headers={"If-None-Match": same})
+    assert (unchanged.status, unchanged.body) == (304, b"")
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_made_under_a_claim_is_the_agent_s(api: Running) -> None:
+    claim = await held(api.house.queue)
+    path = f"/api/tasks/{claim.id}/artifacts"
+    refused = await put(api, b"made", path)
+    assert (refused.status, refused.code) == (422, "fence_required")
+    kept = await put(api, b"made", f"{path}?token={claim.token}&name=made.txt")
+    assert kept.status == 201
+    (told,) = (await api.get(path))["artifacts"]
+    assert (told["id"], told["role"], told["name"], told["by"]) == (id_of(b"made"), "made", "made.txt", "agent:ada")
+    await api.house.queue.complete(claim.token)
+    late = await put(api, b"late", f"{path}?token={claim.token}")
+    assert (late.status, late.code) == (409, "lease_lost")
+
+
+async def test_a_claim_carries_its_inputs_also_when_it_is_sent_again(api: Running) -> None:
+    kept = (await put(api, b"input")).json["id"]
+    await api.post("/api/tasks", {"type": "noop", "spec": {"context_refs": [kept]}})
+    key = {"Idempotency-Key": "k"}
+    first = await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=key)
+    again = await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=key)
+    (assigned,) = first["assignments"]
+    assert [each["id"] for each in assigned["inputs"]] == [kept]
+    assert again["assignments"][0]["inputs"] == assigned["inputs"]
+    assert (await api.get(f"/api/tasks/{assigned['task']['id']}/inputs"))["inputs"] == assigned["inputs"]
+
+
+async def test_workers_and_submitters_each_have_their_door(guarded: Running) -> None:
+    queue = guarded.house.queue
+
+    async def come(scope: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {(await queue.create_token(scope, [scope])).secret}"}
+
+    worker, submitter, reader = [await come(scope) for scope in ("work", "submit", "read")]
+    assert (await put(guarded, b"x", **submitter)).status == 201
+    for header in (worker, reader):
+        assert (await put(guarded, b"x", **header)).status == 403
+        assert (await guarded.call("GET", at(b"x"), headers=header)).body == b"x"
+    assert (await guarded.call("GET", at(b"x"))).status == 401
+
+
+# -- damage ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_damaged_at_its_beginning_is_refused(api: Running) -> None:
+    await put(api, BIG)
+    (file,) = files(api)
+    file.write_bytes(b"x" + BIG[1:])
+    refused = await api.call("GET", at(BIG))
+    assert (refused.status, refused.code) == (502, "artifact_damaged")
+
+
+async def test_what_is_damaged_further_on_breaks_off(api: Running) -> None:
+    """Its length was promised: nobody takes what has come for the whole."""
+    await put(api, BIG)
+    (file,) = files(api)
+    file.write_bytes(BIG[:-1] + b"?")
+    async with raw.line(api.url) as line:
+        line.send(raw.request("GET", at(BIG)))
+        with pytest.raises(asyncio.IncompleteReadError) as broken:
+            await line.answer()
+    assert len(broken.value.partial) < len(BIG)
+    assert BIG.startswith(broken.value.partial)
+
+
+# -- uploads that do not end well --------------------------------------------------------------------------------
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether something of an upload lies there."""
+    return any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+async def test_whoever_hangs_up_leaves_nothing(api: Running) -> None:
+    async with raw.line(api.url) as line:
+        head = f"PUT {at(BIG)} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(BIG)}\r\n\r\n"
+        line.send(head.encode() + BIG[: 2 * MEBIBYTE])
+        await until(lambda: has_begun(folder_of(api)))
+        await line.hang_up()
+    await until(lambda: files(api) == [])
+    assert (await api.call("GET", at(BIG))).status == 404
+
+
+async def test_an_upload_that_stops_coming_is_not_waited_for(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SLOWEST_BODY_SEC", 0.01)
+    async with raw.line(api.url) as line:
+        line.send(f"PUT {at(b'x')} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nxx".encode())
+        told = await line.answer()
+    assert (told.status, told.json["code"], told.json["where"]) == (400, "malformed", "body")
+    await until(lambda: files(api) == [])
+
+
+async def test_a_large_upload_may_take_longer_than_a_request(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it keeps coming: each part of it renews the patience."""
+    patience = 2.0
+    monkeypatch.setattr(protocol, "SLOWEST_REQUEST_SEC", patience)
+    monkeypatch.setattr(protocol, "LEAST_BODY", 1000)
+    loop = asyncio.get_running_loop()
+    began, sent = loop.time(), hashlib.sha256()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        while loop.time() < began + 1.5 * patience:
+            part = random.randbytes(1000)
+            sent.update(part)
+            yield part
+            await asyncio.sleep(patience / 100)  # to be slow is the point
+
+    kept = await api.call("POST", "/api/artifacts", data=slowly())
+    assert (kept.status, kept.json["id"]) == (201, f"artifact:sha256-{sent.hexdigest()}")
+
+
+async def test_too_much_is_refused_while_it_comes(api: Running) -> None:
+    await api.house.queue.set_setting("limits.artifact_bytes", MEBIBYTE)
+    refused = await put(api, BIG)
+    assert (refused.status, refused.code) == (413, "too_large")
+    assert files(api) == []
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
+
+
+async def test_memory_is_bounded_in_both_directions(tmp_path: Path) -> None:
+    block, count = random.Random(1).randbytes(MEBIBYTE), 200
+
+    async def poured() -> AsyncIterator[bytes]:
+        for _ in range(count):
+            yield block
+
+    async with (
+        await processes.start(f"sqlite:///{tmp_path}/queue.db", "--no-duties") as server,
+        aiohttp.ClientSession(server.url) as http,
+    ):
+        before = peak(server.process.pid)
+        async with http.post("/api/artifacts", data=poured()) as answer:
+            kept = await answer.json()
+        assert kept["size"] == count * MEBIBYTE
+        read = 0
+        async with http.get(f"/api/artifacts/{kept['id']}") as answer:
+            async for part in answer.content.iter_any():
+                read += len(part)
+        assert read == count * MEBIBYTE
+        assert peak(server.process.pid) - before < 60 * MEBIBYTE
+
+
+async def test_a_server_killed_in_an_upload_has_kept_nothing_of_it(tmp_path: Path) -> None:
+    """What is left of it is swept later; what was acknowledged before is whole."""
+    store = f"sqlite:///{tmp_path}/queue.db"
+    incoming = tmp_path / "queue.db.artifacts" / "incoming"
+    async with await processes.start(store, "--no-duties") as server, aiohttp.ClientSession(server.url) as http:
+        async with http.put(at(b"kept"), data=b"kept") as answer:
+            assert answer.status == 201
+        async with raw.line(server.url) as line:
+            head = f"PUT {at(BIG)} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(BIG)}\r\n\r\n"
+            line.send(head.encode() + BIG[: 2 * MEBIBYTE])
+            await until(lambda: has_begun(incoming))
+            await server.kill()
+    async with await processes.start(store, "--no-duties") as server, aiohttp.ClientSession(server.url) as http:
+        async with http.get(at(b"kept")) as answer:
+            assert await answer.read() == b"kept"
+        async with http.get(at(BIG)) as answer:
+            assert answer.status == 404
+        async with http.put(at(BIG), data=io.BytesIO(BIG)) as answer:
+            assert answer.status == 201
+        async with http.get(at(BIG)) as answer:
+            assert await answer.read() == BIG

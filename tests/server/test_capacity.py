@@ -1,0 +1,97 @@
+"""A full queue over HTTP: refused with a time to try again; and workers that are missing are asked for."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiftwork import Client
+from shiftwork.core.errors import InputError, QueueFull
+from shiftwork.duties.runner import run_once
+from shiftwork.server.replacing import Replacing
+from tests.server.running import Running, running
+from tests.worker.steps import until
+
+NOOP = {"type": "noop"}
+
+
+async def fill(api: Running, most: int = 1) -> None:
+    assert (await api.call("PATCH", "/api/settings", {"set": {"max_queue_size": most}})).status == 200
+    await api.post("/api/tasks", [NOOP] * most)
+
+
+@pytest.mark.requirement("C-101")
+async def test_a_full_queue_answers_429_and_when_to_try_again(api: Running) -> None:
+    await fill(api)
+    refused = await api.call("POST", "/api/tasks", NOOP)
+    assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "queue_full", "5")
+    assert refused.json["facts"] == {"level": "medium", "waiting": 1, "limit": 1, "retry_after": 5.0}
+    dag = await api.call("POST", "/api/dags", {"tasks": [{**NOOP, "key": "a"}]})
+    assert (dag.status, dag.code) == (429, "queue_full")
+
+
+async def test_a_refused_request_may_be_sent_again_under_its_key(api: Running) -> None:
+    await fill(api)
+    key = {"headers": {"Idempotency-Key": "once"}}
+    assert (await api.call("POST", "/api/tasks", NOOP, **key)).status == 429
+    (claim,) = (await api.post("/api/tasks/claim", {"agent_id": "a", "start": True}))["assignments"]
+    made = await api.call("POST", "/api/tasks", NOOP, **key)
+    assert made.status == 201
+    assert (await api.call("POST", "/api/tasks", NOOP, **key)).json == made.json
+    assert claim["task"]["id"] != made.json["id"]
+
+
+async def test_a_client_waits_for_room(api: Running) -> None:
+    await fill(api)
+    async with await Client.open(api.url) as client:
+        with pytest.raises(QueueFull):
+            await client.submit(NOOP)
+        assert (await client.backpressure()).full == ["low", "medium", "high"]
+        waiting = asyncio.create_task(client.submit(NOOP, wait=60))
+        await client.claim("a", start=True)
+        assert (await waiting).status == "ready"
+
+
+# -- workers that are missing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-185")
+async def test_too_few_workers_run_the_command_once_a_minute(api: Running, tmp_path: Path) -> None:
+    await api.call("PATCH", "/api/settings?workspace=lab", {"set": {"min_workers": 1}})
+    told = tmp_path / "told"
+    program = f"import os; open({str(told)!r}, 'a').write(os.environ['SHIFTWORK_WORKSPACE'] + '\\n')"
+    replacing = Replacing(api.house.queue, f'{sys.executable} -c "{program}"')
+    assert await replacing.look() == []
+    await api.pass_time(30)
+    assert await replacing.look() == ["lab"]
+    await until(lambda: told.exists() and told.read_text(encoding="utf-8") == "lab\n")
+    assert await replacing.look() == []
+    await api.pass_time(60)
+    assert await replacing.look() == ["lab"]
+    await api.post("/api/agents?workspace=lab", {"id": "worker"})
+    await api.pass_time(30)
+    await api.pass_time(30)
+    assert await replacing.look() == []
+
+
+async def test_a_command_that_is_not_there_stops_nothing(api: Running) -> None:
+    await api.call("PATCH", "/api/settings", {"set": {"min_workers": 1}})
+    await api.pass_time(30)
+    assert await Replacing(api.house.queue, "/no/such/program").look() == ["default"]
+
+
+async def test_a_serving_server_runs_the_command(store_url: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = f"{sys.executable} -c \"open({str(told)!r}, 'w').close()\""
+    async with running(store_url, on_below_minimum=command) as api:
+        await api.call("PATCH", "/api/settings", {"set": {"min_workers": 1}})
+        await run_once(api.house.queue.engine, force=True)
+        await until(told.exists)
+
+
+@pytest.mark.parametrize("command", ["", "a 'b"])
+async def test_a_command_that_cannot_be_read_is_refused_at_once(store_url: str, command: str) -> None:
+    with pytest.raises(InputError, match="on-below-minimum"):
+        async with running(store_url, on_below_minimum=command):
+            pass

@@ -1,0 +1,24 @@
+"""The simulated day, in a small size: what `make simulate` promises holds, and its report can be read."""
+
+from pathlib import Path
+
+import pytest
+
+from simulate import report
+from simulate.day import Size, one_day
+
+SMALL = Size(tasks=80, agents=30, providers=1, hours=1.0)
+
+
+@pytest.mark.timeout(300)
+async def test_a_fleet_that_shares_its_cooldowns_is_refused_ten_times_less_and_exceeds_no_budget(
+    tmp_path: Path,
+) -> None:
+    shared = await one_day(tmp_path, SMALL, shares=True)
+    alone = await one_day(tmp_path, SMALL, shares=False)
+    found = report.figures(shared, alone)
+    assert report.wrong(found) == []
+    assert found["refused_alone"] > 0
+    assert found["ceilings_raised"] > 0, "no ceiling was ever reached: the day shows nothing about budgets"
+    assert found["tightest_usd"].keys() == {"agent", "dag", "day"}
+    assert "times fewer" in "\n".join(report.lines(found))

@@ -1,0 +1,203 @@
+"""What agents print, as it is read: plain text, one object, and the events of two common coding agents."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shiftwork.worker import output
+from shiftwork.worker.output import Final, Format, Said, Spent, Transcript, read_event
+
+CLAUDE: list[dict[str, Any]] = [
+    {"type": "system", "subtype": "init", "session_id": "S", "tools": []},
+    {
+        "type": "assistant",
+        "session_id": "S",
+        "message": {
+            "id": "m1",
+            "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I look."}],
+            "usage": {"input_tokens": 3, "cache_creation_input_tokens": 20, "output_tokens": 1},
+        },
+    },
+    {
+        "type": "assistant",
+        "session_id": "S",
+        "message": {
+            "id": "m1",
+            "content": [{"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}],
+            "usage": {"input_tokens": 3, "cache_creation_input_tokens": 20, "output_tokens": 4},
+        },
+    },
+    {
+        "type": "user",
+        "session_id": "S",
+        "message": {"content": [{"type": "tool_result", "is_error": True, "content": "no such file"}]},
+    },
+]
+CLAUDE_END = {
+    "type": "result",
+    "subtype": "success",
+    "is_error": False,
+    "result": "All done.",
+    "session_id": "S",
+    "total_cost_usd": 0.125,
+    "usage": {"input_tokens": 10, "cache_read_input_tokens": 100, "output_tokens": 50},
+}
+CODEX: list[dict[str, Any]] = [
+    {"type": "thread.started", "thread_id": "T"},
+    {"type": "turn.started"},
+    {"type": "item.started", "item": {"type": "command_execution", "command": "ls"}},
+    {"type": "item.completed", "item": {"type": "command_execution", "command": "ls", "status": "completed"}},
+    {"type": "item.completed", "item": {"type": "reasoning", "text": "hm"}},
+    {"type": "item.completed", "item": {"type": "agent_message", "text": "Done."}},
+    {"type": "turn.completed", "usage": {"input_tokens": 100, "cached_input_tokens": 80, "output_tokens": 9}},
+]
+
+
+def lines(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def heard(transcript: Transcript, data: bytes, step: int = 7) -> list[Said]:
+    """What is told of it, though it comes in small pieces."""
+    return [said for at in range(0, len(data), step) for said in transcript.feed(data[at : at + step])]
+
+
+@pytest.mark.parametrize("format_", ["auto", "stream-json"])
+def test_events_are_told_and_end_with_their_result(format_: Format) -> None:
+    transcript = Transcript(format_)
+    assert heard(transcript, lines(CLAUDE)) == [
+        Said("text", "I look.\n"),
+        Said("tool_call", "Bash", {"input": '{"command":"ls"}'}),
+        Said("error", "no such file"),
+    ]
+    assert (transcript.session_id, transcript.spent) == ("S", Spent(0.0, 23, 4))
+    transcript.feed(lines([CLAUDE_END]))
+    assert transcript.end() == Final("All done.")
+    assert transcript.spent == Spent(0.125, 110, 50)
+
+
+def test_events_of_another_dialect_end_with_the_last_words() -> None:
+    transcript = Transcript("auto")
+    assert heard(transcript, lines(CODEX)) == [
+        Said("tool_call", "ls", {"kind": "command_execution", "status": "completed"}),
+        Said("text", "Done.\n"),
+    ]
+    assert transcript.end() == Final("Done.")
+    assert (transcript.session_id, transcript.spent) == ("T", Spent(0.0, 100, 9))
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        ({"type": "result", "is_error": True, "result": "it broke"}, "it broke"),
+        ({"type": "result", "subtype": "error_max_turns"}, "error_max_turns"),
+        ({"type": "turn.failed", "error": {"message": "no credit"}}, "no credit"),
+        ({"type": "error", "message": "stream ended"}, "stream ended"),
+    ],
+)
+def test_an_agent_may_say_that_it_failed(event: dict[str, Any], text: str) -> None:
+    assert read_event(event).final == Final(text, failed=True)
+
+
+def test_an_agent_may_give_its_own_reason() -> None:
+    final = read_event({"type": "result", "is_error": True, "reason": "context_exceeded"}).final
+    assert final is not None
+    assert final.reason == "context_exceeded"
+
+
+def test_an_answer_in_a_shape_is_data() -> None:
+    final = read_event({**CLAUDE_END, "structured_output": {"n": 1}}).final
+    assert final == Final("All done.", {"n": 1})
+
+
+@pytest.mark.parametrize("format_", ["auto", "json"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_one_object_is_data_and_may_tell_its_cost(format_: Format, indent: int | None) -> None:
+    found = {"text": "fine", "type": "report", "cost_usd": 2, "session_id": "S", "usage": {"output_tokens": 3}}
+    transcript = Transcript(format_)
+    heard(transcript, json.dumps(found, indent=indent).encode() + b"\n")
+    assert transcript.end() == Final("fine", found)
+    assert (transcript.session_id, transcript.spent) == ("S", Spent(2.0, 0, 3))
+
+
+@pytest.mark.parametrize("format_", ["auto", "json"])
+def test_one_object_may_be_an_agents_result_or_the_list_of_its_events(format_: Format) -> None:
+    for text in (json.dumps(CLAUDE_END), json.dumps([*CLAUDE, CLAUDE_END])):
+        transcript = Transcript(format_)
+        transcript.feed(text.encode())
+        assert transcript.end() == Final("All done.")
+        assert (transcript.session_id, transcript.spent.cost_usd) == ("S", 0.125)
+
+
+@pytest.mark.parametrize("text", ["hello\n", "{not json}\n", "42\n", "[1, 2]\n", "", "\n\n", '{"a": 1} and more\n'])
+def test_whatever_else_is_text(text: str) -> None:
+    transcript = Transcript("auto")
+    heard(transcript, text.encode())
+    assert transcript.end() == Final(text.rstrip("\n"))
+
+
+def test_text_is_told_as_it_comes_whatever_its_bytes() -> None:
+    transcript = Transcript("text")
+    told = "".join(said.text for said in heard(transcript, "grüße \U0001f600".encode() + b"\xff\n", step=1))
+    assert told == "grüße \U0001f600�\n"
+    assert transcript.end() == Final("grüße \U0001f600�")
+
+
+@pytest.mark.parametrize(("format_", "text"), [("json", "hello"), ("json", "[1]"), ("stream-json", "hello")])
+def test_what_a_format_promised_and_is_not_there_is_no_result(format_: Format, text: str) -> None:
+    transcript = Transcript(format_)
+    transcript.feed(text.encode())
+    assert transcript.end() is None
+
+
+def test_lines_between_events_that_are_none_are_told_as_text() -> None:
+    transcript = Transcript("stream-json")
+    assert transcript.feed(b"warning: old\n\n") == [Said("text", "warning: old")]
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MOST_BYTES", 100)
+    for pieces, cut in ((1, False), (2, True)):
+        text = Transcript("text")
+        for _ in range(pieces):
+            text.feed(b"x" * 60)
+        assert text.cut is cut
+    events = Transcript("stream-json")
+    heard(events, json.dumps({"type": "assistant", "much": "x" * 500}).encode() + b"\n")
+    heard(events, lines([{"type": "result", "result": "short"}]))
+    assert events.end() == Final("short")
+    assert not events.cut
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": ["result"]},
+        {"type": "assistant", "message": "text"},
+        {"type": "assistant", "message": {"content": "text", "usage": []}},
+        {"type": "assistant", "message": {"id": 7, "content": [7, {"type": "text", "text": 7}]}},
+        {"type": "user", "message": {"content": [{"type": "tool_result", "is_error": True, "content": [{"n": 1}]}]}},
+        {"type": "result", "total_cost_usd": True, "usage": {"input_tokens": -1, "output_tokens": "9"}},
+        {"type": "item.completed", "item": None},
+        {"type": "turn.failed", "error": "text"},
+        {"session_id": 7, "thread_id": ""},
+        {"session_id": "x" * 256},
+        {"session_id": "a\nb"},
+    ],
+)
+def test_events_in_any_shape_are_no_accident(event: dict[str, Any]) -> None:
+    seen = read_event(event)
+    assert (seen.session_id, seen.cost_usd or 0.0, seen.tokens or (0, 0)) == (None, 0.0, (0, 0))
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), "1", None, -1, 10**400])
+def test_a_cost_that_is_none_costs_nothing(cost: Any) -> None:
+    assert not read_event({"type": "result", "total_cost_usd": cost}).cost_usd
+
+
+def test_a_sum_that_becomes_less_is_not_booked_again() -> None:
+    booked = Spent(1.0, 10, 5)
+    more = Spent(0.5, 12, 5).beyond(booked)
+    assert more == Spent(0.0, 2, 0)
+    assert Spent(1.0, 13, 5).beyond(booked.plus(more)) == Spent(0.0, 1, 0)

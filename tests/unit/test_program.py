@@ -1,0 +1,173 @@
+"""How a command is called for a task: its arguments, its environment, its input, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shiftwork.core.errors import InputError
+from shiftwork.core.task import Claim, Task
+from shiftwork.worker import program
+from shiftwork.worker.context import Fail
+from shiftwork.worker.exits import judge, name_of, reason_of
+from shiftwork.worker.output import Final
+from shiftwork.worker.program import Call, Program
+
+NOBODY = Claim(None, None, None, None, 30, None, None, None)
+
+
+def made(*command: str, **fields: Any) -> Program:
+    known: dict[str, Any] = {"types": ("code",), "store": "sqlite:////q.db", "work_dir": "/base"}
+    return Program(command=command, **{**known, **fields})
+
+
+def call(prompt: str = "do it", session_id: str | None = None, **fields: Any) -> Call:
+    known: dict[str, Any] = {"priority": 50, "dag_id": "dag_1", "root_task_id": "task_1", "created_at": 0}
+    known |= {"updated_at": 0, "version": 1, "fence": 2, "round": 1, "attempts": 1, "max_attempts": 3, "retry": {}}
+    known |= {"claim": NOBODY, "spec": {"prompt": prompt}, **fields}
+    task = Task(id="task_1", workspace_id="default", type="code", status="running", **known)
+    return Call(task, "task_1.2", Path("/base/task_1"), Path("/base/task_1.json"), session_id)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["agent", "{prompt}"], ["agent", "do it"]),
+        (["agent", "--in={work_dir}", "{type}{attempt}"], ["agent", "--in=/base/task_1", "code2"]),
+        (["agent", "{task_id}", "{task_file}"], ["agent", "task_1", "/base/task_1.json"]),
+        (["agent", '{"json": "{prompt}"}', "{other}", "{}"], ["agent", '{"json": "do it"}', "{other}", "{}"]),
+        (["agent", "{resume}", "-"], ["agent", "-"]),
+    ],
+)
+def test_placeholders_are_filled_and_other_braces_left_alone(command: list[str], expected: list[str]) -> None:
+    assert program.arguments(made(*command), call()) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "resume", "expected"),
+    [
+        (["agent", "-p"], ["--resume", "{session_id}"], ["agent", "-p", "--resume", "S"]),
+        (["agent", "run", "{resume}", "-"], ["resume", "{session_id}"], ["agent", "run", "resume", "S", "-"]),
+        (["agent"], [], ["agent"]),
+    ],
+)
+def test_the_arguments_to_resume_stand_where_they_are_wanted(
+    command: list[str], resume: list[str], expected: list[str]
+) -> None:
+    known = made(*command, resume_args=tuple(resume))
+    assert program.arguments(known, call(session_id="S")) == expected
+    assert "S" not in program.arguments(known, call())
+
+
+@pytest.mark.parametrize("text", ["--dangerous", "-x"])
+def test_a_task_cannot_give_the_command_options(text: str) -> None:
+    for known, asked in (
+        (made("agent", "{prompt}"), call(text)),
+        (made("agent", resume_args=("--resume", "{session_id}")), call(session_id=text)),
+    ):
+        with pytest.raises(Fail, match="would read as an option") as refused:
+            program.arguments(known, asked)
+        assert refused.value.reason == "invalid_input"
+    assert program.arguments(made("agent", "--", "{prompt}"), call(text))[-1] == text
+    assert program.arguments(made("agent", "--prompt={prompt}"), call(text))[-1] == f"--prompt={text}"
+
+
+def test_a_prompt_that_is_too_long_for_a_command_line_is_fed_another_way() -> None:
+    long = call("x" * 200_000)
+    with pytest.raises(Fail, match="too long"):
+        program.arguments(made("agent", "{prompt}"), long)
+    assert "SHIFTWORK_PROMPT" not in program.environment(made("agent"), long, "ada")
+    assert len(program.feed(made("agent", stdin="prompt"), long)) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"spec": {"prompt": "a"}, "payload": {"prompt": "b"}, "title": "c"}, "a"),
+        ({"spec": None, "payload": {"prompt": "b"}, "title": "c"}, "b"),
+        ({"spec": {}, "payload": {"prompt": 7}, "title": "c"}, "c"),
+        ({"spec": None}, ""),
+    ],
+)
+def test_the_prompt_is_what_says_most_closely_what_to_do(fields: dict[str, Any], expected: str) -> None:
+    assert program.prompt_of(call(**fields).task) == expected
+
+
+def test_the_environment_lets_the_command_speak_to_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHIFTWORK_TOKEN", "secret")
+    found = program.environment(made("agent"), call(session_id="S"), "ada")
+    assert found["SHIFTWORK_TOKEN"] == "secret"
+    assert {name: value for name, value in found.items() if name.startswith("SHIFTWORK_")}.items() >= {
+        "SHIFTWORK_STORE": "sqlite:////q.db",
+        "SHIFTWORK_WORKSPACE": "default",
+        "SHIFTWORK_AGENT": "ada",
+        "SHIFTWORK_CLAIM": "task_1.2",
+        "SHIFTWORK_TASK_ID": "task_1",
+        "SHIFTWORK_SESSION_ID": "S",
+        "SHIFTWORK_ATTEMPT": "2",
+    }.items()
+
+
+def test_what_is_fed() -> None:
+    assert msgspec.json.decode(program.feed(made("agent"), call()))["id"] == "task_1"
+    assert program.feed(made("agent", stdin="prompt"), call()) == b"do it"
+    assert program.feed(made("agent", stdin="none"), call()) == b""
+
+
+@pytest.mark.parametrize(
+    ("command", "fields", "complaint"),
+    [
+        ([], {}, "there is no command"),
+        (["sh"], {"types": ()}, "needs the types"),
+        (["no-such-program"], {}, "'no-such-program' is not found"),
+        (["/no/such/program"], {}, "is not found"),
+        (["/etc/passwd"], {}, "is not executable"),
+        (["/"], {}, "is not executable"),
+        (["sh", "a\0b"], {}, "NUL"),
+        (["sh", "-c", "echo {prompt}"], {}, "a placeholder inside a shell script"),
+        (["/bin/bash", "-ec", "echo '{session_id}'"], {}, "a placeholder inside a shell script"),
+    ],
+)
+def test_a_program_that_cannot_work_is_refused(command: list[str], fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        program.check(made(*command, **fields))
+
+
+def test_a_program_travels_to_other_processes() -> None:
+    known = made("sh", "-c", "echo ü", models=("m",), clean=True, kill_after_sec=0.5)
+    assert program.from_target(program.check(known).target()) == known
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "name"),
+    [
+        (1, "agent_error", "exit code 1"),
+        (75, "rate_limit", "exit code 75"),
+        (-9, "crash", "killed by SIGKILL"),
+        (-99, "crash", "killed by signal 99"),
+        (137, "crash", "exit code 137"),
+        (255, "agent_error", "exit code 255"),
+    ],
+)
+def test_every_end_has_a_reason(code: int, reason: str, name: str) -> None:
+    assert (reason_of(code), name_of(code)) == (reason, name)
+
+
+def test_what_an_agent_says_of_its_failure_counts_before_its_exit_code() -> None:
+    final = Final("the conversation is too long", failed=True, reason="context_exceeded")
+    with pytest.raises(Fail) as failed:
+        judge(1, final, "", cut=False)
+    assert (failed.value.reason, failed.value.error) == (
+        "context_exceeded",
+        "exit code 1\nthe conversation is too long",
+    )
+
+
+def test_a_success_that_ends_badly_is_a_failure() -> None:
+    with pytest.raises(Fail) as failed:
+        judge(75, Final("done", reason="crash"), "slow down", cut=False)
+    assert failed.value.reason == "rate_limit"

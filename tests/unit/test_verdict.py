@@ -1,0 +1,101 @@
+"""What passes a validation, and what counts as one: patterns, commands, reports, a judge's answer."""
+
+from typing import Any
+
+import pytest
+
+from shiftwork.core.errors import InputError
+from shiftwork.core.task import NewVerdict, Output
+from shiftwork.policy import verdict
+from shiftwork.policy.verdict import Trial
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "whole"),
+    [("plain", None, "plain"), ({"a": [1]}, None, '{"a":[1]}'), (None, None, "null"), ({"a": 1}, "words", "words")],
+)
+def test_an_output_in_words(data: Any, text: str | None, whole: str) -> None:
+    assert verdict.as_text(data, text) == whole
+
+
+@pytest.mark.parametrize(
+    ("pattern", "longest"), [("https?://", 1_048_576), (r"^\p{L}+$", 262_144), ("^.{1,500}$", 65_536)]
+)
+def test_a_larger_pattern_is_held_against_less_text(pattern: str, longest: int) -> None:
+    (wrong,) = verdict.against_pattern(pattern, "h" * (longest + 1))
+    assert f"{longest} at most" in wrong
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "(a|aa)+$", "(a*)*b"])
+def test_a_pattern_that_others_never_end_with_ends(pattern: str) -> None:
+    for length in (30, 100_000):
+        assert verdict.against_pattern(pattern, "a" * length + "!") != []
+
+
+@pytest.mark.parametrize(
+    ("schema", "command"),
+    [
+        ("make test", Trial("make test")),
+        ({"command": "make"}, Trial("make")),
+        ({"command": ["make", "-k"], "timeout_sec": 5}, Trial(["make", "-k"], 5)),
+    ],
+)
+def test_a_command_is_a_line_or_words(schema: Any, command: Trial) -> None:
+    assert verdict.command_of(schema) == command
+    assert verdict.tests_of({"validation": "test-pass", "validation_schema": schema}) == command
+
+
+@pytest.mark.parametrize(
+    "output", [None, {}, {"validation": "test-pass"}, {"validation": "regex", "validation_schema": "a"}]
+)
+def test_most_outputs_name_no_tests(output: dict[str, Any] | None) -> None:
+    assert verdict.tests_of(output) is None
+
+
+@pytest.mark.parametrize("timeout", [True, "5", -1, 0])
+def test_a_limit_is_a_number_above_zero(timeout: Any) -> None:
+    with pytest.raises(InputError):
+        verdict.check_output(
+            Output(validation="test-pass", validation_schema={"command": "make", "timeout_sec": timeout})
+        )
+
+
+@pytest.mark.parametrize(
+    ("report", "is_one"),
+    [
+        (None, False),
+        ({}, False),
+        ({"why": ""}, False),
+        ({"why": None, "options": []}, False),
+        ("words", False),
+        ({"why": "it is faster"}, True),
+        ({"risk": 0}, True),
+    ],
+)
+def test_a_report_says_something(report: Any, *, is_one: bool) -> None:
+    assert verdict.is_report(report) is is_one
+
+
+@pytest.mark.parametrize(
+    ("data", "accepted", "reasons"),
+    [
+        ({"verdict": "accept"}, True, []),
+        ({"verdict": "reject", "reasons": "too short"}, False, ["too short"]),
+        ({"verdict": "reject", "reasons": ["a", "b"]}, False, ["a", "b"]),
+        ({"verdict": "reject", "reasons": ["x" * 5000]}, False, ["x" * 1999 + "…"]),
+    ],
+)
+def test_a_judges_answer(data: Any, *, accepted: bool, reasons: list[str]) -> None:
+    assert verdict.against_schema(verdict.JUDGE_SCHEMA, data) == []
+    assert verdict.of_judge(data) == (accepted, reasons)
+
+
+@pytest.mark.parametrize("data", [None, "accept", {}, {"verdict": "yes"}, {"verdict": "accept", "reasons": [1]}])
+def test_what_is_no_answer_of_a_judge(data: Any) -> None:
+    assert verdict.against_schema(verdict.JUDGE_SCHEMA, data) != []
+
+
+def test_why_tests_failed_is_told_in_words_or_by_their_exit_code() -> None:
+    assert verdict.reasons_of(NewVerdict(passed=False, note="2 failed")) == ["2 failed"]
+    assert verdict.reasons_of(NewVerdict(passed=False)) == ["the tests did not pass"]
+    assert verdict.reasons_of(NewVerdict(passed=True)) == []

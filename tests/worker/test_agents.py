@@ -1,0 +1,377 @@
+"""Commands as agents, in real processes: what they are given, what becomes of what they print, and how they end."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shiftwork import Queue
+from tests.client.serving import served
+from tests.worker.desk import Desk, alive, ask, begun, desk_on, messages
+from tests.worker.steps import PATIENCE_SEC, until
+
+KILLED = ["--kill-after", "0.2"]
+
+
+@pytest.fixture
+def desk(store_url: str, tmp_path: Path) -> Iterator[Desk]:
+    with desk_on(store_url, tmp_path) as made:
+        yield made
+
+
+# -- in and out --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_command_gets_its_task_and_what_it_prints_is_the_result(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "say hello", title="Greet", payload={"n": 1})
+    script = 'cat > given.json; printf "%s\\n" "$SHIFTWORK_PROMPT" "$SHIFTWORK_TASK_ID" "$SHIFTWORK_TYPE" "$PWD"'
+    desk.run(["sh", "-c", script + '; cmp given.json "$SHIFTWORK_TASK_FILE"'])
+    done = await shop.get(task)
+    folder = desk.work_dir / task
+    assert done.result is not None
+    assert done.result.text == f"say hello\n{task}\ncode\n{folder}"
+    assert done.work_dir == str(folder)
+    given = json.loads((folder / "given.json").read_text())
+    assert (given["id"], given["payload"], given["spec"]["prompt"]) == (task, {"n": 1}, "say hello")
+    assert [path.name for path in desk.work_dir.iterdir() if not path.name.startswith(".")] == [task]
+    assert list((desk.work_dir / ".runs").iterdir()) == []
+
+
+async def test_placeholders_stand_for_the_task_and_no_shell_reads_them(shop: Queue, desk: Desk) -> None:
+    prompt = 'two words; $(touch gone) "quoted"'
+    task = await ask(shop, prompt)
+    show = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    desk.run([sys.executable, "-c", show, "{prompt}", "--id={task_id}", "{unknown}"], "--output", "text")
+    result = await shop.result(task)
+    assert json.loads(result.text or "") == [prompt, f"--id={task}", "{unknown}"]
+
+
+async def test_an_object_becomes_data_with_what_it_cost(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "x")
+    found = {"text": "fine", "n": [1], "cost_usd": 0.5, "usage": {"input_tokens": 3, "output_tokens": 4}}
+    desk.run(["echo", json.dumps({**found, "session_id": "S"})], "--output", "json")
+    done = await shop.get(task)
+    assert done.result is not None
+    assert (done.result.text, done.result.data["n"], done.cost_usd) == ("fine", [1], 0.5)
+    assert (done.tokens_used["input"], done.tokens_used["output"], done.session_id) == (3, 4, "S")
+
+
+async def test_an_agents_events_are_told_and_its_session_is_pinned_while_it_works(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "family")
+    runner = desk.start_agent(*KILLED)
+    await begun(shop, desk, task)
+    await until(lambda: _pinned(shop, task))
+    running = await shop.get(task)
+    assert (running.status, running.work_dir) == ("running", str(desk.work_dir / task))
+    assert (desk.work_dir / task / ".sessions" / str(running.session_id)).exists()
+    await until(lambda: _booked(shop, task))
+    await shop.cancel(task)
+    runner.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(runner.wait, PATIENCE_SEC) == 0
+
+
+async def _pinned(queue: Queue, task_id: str) -> bool:
+    return (await queue.get(task_id)).session_id is not None
+
+
+async def _booked(queue: Queue, task_id: str) -> bool:
+    return (await queue.get(task_id)).tokens_used["input"] > 0
+
+
+async def test_an_agents_result_cost_and_messages(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "work")
+    desk.run_agent()
+    done = await shop.get(task)
+    assert done.result is not None
+    assert (done.status, done.result.text, done.cost_usd) == ("completed", "done in turn 1", 0.25)
+    assert (done.tokens_used["input"], done.tokens_used["output"]) == (110, 100)
+    assert await messages(shop, task) == [("text", "turn 1"), ("tool_call", "Bash")]
+
+
+async def test_a_flood_is_told_in_few_words_and_costs_little(shop: Queue, desk: Desk) -> None:
+    agent, noise = await ask(shop, "flood"), await ask(shop, "x", max_attempts=1)
+    desk.run_agent("--concurrency", "1")
+    told = await messages(shop, agent)
+    assert (await shop.get(agent)).status == "completed"
+    assert len(told) < 100
+    assert max(len(text) for _, text in told) <= 4_000
+    assert any("characters are left out" in text for _, text in told)
+    assert (await shop.get(noise)).status == "completed"
+
+
+async def test_more_than_a_result_may_be_is_a_clear_failure(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "x", max_attempts=1)
+    desk.run(["sh", "-c", "head -c 200000000 /dev/zero | tr '\\0' 'x'"])
+    failed = await shop.get(task)
+    assert failed.failure_reason == "invalid_output"
+    assert "it printed more at once than" in str(failed.last_error)
+    assert len(await messages(shop, task)) < 100
+
+
+async def test_a_result_that_the_queue_does_not_take_is_a_clear_failure(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "x", max_attempts=1)
+    desk.run(["sh", "-c", "head -c 9000000 /dev/zero | tr '\\0' 'x'"])
+    failed = await shop.get(task)
+    assert failed.failure_reason == "invalid_output"
+    assert "8388608" in str(failed.last_error)
+
+
+async def test_bytes_that_are_no_text_are_replaced(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "x")
+    desk.run(["printf", r"a\377b\000c\n"])
+    assert (await shop.result(task)).text == "a�bc"
+
+
+async def test_a_command_that_reads_nothing_of_a_large_task_is_no_failure(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "x", payload={"much": "y" * 900_000})
+    desk.run(["true"])
+    assert (await shop.get(task)).status == "completed"
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exit 1", "agent_error"),
+        ("exit 65", "invalid_input"),
+        ("exit 66", "session_lost"),
+        ("exit 69", "resource_unavailable"),
+        ("exit 77", "auth_failure"),
+        ("exit 124", "timeout"),
+        ("kill -SEGV $$", "crash"),
+        ("exit 139", "crash"),
+    ],
+)
+async def test_the_exit_code_is_the_reason(shop: Queue, desk: Desk, script: str, reason: str) -> None:
+    task = await ask(shop, "x", max_attempts=1)
+    desk.run(["sh", "-c", f"echo printed; echo why >&2; {script}"])
+    failed = await shop.get(task)
+    assert failed.failure_reason == reason
+    assert str(failed.last_error).endswith("\nwhy\nprinted")
+
+
+async def test_a_rate_limit_waits_as_long_as_it_was_told(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "limit 500")
+    desk.run_agent()
+    waiting = await shop.get(task)
+    assert (waiting.status, waiting.failure_reason, waiting.attempts) == ("retrying", "rate_limit", 0)
+    assert waiting.available_at is not None
+    assert 450 < waiting.available_at - shop.now() <= 500
+    assert waiting.session_id is not None
+
+
+async def test_an_agent_that_says_it_failed_has_failed(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "max_turns", max_attempts=1)
+    desk.run_agent()
+    failed = await shop.get(task)
+    assert (failed.failure_reason, failed.cost_usd) == ("agent_error", 0.25)
+    assert "error_max_turns" in str(failed.last_error)
+
+
+async def test_what_an_agent_spent_is_booked_though_it_was_killed(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "die", max_attempts=1)
+    desk.run_agent()
+    failed = await shop.get(task)
+    assert (failed.failure_reason, failed.cost_usd) == ("crash", 0.25)
+    assert "killed by SIGKILL" in str(failed.last_error)
+
+
+async def test_a_command_that_promised_events_and_printed_none_has_failed(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "x", max_attempts=1)
+    desk.run(["echo", "hello"], "--output", "stream-json")
+    failed = await shop.get(task)
+    assert (failed.failure_reason, failed.last_error) == ("invalid_output", "it ended well and printed no result")
+
+
+async def test_a_command_that_is_gone_when_its_task_comes_fails_the_task(
+    shop: Queue, desk: Desk, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\nrm -f "$0"\n')
+    program.chmod(0o755)
+    first, second = await ask(shop, "x"), await ask(shop, "x", max_attempts=1)
+    desk.run([str(program)])
+    assert (await shop.get(first)).status == "completed"
+    failed = await shop.get(second)
+    assert failed.failure_reason == "resource_unavailable"
+    assert "cannot start" in str(failed.last_error)
+
+
+# -- sessions and folders ----------------------------------------------------------------------------------------------
+
+
+async def test_retries_resume_the_session_in_the_same_folder(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "fail", max_attempts=3)
+    desk.run_agent()
+    (session,) = (desk.work_dir / task / ".sessions").iterdir()
+    assert len(desk.agents(task)) == 3
+    notes = [failure.note for failure in (await shop.get(task)).failure_history]
+    assert notes == [None, None, f"session {session.name} is retired: 2 attempts that resumed it have failed"]
+
+
+async def test_a_session_that_cannot_be_resumed_is_retired_and_the_next_attempt_is_fresh(
+    shop: Queue, desk: Desk
+) -> None:
+    task = await ask(shop, "break", max_attempts=3, settings={"poison": None})
+    desk.run_agent()
+    notes = [failure.note or "" for failure in (await shop.get(task)).failure_history]
+    reasons = [failure.reason for failure in (await shop.get(task)).failure_history]
+    assert reasons == ["agent_error", "session_lost", "agent_error"]
+    assert notes[1].endswith("is retired: session_lost makes it unsafe to resume")
+
+
+async def test_a_session_of_another_machine_is_not_resumed(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "work", session_id="elsewhere", work_dir="/elsewhere")
+    desk.run_agent()
+    done = await shop.get(task)
+    assert (done.status, done.work_dir) == ("completed", str(desk.work_dir / task))
+
+
+async def test_a_task_may_name_a_folder_below_the_base_and_none_elsewhere(
+    shop: Queue, desk: Desk, tmp_path: Path
+) -> None:
+    (desk.work_dir / "repository").mkdir(parents=True)
+    inside = await ask(shop, "x", work_dir=str(desk.work_dir / "repository"))
+    outside = await ask(shop, "x", work_dir=str(tmp_path))
+    notes = await ask(shop, "x", work_dir=str(desk.work_dir / ".runs"))
+    desk.run(["pwd"], "--concurrency", "3")
+    texts = [(await shop.result(task)).text for task in (inside, outside, notes)]
+    assert texts == [str(desk.work_dir / name) for name in ("repository", outside, notes)]
+
+
+async def test_tasks_that_share_a_folder_take_turns(shop: Queue, desk: Desk) -> None:
+    script = "mkdir busy && echo x >> order && rmdir busy && wc -l < order"
+    tasks = [await ask(shop, "x", work_dir="shared", max_attempts=1) for _ in range(4)]
+    desk.run(["sh", "-c", script], "--concurrency", "4")
+    assert {(await shop.result(task)).text for task in tasks} == {"1", "2", "3", "4"}
+
+
+async def test_folders_stay_unless_they_are_to_be_cleaned(shop: Queue, desk: Desk) -> None:
+    kept = await ask(shop, "x")
+    desk.run(["true"])
+    cleaned, failed = await ask(shop, "x"), await ask(shop, "fail", max_attempts=1)
+    await ask(shop, "x", work_dir="repository")
+    desk.run(["sh", "-c", '[ "$SHIFTWORK_PROMPT" = x ]'], "--clean")
+    left = [(desk.work_dir / name).exists() for name in (kept, cleaned, failed, "repository")]
+    assert left == [True, False, True, True]
+
+
+# -- killing -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_task_takes_all_its_processes_with_it(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "family")
+    runner = desk.start_agent(*KILLED)
+    family = await begun(shop, desk, task)
+    await shop.cancel(task)
+    await until(lambda: not any(alive(pid) for pid in [*family, *desk.agents(task)]))
+    assert runner.poll() is None
+    runner.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(runner.wait, PATIENCE_SEC) == 0
+    assert (await shop.get(task)).status == "cancelled"
+
+
+async def test_a_command_that_runs_too_long_is_ended_with_all_its_processes(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "family", timeout_sec=1.5, max_attempts=1)
+    await asyncio.to_thread(desk.run_agent, *KILLED)
+    failed = await shop.get(task)
+    assert failed.failure_reason == "timeout"
+    assert len(desk.family(task)) == 2
+    assert not any(alive(pid) for pid in [*desk.family(task), *desk.agents(task)])
+
+
+async def test_what_a_command_leaves_behind_is_ended_with_it(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "leave")
+    await asyncio.to_thread(desk.run_agent)
+    assert (await shop.get(task)).status == "completed"
+    assert len(desk.family(task)) == 2
+    assert not any(alive(pid) for pid in desk.family(task))
+
+
+@pytest.mark.requirement("A-086", "A-101")
+async def test_a_killed_runner_leaves_no_process_and_its_task_goes_on_in_the_same_session(
+    shop: Queue, desk: Desk
+) -> None:
+    task = await ask(shop, "family")
+    runner = desk.start_agent(*KILLED)
+    family = await begun(shop, desk, task)
+    await until(lambda: _pinned(shop, task))
+    session = (await shop.get(task)).session_id
+    runner.kill()
+    await until(lambda: not any(alive(pid) for pid in [*family, *desk.agents(task)]))
+    await asyncio.to_thread(runner.wait)
+    next_one = desk.start_agent(*KILLED)
+    await until(lambda: len(desk.agents(task)) == 2)
+    again = await shop.get(task)
+    assert (again.session_id, again.work_dir, again.attempts) == (session, str(desk.work_dir / task), 0)
+    await shop.cancel(task)
+    next_one.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(next_one.wait, PATIENCE_SEC) == 0
+
+
+async def test_what_a_runner_and_its_keeper_left_is_ended_by_the_next_runner(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "family")
+    runner = desk.start_agent(*KILLED)
+    family = await begun(shop, desk, task)
+    keeper = _keeper_of(runner.pid)
+    os.kill(keeper, signal.SIGKILL)
+    await until(lambda: not alive(keeper))
+    runner.kill()
+    await asyncio.to_thread(runner.wait)
+    orphans = [*family, *desk.agents(task)]
+    assert all(alive(pid) for pid in orphans)
+    await shop.cancel(task)
+    desk.run_agent()
+    assert not any(alive(pid) for pid in orphans)
+    assert "processes that an earlier runner left behind were ended" in desk.log()
+
+
+def _keeper_of(runner: int) -> int:
+    """The child of the runner that waits for its death."""
+    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+    commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return next(pid for pid, command in commands.items() if b"folders import keep" in command)
+
+
+async def test_a_stopped_runner_gives_its_task_back_without_cost(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "hang")
+    runner = desk.start_agent(*KILLED, "--stop-grace", "0")
+    await until(lambda: _pinned(shop, task))
+    runner.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(runner.wait, PATIENCE_SEC) == 0
+    back = await shop.get(task)
+    assert (back.status, back.attempts) == ("ready", 0)
+    assert back.session_id is not None
+    assert not any(alive(pid) for pid in desk.agents(task))
+
+
+async def test_processes_of_a_fleet_share_the_work(shop: Queue, desk: Desk) -> None:
+    tasks = [await ask(shop, "x") for _ in range(6)]
+    desk.run(["true"], "--processes", "2")
+    assert [(await shop.get(task)).status for task in tasks] == ["completed"] * 6
+
+
+# -- over HTTP ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_works_through_a_server_and_calls_it_from_inside(
+    shop: Queue, store_url: str, tmp_path: Path
+) -> None:
+    task = await ask(shop, "x")
+    script = f'"{sys.executable}" -m shiftwork message "$SHIFTWORK_CLAIM" "from inside" >&2 && echo fine'
+    with served(store_url) as server, desk_on(server.url, tmp_path) as desk:
+        desk.run(["sh", "-c", script])
+        agent = await ask(shop, "work")
+        desk.run_agent()
+    assert ("text", "from inside") in await messages(shop, task)
+    assert (await shop.result(task)).text == "fine"
+    done = await shop.get(agent)
+    assert (done.status, done.cost_usd) == ("completed", 0.25)
+    assert done.session_id is not None
