@@ -53,7 +53,7 @@ MISTAKES = [
     ("alerts ack 99", 3, "not_found", "there is no alert 99"),
     ("alerts ack first", 2, "usage", "'first' is not a valid integer"),
     ("alerts list --kind fire", 2, "invalid_input", "there is no kind 'fire' (at kind). One of dead_lettered"),
-    ("failures --by colour", 2, "usage", "'colour' is not one of 'type', 'agent', 'reason', 'signature'"),
+    ("failures --by colour", 2, "usage", "'colour' is not one of 'type', 'agent', 'model', 'reason', 'signature'"),
     ("dags list --status open", 2, "invalid_input", "'open' is not one of pending"),
     ("dags update {dag}", 2, "usage", "there is nothing to change"),
     ("dags update {dag} --ceiling 5 --no-ceiling", 2, "usage", "either --ceiling or --no-ceiling"),
@@ -80,7 +80,7 @@ MISTAKES = [
     ("token create ci --scope work --expires 2001-01-01", 2, "invalid_input", "cannot expire before it is made"),
     ("token create ci --scope work --expires soon", 2, "usage", "neither a time like"),
     ("token revoke nothing", 3, "not_found", "there is no token 'nothing'"),
-    ("work", 2, "usage", "Missing argument 'MODULE:WORKER'"),
+    ("work", 2, "usage", "name a worker (module:worker), or a command after --"),
     ("work app:worker --processes 0", 2, "usage", "0 is not in the range"),
     ("work app:worker --workspace w", 2, "usage", "a worker names its workspace itself"),
 ]

@@ -20,8 +20,8 @@ LINES = [row for row in COMMANDS if row[0] not in ON_DATABASES]
 class Remote(Terminal):
     """Commands go to a server; what no command does is done at its database."""
 
-    def __init__(self, database: str, server: str) -> None:
-        super().__init__(database)
+    def __init__(self, folder: Path, database: str, server: str) -> None:
+        super().__init__(database, folder)
         self.server = server
 
     def run(self, *line: str, stdin: str | bytes | None = None, **environment: str) -> Run:
@@ -32,14 +32,14 @@ class Remote(Terminal):
 def remote(tmp_path: Path) -> Iterator[Remote]:
     database = f"sqlite:///{tmp_path}/queue.db"
     with served(database, duties=False) as server:
-        yield Remote(database, server.url)
+        yield Remote(tmp_path, database, server.url)
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Remote]:
     database = f"sqlite:///{tmp_path}/queue.db"
     with served(database, duties=False, tokens=True) as server:
-        yield Remote(database, server.url)
+        yield Remote(tmp_path, database, server.url)
 
 
 @pytest.mark.parametrize(("line", "text", "word"), LINES, ids=[line for line, _, _ in LINES])
