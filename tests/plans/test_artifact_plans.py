@@ -1,16 +1,14 @@
 """Artifacts are found by index, however many are kept: by what refers to them, what is claimed, and what collects."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
-import asyncpg
 import pytest
 
-from shiftwork import Queue
-from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
+from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
+from tests.plans.test_postgres_plans import Hot
 from tests.plans.test_sqlite_plans import steps
 from tests.services import Databases
 
@@ -29,14 +27,7 @@ FILL = [
     select {{uuid}}, 'input', 'hash-' || n, '', case n % 2 when 0 then 'default' else 'other' end, {NOW}, 'me'
     from {{numbers}} where n > {IDLE}""",
 ]
-SQLITE = {
-    "uuid": "printf('00000000-0000-7000-8000-%012x', n)",
-    "numbers": f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {KEPT}) select n from r)",
-}
-POSTGRES = {
-    "uuid": "('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid",
-    "numbers": f"generate_series(1, {KEPT}) n",
-}
+SQLITE, POSTGRES = sqlite_words(KEPT), postgres_words(KEPT)
 OURS: dict[str, Any] = {"workspace": "default"}
 TASK = "00000000-0000-7000-8000-000000000100"
 WATCHED = [
@@ -55,27 +46,13 @@ MOST_STEPS = 3_000
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("artifacts") / "queue.db"
-
-    async def make() -> None:
-        await (await Queue.open(f"sqlite:///{file}")).close()
-
-    asyncio.run(make())
-    connection = apsw.Connection(str(file))
-    connection.execute("pragma synchronous = off")
-    for statement in FILL:
-        connection.execute(statement.format(**SQLITE))
-    connection.close()
-    return file
+    return fill_sqlite(tmp_path_factory.mktemp("artifacts"), FILL, SQLITE)
 
 
 @pytest.fixture
 def connection(filled: Path) -> Iterator[apsw.Connection]:
-    opened = apsw.Connection(str(filled))
-    opened.execute("begin")
-    yield opened
-    opened.execute("rollback")
-    opened.close()
+    with undone(filled) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
@@ -88,28 +65,5 @@ def test_sqlite_reads_no_more_than_it_tells(connection: apsw.Connection, watched
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
 async def test_postgres_reads_no_more_than_it_tells(postgres: Databases, migrated_template: str) -> None:
-    name = postgres.create_database(migrated_template)
-    server = await asyncpg.connect(postgres.dsn(name), command_timeout=120)
-    try:
-        for statement in FILL:
-            await server.execute(statement.format(**POSTGRES))
-        await server.execute("analyze artifacts, artifact_uses")
-        assert await complaints(server) == []
-    finally:
-        await server.close()
-        postgres.drop_database(name)
-
-
-async def complaints(server: asyncpg.Connection) -> list[str]:
-    found = []
-    for mode in ("force_custom_plan", "force_generic_plan"):
-        for watched in WATCHED:
-            nodes = list(walk(await explain(server, watched, mode)))
-            scans = [n for n in nodes if n.get("Relation Name") in TABLES and "Scan" in n["Node Type"]]
-            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-            read = sum(rows_of(node) for node in scans)
-            if indexes.isdisjoint(watched.path.split()):
-                found.append(f"{mode}, {watched.name}: uses {sorted(indexes)}, not {watched.path}")
-            if read > watched.rows:
-                found.append(f"{mode}, {watched.name}: reads {read} rows, not {watched.rows}")
-    return found
+    async with database(postgres, migrated_template) as (_, server):
+        assert await fill_and_complain(server, FILL, POSTGRES, WATCHED, TABLES) == []

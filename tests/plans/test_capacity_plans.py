@@ -1,15 +1,13 @@
 """Whether there is room is read from what waits alone, however much has ended and however much waits elsewhere."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
-import asyncpg
 import pytest
 
-from shiftwork import Queue
-from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
+from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
+from tests.plans.test_postgres_plans import Hot
 from tests.plans.test_sqlite_plans import plan_of, steps
 from tests.services import Databases
 
@@ -37,18 +35,7 @@ FILL = [
     select {{uuid}}, 1, 'default', 'code', case when n % 1000 = 0 then 'displaced' else 'crash' end, 's', 1, {{false}},
       {NOW} + n from {{numbers}} where n <= {LETTERS}""",
 ]
-SQLITE = {
-    "uuid": "printf('00000000-0000-7000-8000-%012x', n)",
-    "numbers": f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {ALL}) select n from r)",
-    "true": "1",
-    "false": "0",
-}
-POSTGRES = {
-    "uuid": "('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid",
-    "numbers": f"generate_series(1, {ALL}) n",
-    "true": "true",
-    "false": "false",
-}
+SQLITE, POSTGRES = sqlite_words(ALL), postgres_words(ALL)
 
 OURS = {"workspace": "default"}
 PLAIN = {"depends": False, "recent": False, "retried": False, "recent_from": NOW + ALL, "level": "low", "count": 5}
@@ -67,27 +54,13 @@ MOST_STEPS = 60_000
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("limited") / "queue.db"
-
-    async def make() -> None:
-        await (await Queue.open(f"sqlite:///{file}")).close()
-
-    asyncio.run(make())
-    connection = apsw.Connection(str(file))
-    connection.execute("pragma synchronous = off")
-    for statement in FILL:
-        connection.execute(statement.format(**SQLITE))
-    connection.close()
-    return file
+    return fill_sqlite(tmp_path_factory.mktemp("limited"), FILL, SQLITE)
 
 
 @pytest.fixture
 def connection(filled: Path) -> Iterator[apsw.Connection]:
-    opened = apsw.Connection(str(filled))
-    opened.execute("begin")
-    yield opened
-    opened.execute("rollback")
-    opened.close()
+    with undone(filled) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
@@ -100,36 +73,7 @@ def test_sqlite_reads_what_waits_alone(connection: apsw.Connection, asked: Hot, 
     assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
 
 
-@pytest.fixture
-async def server(postgres: Databases, migrated_template: str) -> AsyncIterator[asyncpg.Connection]:
-    name = postgres.create_database(migrated_template)
-    opened = await asyncpg.connect(postgres.dsn(name), command_timeout=120)
-    yield opened
-    await opened.close()
-    postgres.drop_database(name)
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_what_waits_alone(server: asyncpg.Connection) -> None:
-    for table in TABLES:
-        await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
-    for statement in FILL:
-        await server.execute(statement.format(**POSTGRES))
-    assert await complaints(server, "never analysed") == []
-    await server.execute("analyze tasks, dead_letters")
-    assert await complaints(server, "analysed") == []
-
-
-async def complaints(server: asyncpg.Connection, state: str) -> list[str]:
-    found = []
-    for mode in ("force_custom_plan", "force_generic_plan"):
-        for asked in ASKED:
-            nodes = list(walk(await explain(server, asked, mode)))
-            scans = [n for n in nodes if n.get("Relation Name") in TABLES and "Scan" in n["Node Type"]]
-            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-            read = sum(rows_of(node) for node in scans)
-            if asked.path not in indexes:
-                found.append(f"{state}, {mode}, {asked.name}: uses {sorted(indexes)}, not {asked.path}")
-            if read > asked.rows:
-                found.append(f"{state}, {mode}, {asked.name}: reads {read} rows, not {asked.rows}")
-    return found
+async def test_postgres_reads_what_waits_alone(postgres: Databases, migrated_template: str) -> None:
+    async with database(postgres, migrated_template) as (_, server):
+        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []

@@ -1,16 +1,14 @@
 """What observers ask again and again stays cheap on a long history: it is read by index, and little of it."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
-import asyncpg
 import pytest
 
-from shiftwork import Queue
-from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
+from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
+from tests.plans.test_postgres_plans import Hot
 from tests.plans.test_sqlite_plans import plan_of, steps
 from tests.services import Databases
 
@@ -37,14 +35,7 @@ FILL = [
       case when n <= {FAILED_DAGS} then 'failed' else 'completed' end, 0, {NOW} + n
     from {{numbers}} where n <= {DAGS}""",
 ]
-SQLITE = {
-    "uuid": "printf('00000000-0000-7000-8000-%012x', n)",
-    "numbers": f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {EVENTS}) select n from r)",
-}
-POSTGRES = {
-    "uuid": "('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid",
-    "numbers": f"generate_series(1, {EVENTS}) n",
-}
+SQLITE, POSTGRES = sqlite_words(EVENTS), postgres_words(EVENTS)
 
 OURS: dict[str, Any] = {"workspace": "default"}
 END = {"after": ALERTS - 1000, "last": 2**62, "kind": None, "count": 100, **OURS}
@@ -72,27 +63,13 @@ MOST_STEPS = 30_000
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("observed") / "queue.db"
-
-    async def make() -> None:
-        await (await Queue.open(f"sqlite:///{file}")).close()
-
-    asyncio.run(make())
-    connection = apsw.Connection(str(file))
-    connection.execute("pragma synchronous = off")
-    for statement in FILL:
-        connection.execute(statement.format(**SQLITE))
-    connection.close()
-    return file
+    return fill_sqlite(tmp_path_factory.mktemp("observed"), FILL, SQLITE)
 
 
 @pytest.fixture
 def connection(filled: Path) -> Iterator[apsw.Connection]:
-    opened = apsw.Connection(str(filled))
-    opened.execute("begin")
-    yield opened
-    opened.execute("rollback")
-    opened.close()
+    with undone(filled) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
@@ -106,41 +83,7 @@ def test_sqlite_reads_no_more_than_it_tells(connection: apsw.Connection, watched
     assert steps(connection, watched.name, watched.parameters) < MOST_STEPS
 
 
-@pytest.fixture(scope="module")
-def large(postgres: Databases, migrated_template: str) -> Iterator[str]:
-    name = postgres.create_database(migrated_template)
-    yield postgres.dsn(name)
-    postgres.drop_database(name)
-
-
-@pytest.fixture
-async def server(large: str) -> AsyncIterator[asyncpg.Connection]:
-    opened = await asyncpg.connect(large, command_timeout=120)
-    yield opened
-    await opened.close()
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_no_more_than_it_tells(server: asyncpg.Connection) -> None:
-    for table in TABLES:
-        await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
-    for statement in FILL:
-        await server.execute(statement.format(**POSTGRES))
-    assert await complaints(server, "never analysed") == []
-    await server.execute("analyze events, alerts, dags")
-    assert await complaints(server, "analysed") == []
-
-
-async def complaints(server: asyncpg.Connection, state: str) -> list[str]:
-    found = []
-    for mode in ("force_custom_plan", "force_generic_plan"):
-        for watched in WATCHED:
-            nodes = list(walk(await explain(server, watched, mode)))
-            scans = [n for n in nodes if n.get("Relation Name") in TABLES and "Scan" in n["Node Type"]]
-            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-            read = sum(rows_of(node) for node in scans)
-            if indexes.isdisjoint(watched.path.split()):
-                found.append(f"{state}, {mode}, {watched.name}: uses {sorted(indexes)}, not {watched.path}")
-            if read > watched.rows:
-                found.append(f"{state}, {mode}, {watched.name}: reads {read} rows, not {watched.rows}")
-    return found
+async def test_postgres_reads_no_more_than_it_tells(postgres: Databases, migrated_template: str) -> None:
+    async with database(postgres, migrated_template) as (_, server):
+        assert await fill_and_complain(server, FILL, POSTGRES, WATCHED, TABLES) == []

@@ -1,16 +1,15 @@
 """What waits is found by index, however much has been waited for, signalled and approved before."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
-import asyncpg
 import pytest
 
 from shiftwork import Queue
-from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
+from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
+from tests.plans.test_postgres_plans import Hot
 from tests.plans.test_sqlite_plans import plan_of, steps
 from tests.services import Databases
 
@@ -32,14 +31,7 @@ FILL = [
     select {{uuid}}, 'r', {{uuid}}, 'default', '{{{{}}}}', 'approved', {NOW}, {NOW} + n from {{numbers}}
     where n > {OPEN}""",
 ]
-SQLITE = {
-    "uuid": "printf('00000000-0000-7000-8000-%012x', n)",
-    "numbers": f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {PAST}) select n from r)",
-}
-POSTGRES = {
-    "uuid": "('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid",
-    "numbers": f"(select n from generate_series(1, {PAST}) n) numbers",
-}
+SQLITE, POSTGRES = sqlite_words(PAST), postgres_words(PAST)
 
 OURS: dict[str, Any] = {"workspace": "default"}
 ASKED = {"kind": None, "type": None, "task": None, "after": None, "count": 100, **OURS}
@@ -71,23 +63,13 @@ async def ask_for(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("waiting") / "queue.db"
-    asyncio.run(ask_for(f"sqlite:///{file}"))
-    connection = apsw.Connection(str(file))
-    connection.execute("pragma synchronous = off")
-    for statement in FILL:
-        connection.execute(statement.format(**SQLITE))
-    connection.close()
-    return file
+    return fill_sqlite(tmp_path_factory.mktemp("waiting"), FILL, SQLITE, ask_for)
 
 
 @pytest.fixture
 def connection(filled: Path) -> Iterator[apsw.Connection]:
-    opened = apsw.Connection(str(filled))
-    opened.execute("begin")
-    yield opened
-    opened.execute("rollback")
-    opened.close()
+    with undone(filled) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
@@ -100,42 +82,8 @@ def test_sqlite_reads_what_still_waits(connection: apsw.Connection, watched: Hot
     assert steps(connection, watched.name, watched.parameters) < MOST_STEPS
 
 
-@pytest.fixture(scope="module")
-def large(postgres: Databases, migrated_template: str) -> Iterator[str]:
-    name = postgres.create_database(migrated_template)
-    yield postgres.dsn(name)
-    postgres.drop_database(name)
-
-
-@pytest.fixture
-async def server(large: str) -> AsyncIterator[asyncpg.Connection]:
-    opened = await asyncpg.connect(large, command_timeout=120)
-    yield opened
-    await opened.close()
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_what_still_waits(server: asyncpg.Connection, large: str) -> None:
-    await ask_for(large)
-    for table in TABLES:
-        await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
-    for statement in FILL:
-        await server.execute(statement.format(**POSTGRES))
-    assert await complaints(server, "never analysed") == []
-    await server.execute("analyze waits, signals, approvals, tasks, bodies")
-    assert await complaints(server, "analysed") == []
-
-
-async def complaints(server: asyncpg.Connection, state: str) -> list[str]:
-    found = []
-    for mode in ("force_custom_plan", "force_generic_plan"):
-        for watched in WATCHED:
-            nodes = list(walk(await explain(server, watched, mode)))
-            scans = [n for n in nodes if n.get("Relation Name") in TABLES and "Scan" in n["Node Type"]]
-            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-            read = sum(rows_of(node) for node in scans)
-            if watched.path not in indexes:
-                found.append(f"{state}, {mode}, {watched.name}: uses {sorted(indexes)}, not {watched.path}")
-            if read > watched.rows:
-                found.append(f"{state}, {mode}, {watched.name}: reads {read} rows, not {watched.rows}")
-    return found
+async def test_postgres_reads_what_still_waits(postgres: Databases, migrated_template: str) -> None:
+    async with database(postgres, migrated_template) as (url, server):
+        await ask_for(url)
+        assert await fill_and_complain(server, FILL, POSTGRES, WATCHED, TABLES) == []
