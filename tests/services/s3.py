@@ -68,26 +68,25 @@ class S3(Server):
 @contextmanager
 def saying_partial(server: S3) -> Iterator[int]:
     """A port on which the same server says 206 where it sends a part; rclone sends the part and says 200."""
-    loop = asyncio.new_event_loop()
-    ports: list[int] = []
+    running: list[tuple[asyncio.AbstractEventLoop, int]] = []
     ready, stop = threading.Event(), asyncio.Event()
 
     async def relay() -> None:
         listening = await asyncio.start_server(lambda r, w: _relay(r, w, server.port), HOST, 0)
-        ports.append(listening.sockets[0].getsockname()[1])
+        running.append((asyncio.get_running_loop(), listening.sockets[0].getsockname()[1]))
         ready.set()
         await stop.wait()
         listening.close()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(relay()))
+    thread = threading.Thread(target=lambda: asyncio.run(relay()))  # which sees to what is still being relayed
     thread.start()
     assert ready.wait(30)
+    loop, port = running[0]
     try:
-        yield ports[0]
+        yield port
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
-        loop.close()
 
 
 async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
