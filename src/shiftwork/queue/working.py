@@ -236,16 +236,15 @@ def _completion(token: Token, report: Report) -> Completion:
         fields["artifacts"] = list(report.artifacts)
     if report.decision_report is not None:
         fields["decision_report"] = report.decision_report
-    stored = [ref for ref in report.artifacts if ref.startswith(ARTIFACT)]
     return Completion(
         token,
-        _json(fields, "result"),
+        _json(fields, "result") if fields else "{}",
         report.data,
         _usage(report.usage),
         report.text,
         is_report(report.decision_report),
         None if report.verdict is None else _verdict(report.verdict),
-        artifacts=stored,
+        artifacts=[ref for ref in report.artifacts if ref.startswith(ARTIFACT)] if report.artifacts else (),
     )
 
 
