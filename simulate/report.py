@@ -70,7 +70,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  ceilings raised in the evening {found['ceilings_raised']:>8}"
     yield f"  reserved after the end         {found['still_reserved_usd']:>8.4f} USD"
     yield ""
-    yield "waits until the first claim, seconds"
+    yield "waits until the first claim, seconds (some were held back by a budget until the evening)"
     yield "  priority   tasks      p50      max"
     for priority, wait in found["waits_sec"].items():
         yield f"  {priority:>8} {wait['tasks']:>7} {wait['p50']:>8.1f} {wait['max']:>8.1f}"
