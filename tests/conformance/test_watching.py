@@ -95,7 +95,7 @@ async def test_a_lifted_limit_ends_its_warning(queue: Queue, clock: MovedClock) 
 # -- depth, failures, age ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-118", "C-218")
+@pytest.mark.requirement("C-118")
 async def test_a_deep_queue_raises_one_alert_until_it_is_shallow_again(queue: Queue, clock: MovedClock) -> None:
     await queue.set_setting("alerts.queue_depth", 10)
     await submit(queue, 10)
