@@ -9,7 +9,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench simulate requirements docs clean
+.PHONY: help demo test check format bench simulate requirements docs screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ requirements: $(READY) ## Show which requirement is proven by which test
 
 docs: $(READY) ## Write the generated pages of docs/ and check the rest
 	@$(PY) -m tools.docs $(ARGS)
+
+screenshots: $(READY) ## Write pictures of the dashboard to docs/screenshots
+	@$(PY) -m tests.dashboard.screenshots
 
 clean: ## Delete the environment, the fetched servers and all caches
 	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

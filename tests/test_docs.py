@@ -81,6 +81,13 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
+@pytest.mark.requirement("F-213")
+def test_it_is_said_when_schedules_are_right_and_when_events() -> None:
+    page = (ROOT / "docs" / "howto" / "triggers.md").read_text(encoding="utf-8")
+    assert "Schedules are for what is predictable: nightly audits" in page
+    assert "are for what happens: a pull request was opened" in page
+
+
 def test_the_readme_names_every_verb_of_the_queue() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     told = set(re.findall(r"\b[a-z_]+\b", readme))

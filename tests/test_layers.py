@@ -11,29 +11,36 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 PURE = {"core", "policy"}
-INNER = PURE | {"artifacts", "store", "queue", "duties", "views"}
+INNER = PURE | {"artifacts", "copying", "store", "queue", "duties", "views", "tracing", "logs"}
 ANY = None
 
 # part: (parts of shiftwork it may import besides itself, third-party packages it may import)
 RULES: dict[str, tuple[set[str], set[str] | None]] = {
     # pure: no I/O, no clock
     "core": (set(), {"msgspec"}),
-    "policy": ({"core"}, {"msgspec", "jsonschema_rs"}),
+    "policy": ({"core"}, {"msgspec", "jsonschema_rs", "cronsim"}),
     "views": ({"core"}, {"msgspec"}),
+    # where work comes from, and what is said of it in the log; OpenTelemetry only where it is in use
+    "tracing": (set(), {"opentelemetry"}),
+    "logs": ({"tracing"}, {"msgspec"}),
     # the engine
     "store": (PURE, ANY),
     "artifacts": (PURE, ANY),
-    "queue": (PURE | {"artifacts", "store"}, ANY),
-    "duties": (PURE | {"artifacts", "store", "queue"}, ANY),
+    "copying": (PURE | {"store"}, ANY),
+    "queue": (PURE | {"artifacts", "copying", "store", "tracing"}, ANY),
+    "duties": (PURE | {"artifacts", "copying", "store", "queue", "tracing"}, ANY),
+    "sinks": (PURE | {"store", "queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
     # what servers and clients say to each other
     "wire": (PURE | {"store", "queue"}, {"msgspec"}),
     "client": (INNER | {"wire"}, ANY),
     # doors: they call inward and never each other; the command line alone starts servers, workers and the demo
-    "server": (INNER | {"wire"}, ANY),
-    "worker": (INNER | {"client"}, ANY),
+    "dashboard": (set(), set()),
+    "server": (INNER | {"dashboard", "sinks", "wire"}, ANY),
+    "worker": (INNER | {"client", "sinks"}, ANY),
+    "mcp": (INNER | {"client", "sinks", "wire"}, ANY),
     "bridges": (INNER, ANY),
-    "cli": (INNER | {"client", "server", "worker", "demo", "testing"}, ANY),
+    "cli": (INNER | {"bridges", "client", "server", "worker", "mcp", "sinks", "demo", "testing"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
 }
 

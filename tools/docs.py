@@ -17,6 +17,7 @@ from shiftwork.core import alerts, reasons
 from shiftwork.core import settings as declared
 from shiftwork.core.errors import all_errors
 from shiftwork.core.events import every_name
+from shiftwork.core.metrics import METRICS, MOST_SERIES
 from shiftwork.core.resolve import KEYS, PROFILES, Resolver, flat, load_profile
 from shiftwork.core.settings import Settings
 from shiftwork.core.settings_meaning import MEANING
@@ -156,6 +157,28 @@ def events_page() -> str:
     )
 
 
+METRICS_INTRODUCTION = """# Metrics
+
+`GET /metrics` tells those of a workspace in the text format of Prometheus, `GET /api/metrics` and `shiftwork metrics`
+as JSON and as a table. What is marked *server* is told by `/metrics` alone, and is of the process that answers. Shares
+are 0 to 1. At most {most} series of one metric are told apart in a workspace; what comes after them counts as `other`.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+{rows}
+"""
+
+
+def metrics_page() -> str:
+    """Every metric, from the catalogue."""
+    rows = "\n".join(
+        f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels) or '-'} "
+        f"| {metric.meaning}{' *server*' if metric.of_process else ''} |"
+        for metric in METRICS.values()
+    )
+    return METRICS_INTRODUCTION.format(most=MOST_SERIES, rows=rows)
+
+
 CLI_INTRODUCTION = """# Command line
 
 `shiftwork COMMAND --help` says the same. Every command takes these options, before its name or after it:
@@ -224,6 +247,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/states.md": states_page,
     "reference/errors.md": errors_page,
     "reference/events.md": events_page,
+    "reference/metrics.md": metrics_page,
     "reference/cli.md": cli_page,
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -209,6 +210,17 @@ class Terminal:
 
         return self.on_queue(make)
 
+    def sink(self) -> str:
+        """One that nothing is sent to."""
+        name = f"sink-{secrets.token_hex(4)}"
+        fields = {"name": name, "kind": "webhook", "address": "https://example.com/in"}
+        self.on_queue(lambda queue: queue.add_sink(fields))
+        return name
+
+    def delivery(self) -> str:
+        name = self.sink()
+        return str(self.on_queue(lambda queue: queue.test_sink(name)).id)
+
     def fill(self, line: str) -> list[str]:
         """A command line in which `{ready}` stands for a task just made."""
         makers = {"{" + make.__name__ + "}": make for make in (self.ready, self.dead, self.done, self.waiting)}
@@ -222,4 +234,5 @@ class Terminal:
         makers |= {"{" + make.__name__ + "}": make for make in (self.acting, self.acted, self.doubted)}
         makers |= {"{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}
         makers |= {"{signalled}": self.signalled, "{asking}": self.asking, "{guarded}": self.guarded}
+        makers |= {"{sink}": self.sink, "{delivery}": self.delivery}
         return [makers[word]() if word in makers else word for word in line.split(" ")]

@@ -23,6 +23,8 @@ COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
     ("submit code --wait 1s", "ready", '"status": "ready"'),
     ("backpressure", "no limit is set", '"state": "normal"'),
+    ("bridge list", "no bridges", "[]"),
+    ('dlq replay {dead} --payload {"to":"grace"} --note mended', "ready", '"status": "ready"'),
     ('submit code --payload {"a":1} --priority 10 --tag x --key k --depends later --deadline 2h', "pending", '"id"'),
     ("list --status ready --type code --tag web --limit 5", "Write it", '"next": null'),
     ("list --dag {dag}", "pending", '"tasks"'),
@@ -137,6 +139,26 @@ COMMANDS = [
     ("settings profile loki", "profile loki", '"profile": "loki"'),
     ("token", "no tokens", "[]"),
     ("token list", "no tokens", "[]"),
+    ("sinks", "no sinks", "[]"),
+    ("sinks add hook https://example.com/in?key=a --event task.* --type code --severity warning", "whsec_", "whsec_"),
+    ("sinks add chat https://example.com/in --kind slack --alert dead_lettered", "chat added", '"secret": null'),
+    (
+        "sinks add mail ada@example.com --kind email --server smtp://mail.example.com --sender q@example.com --no-alerts "
+        "--event dag.*",
+        "mail added",
+        '"sender": "q@example.com"',
+    ),
+    ("sinks change {sink} --address https://example.org/ --creator ada", "changed", '"https://example.org"'),
+    ("sinks list", "no sinks", "[]"),
+    ("sinks show {sink}", "https://example.com/…", '"status": "active"'),
+    ("sinks pause {sink} --reason holiday", "paused", '"pause_reason": "holiday"'),
+    ("sinks resume {sink}", "resumed", '"status": "active"'),
+    ("sinks remove {sink}", "removed", '"removed": true'),
+    ("deliveries", "no deliveries", "[]"),
+    ("deliveries list --status dead --limit 5", "no deliveries", "[]"),
+    ("deliveries show {delivery}", "sink.test", '"type": "sink.test"'),
+    ("deliveries redrive {delivery}", "1 sent again", '"redelivered": 1'),
+    ("deliveries redrive --sink {sink}", "0 sent again", '"redelivered": 0'),
     ("token create ci --scope work --scope submit --expires 30d", "sw_", '"secret": "sw_'),
     ("token revoke {token}", "ci revoked", '"status": "revoked"'),
     ("duties", "no duty has run yet", "[]"),
@@ -144,9 +166,11 @@ COMMANDS = [
     ("migrate", "up to date", '"up_to_date": true'),
     ("migrate --check", "up to date", '"up_to_date": true'),
     ("doctor", "may be written", '"level": "ok"'),
+    ("watch --once", "Running (", '"running": ['),
+    ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
 ]
-STARTS = {"work", "demo", "serve"}  # these run programs, and have tests of their own
+STARTS = {"work", "demo", "serve", "mcp", "bridge loki", "sinks test"}  # they have tests of their own
 
 
 @pytest.mark.parametrize(("line", "text", "_json"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
@@ -159,7 +183,8 @@ def test_a_command_tells_people(terminal: Terminal, line: str, text: str, _json:
 def test_a_command_tells_programs(terminal: Terminal, line: str, _text: str, word: str) -> None:
     prepare(terminal, line)
     out = terminal.text(*terminal.fill(line), "--json")
-    documents = [json.loads(part) for part in out.splitlines()] if line.startswith("events") else [json.loads(out)]
+    lines = out.splitlines() if line.startswith(("events", "watch")) else [out]
+    documents = [json.loads(part) for part in lines]
     again = "".join(json.dumps(document, indent=2, ensure_ascii=False) for document in documents)
     assert word in again
     assert [value for value in times(documents) if not (isinstance(value, str) and value.endswith("Z"))] == []

@@ -1,19 +1,23 @@
 """`doctor` finds what keeps a queue from working, and says how to mend it."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import apsw
 import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.store import migrate
 from tests.cli.terminal import Terminal
 
 
 def findings(terminal: Terminal, check: str) -> list[dict[str, Any]]:
-    return [finding for finding in terminal.json("doctor") if finding["check"] == check]
+    found = json.loads(terminal.run("doctor", "--json").out)
+    return [finding for finding in found if finding["check"] == check]
 
 
 def test_a_healthy_queue_has_no_complaint(each_terminal: Terminal) -> None:
@@ -114,3 +118,29 @@ def test_a_password_is_not_shown(postgres_dsn: str) -> None:
     terminal.text("migrate")
     with_password = postgres_dsn.replace("@", ":geheim@", 1) if "@" in postgres_dsn else postgres_dsn
     assert "geheim" not in terminal.text("doctor", "--store", with_password)
+
+
+def change(url: str, statement: str) -> None:
+    """Done to the database behind the queue's back."""
+    if url.startswith("sqlite"):
+        apsw.Connection(url.removeprefix("sqlite:///")).execute(statement)
+        return
+
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_missing_index_is_found_with_the_statement_that_makes_it(each_terminal: Terminal) -> None:
+    each_terminal.text("migrate")
+    assert findings(each_terminal, "indexes")[0]["level"] == "ok"
+    name = next(iter(migrate.indexes("sqlite")))
+    change(each_terminal.url, f"drop index {name}")
+    (found,) = findings(each_terminal, "indexes")
+    assert found["level"] == "error"
+    assert name in found["what"]
+    change(each_terminal.url, found["mend"].removeprefix("Make them again: "))
+    assert findings(each_terminal, "indexes")[0]["level"] == "ok"

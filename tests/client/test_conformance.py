@@ -12,13 +12,15 @@ import pytest
 from shiftwork import Client, Queue
 from shiftwork.queue.engine import Engine
 from shiftwork.server.house import House
-from shiftwork.server.serve import Server, listen
+from shiftwork.server.serve import Server
 from shiftwork.testing import MovedClock
+from shiftwork.wire.listening import listen
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
 
 SUITES = [
     *["guards", "questions", "waits"],
     *["breakers", "cooldowns", "limits"],
+    *["fair_share", "preemption", "serial"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
     *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
 ]

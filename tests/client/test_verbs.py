@@ -11,7 +11,7 @@ import pytest
 from shiftwork import Assignment, Client, Queue, SyncClient
 from shiftwork.client.claiming import HandedOut
 
-FOR_DOORS = {"engine", "speaking_as", "find_token"}
+FOR_DOORS = {"engine", "speaking_as", "find_token", "receive_hook"}
 """What a server needs of the queue it serves, and nobody behind it."""
 
 OWN_WAY = {"open", "in_workspace", "as_caller", "url"}

@@ -219,3 +219,22 @@ async def test_nothing_is_logged_of_a_dead_letter_that_is_not_there(streams: Que
     await streams.submit(type="code", idempotency_key="b")
     await finish(streams)
     assert (await log(streams)).count("task.dlq") == 1
+
+
+async def test_calls_that_are_joined_keep_their_own_request(queue: Queue) -> None:
+    callers = [queue.as_caller("human:ada", f"request-{n}") for n in range(20)]
+    made = await asyncio.gather(*(caller.submit(type="code") for caller in callers))
+    held = {each.id: each.token for n in range(20) for each in await queue.claim(f"coder-{n}", start=True)}
+    await asyncio.gather(
+        *(caller.complete(held[task.id]) for caller, task in zip(reversed(callers), reversed(made), strict=True))
+    )
+    for number, task in enumerate(made):
+        told = {event.verb: event.request_id for event in await queue.history(task.id)}
+        assert told["submitted"] == told["completed"] == f"request-{number}"
+
+
+async def test_what_a_lone_call_sets_free_names_its_request(queue: Queue) -> None:
+    first = await queue.submit(type="code")
+    second = await queue.submit(type="code", dependencies=[first.id])
+    await queue.as_caller("agent:coder", "r-1").complete((await take(queue)).token)
+    assert (await queue.history(second.id))[-1].request_id == "r-1"

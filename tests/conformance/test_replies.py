@@ -1,15 +1,19 @@
 """A request that is sent again under its key is answered as it was the first time, and changes nothing more."""
 
 import inspect
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from shiftwork import Problem, Queue, Report
+from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.core.errors import ConflictError, KeyReused, ShiftworkError, StoreUnavailable, WrongState
 from shiftwork.duties import duties
-from shiftwork.queue import control, operating
+from shiftwork.policy.delivery import Outcome
+from shiftwork.queue import control, deliveries, operating
 from shiftwork.queue.engine import Once
 from shiftwork.queue.reading import Reading
 from shiftwork.queue.replies import Repeated
@@ -31,6 +35,17 @@ def keyed(queue: Queue, key: str = "key-1", fingerprint: str = "f") -> Queue:
 
 async def nothing(_queue: Queue) -> str:
     return ""
+
+
+CRON = {"kind": "cron", "at": "@daily"}
+
+
+async def armed(queue: Queue) -> str:
+    return (await queue.save_trigger("nightly", on=CRON, task={"type": "audit"})).trigger.name
+
+
+async def disarmed(queue: Queue) -> str:
+    return (await queue.pause_trigger(await armed(queue))).name
 
 
 async def ready(queue: Queue) -> str:
@@ -143,9 +158,31 @@ async def acting(queue: Queue) -> str:
     return held
 
 
+async def a_folder(queue: Queue) -> str:
+    queue.engine.snapshots = SnapshotFolder(Path(tempfile.mkdtemp(prefix="shiftwork-snapshots-")))
+    return ""
+
+
 async def in_doubt(queue: Queue) -> str:
     await queue.fail(await acting(queue), "effect_unknown")
     return "deploy"
+
+
+async def told(queue: Queue) -> str:
+    return (await queue.add_sink(name="ops", kind="webhook", address="https://example.com/in")).sink.name
+
+
+async def not_told(queue: Queue) -> str:
+    return (await queue.pause_sink(await told(queue))).name
+
+
+async def given_up(queue: Queue) -> str:
+    """A notification that a receiver wanted no more of."""
+    sent = await queue.test_sink(await told(queue))
+    store, engine = queue.engine.store, queue.engine
+    (parcel,) = await store.run(lambda tx: deliveries.lease(tx, engine, {}, 1))
+    assert await store.run(lambda tx: deliveries.record(tx, engine, parcel, Outcome("gone", gone=True))) == "dead"
+    return sent.id
 
 
 Given = Callable[[Queue], Awaitable[str]]
@@ -218,16 +255,33 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "lift_cooldown": (resting, lambda q, key: q.lift_cooldown(key)),
     "set_limit": (nothing, lambda q, _: q.set_limit("model:opus", concurrency=2)),
     "remove_limit": (limited, lambda q, key: q.remove_limit(key)),
+    "change_sink": (told, lambda q, name: q.change_sink(name, wants={"severity": "critical"})),
+    "pause_sink": (told, lambda q, name: q.pause_sink(name, "holiday")),
+    "resume_sink": (not_told, lambda q, name: q.resume_sink(name)),
+    "remove_sink": (told, lambda q, name: q.remove_sink(name)),
+    "test_sink": (told, lambda q, name: q.test_sink(name)),
+    "redeliver": (given_up, lambda q, delivery_id: q.redeliver(delivery_id)),
+    "redeliver_dead": (given_up, lambda q, _: q.redeliver_dead("ops")),
+    "take_snapshot": (a_folder, lambda q, _: q.take_snapshot()),
+    "pause_trigger": (armed, lambda q, name: q.pause_trigger(name)),
+    "resume_trigger": (disarmed, lambda q, name: q.resume_trigger(name)),
+    "remove_trigger": (armed, lambda q, name: q.remove_trigger(name)),
+    "fire_trigger": (armed, lambda q, name: q.fire_trigger(name, why="now")),
+    "save_trigger": (nothing, lambda q, _: q.save_trigger("nightly", on=CRON, task={"type": "audit"})),
     "revoke_token": (token, lambda q, token_id: q.revoke_token(token_id)),
 }
 APART = {
     "claim", "claim_answer", "claim_for_runtime",  # made once; a repeat is answered by `claims_made`
-    "create_token",  # its secret is not kept
+    "create_token", "add_sink",  # its secret is not kept
+    "receive_hook",  # a delivery has a key of its own
 }  # fmt: skip
 LOOKS = {
     *("artifact", "artifacts", "inputs"),
+    *("deliveries", "delivery", "sink", "sinks"),
+    *("trigger", "triggers", "firings", "preview_trigger"),
     *("approvals", "breakers", "budgets", "cooldowns", "costs", "effects"),
-    *("limits", "profile", "settings", "steps", "tokens"),
+    *("metrics", "metric_snapshots"),
+    *("limits", "profile", "settings", "snapshots", "steps", "tokens"),
 }
 """Besides those of `Reading`."""
 

@@ -10,7 +10,6 @@ from shiftwork import Queue, Report
 from shiftwork.duties.runner import run_once
 from shiftwork.queue.rows import INSERTED, TaskRow
 from shiftwork.store import statements
-from shiftwork.store.postgres import _together
 from tests.conformance.steps import sql
 
 OPTIONS: dict[str, list[Any]] = {
@@ -27,6 +26,7 @@ OPTIONS: dict[str, list[Any]] = {
     "retry": [None, {"initial_delay_sec": 3}],
     "estimated_cost_usd": [None, 0.25],
     "issue_id": [None, "issue-1"],
+    "serial_key": [None, "key-1"],
     "trigger_type": [None, "comment"],
     "trigger_summary": [None, "s" * 300],
     "session_id": [None, "session"],
@@ -136,13 +136,3 @@ LEFT_BEHIND = (
 def test_new_rows_are_laid_out_as_the_statement_wants_them() -> None:
     assert tuple(column.name for column in statements.load("postgres")["insert_tasks"].columns) == INSERTED
     assert set(INSERTED) <= {field.name for field in msgspec.structs.fields(TaskRow)}
-
-
-def test_inserts_that_are_sent_together_keep_their_parameters_apart() -> None:
-    bodies, tags = (statements.load("postgres")[name] for name in ("insert_bodies", "insert_tags"))
-    assert _together("insert_bodies") == bodies.text
-    both = _together("insert_bodies", "insert_tags")
-    assert both.startswith(f"with i0 as ({bodies.text}) insert into tags")
-    assert "$3::text[], $4::text[], $5::uuid[]" in both
-    assert tags.text.endswith("on conflict do nothing")
-    assert both.endswith("on conflict do nothing")

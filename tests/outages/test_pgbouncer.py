@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.errors import StoreUnsuitable
 from shiftwork.duties.runner import run_once
 from tests.races.fleet import handles, hire, stranded, together
 from tests.services import Databases
@@ -103,3 +104,10 @@ async def test_many_open_a_queue_through_a_pooler_at_once(pgbouncer: Pooler, pos
     queues = await together(*(Queue.open(url) for _ in range(12)))
     for queue in queues:
         await queue.close()
+
+
+async def test_a_pooler_that_was_not_named_as_one_is_refused_with_what_to_write(
+    pgbouncer: Pooler, postgres_dsn: str
+) -> None:
+    with pytest.raises(StoreUnsuitable, match=r"add \?pgbouncer=true to the address"):
+        await Queue.open(pgbouncer.dsn(postgres_dsn.rpartition("/")[2]))

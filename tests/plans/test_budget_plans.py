@@ -6,7 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from shiftwork.queue.pick import START
+from shiftwork.queue.merge import START
 from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
 from tests.plans.test_postgres_plans import Hot
 from tests.plans.test_sqlite_plans import plan_of, steps

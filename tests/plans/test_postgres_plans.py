@@ -9,9 +9,9 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
-from shiftwork.queue.pick import START
+from shiftwork.queue.merge import START
 from shiftwork.store import postgres as store
-from shiftwork.store import statements
+from shiftwork.store import postgres_tx, statements
 from tests.plans import backlog
 from tests.plans.backlog import DEEP_LANE, LANES, NOW, WHOLE_DAG, uuid
 from tests.services import Databases
@@ -121,8 +121,8 @@ async def complaints(connection: asyncpg.Connection, state: str, spare_pages: in
 async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
     """The plan as executed, inside a transaction as the store begins it, which is then rolled back."""
     statement = statements.load("postgres")[hot.name]
-    _, values = store.PostgresTx(None, NOW)._bind(hot.name, dict(hot.parameters))
-    await connection.execute(store.BEGIN)
+    _, values = postgres_tx.PostgresTx(None, NOW)._bind(hot.name, dict(hot.parameters))
+    await connection.execute(store.BEGIN + store.SET_LOCAL)
     try:
         await connection.execute(f"set local plan_cache_mode = {mode}")
         await connection.execute(f"prepare hot as {statement.text}")

@@ -10,7 +10,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
-from shiftwork.queue.pick import START
+from shiftwork.queue.merge import START
 from shiftwork.store import statements
 from shiftwork.store.sqlite import SqliteTx
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from shiftwork import Assignment, Queue
+from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.server.door import Door
 from shiftwork.server.routes import DOORS
 from tests.conformance.steps import bury
@@ -316,6 +319,12 @@ async def _pause(_queue: Queue) -> Call:
     return Call({}, {"type": "noop", "reason": "lunch"})
 
 
+@call("take_snapshot", "list_snapshots")
+async def _snapshot(queue: Queue) -> Call:
+    queue.engine.snapshots = SnapshotFolder(Path(tempfile.mkdtemp(prefix="shiftwork-snapshots-")))
+    return Call()
+
+
 @call("resume")
 async def _resume(queue: Queue) -> Call:
     await queue.pause("noop")
@@ -429,11 +438,85 @@ async def _a_task_with_inputs(queue: Queue) -> Call:
     return Call({"task_id": await waiting(queue, spec={"context_refs": [kept.id]})})
 
 
+# -- triggers ----------------------------------------------------------------------------------------------------
+
+CRON = {"kind": "cron", "at": "@daily"}
+
+
+async def armed(queue: Queue) -> str:
+    return (await queue.save_trigger("nightly", on=CRON, task={"type": "noop"})).trigger.name
+
+
+@call("save_trigger")
+async def _save_trigger(_queue: Queue) -> Call:
+    return Call({"name": "nightly"}, {"on": CRON, "task": {"type": "noop"}})
+
+
+@call("get_trigger", "remove_trigger", "pause_trigger", "list_firings")
+async def _of_trigger(queue: Queue) -> Call:
+    return Call({"name": await armed(queue)})
+
+
+@call("fire_trigger", "preview_trigger")
+async def _fire_trigger(queue: Queue) -> Call:
+    return Call({"name": await armed(queue)}, {"why": "now"})
+
+
+@call("resume_trigger")
+async def _resume_trigger(queue: Queue) -> Call:
+    return Call({"name": (await queue.pause_trigger(await armed(queue))).name})
+
+
+# -- notifications -----------------------------------------------------------------------------------------------
+
+
+async def told(queue: Queue, **fields: Any) -> str:
+    """A sink that is never reached, since nothing is sent to it."""
+    known = {"name": "ops", "kind": "webhook", "address": "https://example.com/in", **fields}
+    return (await queue.add_sink(known)).sink.name
+
+
+@call("add_sink")
+async def _add_sink(_queue: Queue) -> Call:
+    wants = {"alerts": ["dead_lettered"], "events": ["task.*"], "types": ["noop"]}
+    return Call({}, {"name": "ops", "kind": "webhook", "address": "https://example.com/in", "wants": wants})
+
+
+@call("get_sink", "remove_sink", "test_sink", "list_sinks")
+async def _of_sink(queue: Queue) -> Call:
+    return Call({"sink": await told(queue)})
+
+
+@call("change_sink")
+async def _change_sink(queue: Queue) -> Call:
+    return Call({"sink": await told(queue)}, {"wants": {"severity": "critical"}})
+
+
+@call("pause_sink")
+async def _pause_sink(queue: Queue) -> Call:
+    return Call({"sink": await told(queue)}, {"reason": "holiday"})
+
+
+@call("resume_sink")
+async def _resume_sink(queue: Queue) -> Call:
+    return Call({"sink": (await queue.pause_sink(await told(queue))).name})
+
+
+@call("get_delivery", "redeliver", "list_deliveries")
+async def _of_delivery(queue: Queue) -> Call:
+    return Call({"delivery_id": (await queue.test_sink(await told(queue))).id})
+
+
+@call("redeliver_dead")
+async def _redeliver_dead(queue: Queue) -> Call:
+    return Call({}, {"sink": await told(queue)})
+
+
 def named() -> list[Door]:
-    """Doors with a name in their path."""
-    return [door for door in DOORS if "{" in door.path]
+    """Doors with a name in their path, but for hooks, where a signature opens."""
+    return [door for door in DOORS if "{" in door.path and door.scope is not None]
 
 
 def changing() -> list[Door]:
     """Doors that have an effect: some that only look take what they look for as a body."""
-    return [door for door in DOORS if door.changes and door.scope != "read"]
+    return [door for door in DOORS if door.changes and door.scope not in {None, "read"}]

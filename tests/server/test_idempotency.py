@@ -45,9 +45,9 @@ async def test_a_repeat_is_answered_as_the_first_was_and_changes_nothing(api: Ru
         before = await everything(api.house.queue)
         again = await send(api, door.name, call)
         assert await everything(api.house.queue) == before, door.name
-        if door.name == "create_token":
+        if door.name in {"create_token", "add_sink"}:
             assert (again.status, again.code) == (409, "conflict"), "its secret is not kept"
-            assert first.json["id"] in again.json["detail"]
+            assert first.json.get("id", "'ops'") in again.json["detail"]
         else:
             assert same(door.name, again) == same(door.name, first), door.name
 

@@ -22,7 +22,7 @@ FETCHED = REPOSITORY / ".servers"
 
 # Packages a server cannot start without, apart from libraries. The rest of what Debian lists (init scripts,
 # cluster managers, users) is for running it as a system service.
-_PARTS = re.compile(r"^(lib.+|postgresql-\d+|postgresql-client-\d+|redis-tools)$")
+_PARTS = re.compile(r"^(lib.+|postgresql-\d+|postgresql-client-\d+|redis-tools|chromium-common)$")
 _NOT_NEEDED = re.compile(r"^(libllvm.+|libpam-.+|libc6|libc-bin)$")  # the JIT's compiler alone is 100 MB
 
 
@@ -228,7 +228,7 @@ def _copy_installed(wheel: str, tree: Path) -> bool:
 
 
 def _in_tree(wanted: Wanted, tree: Path) -> Program:
-    libraries = tuple(sorted({file.parent for file in (tree / "usr" / "lib").glob("*-linux-*/*.so*")}))
+    libraries = tuple(sorted({file.parent for file in (tree / "usr" / "lib").glob("*-linux-*/**/*.so*")}))
     for name in wanted.names:
         for file in tree.rglob(name):
             if file.is_file():

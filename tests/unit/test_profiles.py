@@ -282,6 +282,7 @@ COSCIENTIST = {
     "maintenance.dead_letter_sec": 300,
     "maintenance.metrics_sec": 30,
     "maintenance.snapshot_sec": 60,
+    "snapshots.wanted": True,
     "maintenance.stale_sec": 600,
 }
 

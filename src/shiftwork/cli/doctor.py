@@ -240,11 +240,26 @@ async def _transactions(queue: Queue) -> list[Finding]:
     ] or [Finding("ok", "transactions", f"none is older than {OLD_TRANSACTION_SEC} s")]
 
 
+async def _indexes(queue: Queue) -> list[Finding]:
+    """Whether each index of the schema is there: without one, a claim reads the whole backlog."""
+    from shiftwork.store import migrate  # noqa: PLC0415  # no store for `--help`
+
+    dialect = "sqlite" if getattr(queue.engine.store, "dsn", None) is None else "postgres"
+    rows = await queue.engine.store.read(lambda tx: tx.all("index_names"))
+    there = {row["name"] for row in rows}
+    missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in there}
+    if not missing:
+        return [Finding("ok", "indexes", "all are there")]
+    what = f"{len(missing)} of the schema are missing or broken: {', '.join(missing)}"
+    return [Finding("error", "indexes", what, "Make them again: " + "; ".join(missing.values()))]
+
+
 CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "store": _engine,
     "clock": _clock,
     "agents": _takers,
     "dependencies": _dependencies,
     "duties": _duties,
+    "indexes": _indexes,
     "transactions": _transactions,
 }

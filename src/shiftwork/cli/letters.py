@@ -195,6 +195,27 @@ _decision("escalate", "Leave it open for somebody else to decide.")
 
 
 @dlq.command()
+@click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
+@click.option("--payload", type=values.json_object, metavar="JSON", help="What it should have been; - for stdin.")
+@click.option("--note", help="Why; stands in the history.")
+@with_queue()
+async def replay(
+    shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], payload: dict[str, Any] | None, note: str | None
+) -> Answer:
+    """Try again now, with the payload mended where one is given. `abandon` is for those nobody will mend."""
+    from shiftwork.queue.claims import Outcome  # noqa: PLC0415  # no queue for `--help`
+
+    decision, change = ("retry", None) if payload is None else ("modify_and_retry", {"payload": payload})
+    done = []
+    for task in tasks:
+        try:
+            done.append(await queue.review(task, decision, note=note, change=change))
+        except ShiftworkError as error:
+            done.append(Outcome(task, error=error))
+    return changing.outcomes(shell, done)
+
+
+@dlq.command()
 @click.argument("signature")
 @click.option("--decision", default="retry", show_default=True, help="What to do with each of them.")
 @click.option("--at", type=values.when, help="When, for retry_later.")

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 @click.option("--dag", help="Tasks of this DAG.")
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
 @click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before.")
+@click.option("--newest", is_flag=True, help="The newest first.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **filters: Any) -> Answer:
-    """List tasks, oldest first."""
+    """List tasks, oldest first unless --newest is given."""
     page = await queue.tasks(status=list(status), **filters)
     now = queue.now()
 
@@ -217,6 +218,7 @@ def _explanation(found: Explanation) -> None:
             ("status", found.status),
             ("in short", found.summary),
             ("before it", found.position),
+            ("share", _share(found)),
             ("able agents", found.able_agents),
             ("priority", f"{found.effective_priority:.1f}: {_parts(found)}"),
         ]
@@ -224,6 +226,11 @@ def _explanation(found: Explanation) -> None:
     if found.holds:
         rows = [(h.kind, h.what, h.lifts, show.when(h.until)) for h in found.holds]
         show.section("What holds it", lambda: show.table(["hold", "what", "what lifts it", "until"], rows))
+
+
+def _share(found: Explanation) -> str | None:
+    share = found.share
+    return share and f"{share.bucket} of {share.buckets} by {share.by}; {share.waiting} with work take turns"
 
 
 def _parts(found: Explanation) -> str:

@@ -7,22 +7,29 @@ import click
 from shiftwork.cli.artifacts import artifact
 from shiftwork.cli.capacity import backpressure
 from shiftwork.cli.changing import cancel, rerun, update
+from shiftwork.cli.copying import copy, restore, snapshot
 from shiftwork.cli.doctor import doctor
 from shiftwork.cli.effects import effects
 from shiftwork.cli.fleet import agents
 from shiftwork.cli.letters import dlq
 from shiftwork.cli.looking import explain, history, list_, show_task
+from shiftwork.cli.mcp import mcp
+from shiftwork.cli.metering import metrics
 from shiftwork.cli.observing import alerts, dags, failures
 from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
 from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.serving import serve
-from shiftwork.cli.setup import migrate, settings, version
+from shiftwork.cli.setup import completion, migrate, settings, version
 from shiftwork.cli.shell import Root
+from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
+from shiftwork.cli.streams import bridge
 from shiftwork.cli.submitting import submit
 from shiftwork.cli.tokens import token
+from shiftwork.cli.triggers import triggers
 from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
+from shiftwork.cli.watching import watch
 from shiftwork.cli.work import demo, work
 from shiftwork.cli.working import claim, complete, fail, heartbeat, message, progress, release, start, verdict
 
@@ -38,10 +45,13 @@ COMMANDS: list[click.Command] = [
     *[step, effects, artifact],
     *[wait, signal, approvals, approve, answer],
     *[cancel, rerun, update, dlq, dags],
-    *[status, backpressure, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
+    *[watch, status, backpressure, metrics, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
     *[breakers, cooldowns, limits],
     *[budgets, costs],
-    *[settings, token, migrate, doctor, serve, work, demo, version],
+    *[triggers],
+    *[sinks, deliveries],
+    *[snapshot, restore, copy],
+    *[settings, token, migrate, doctor, serve, work, bridge, mcp, demo, completion, version],
 ]
 for command in COMMANDS:
     main.add_command(command)

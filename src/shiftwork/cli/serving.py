@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from shiftwork import logs, tracing
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import PROFILES
@@ -28,6 +29,14 @@ from shiftwork.core.resolve import PROFILES
     metavar="URL",
     help="Where artifacts lie: a folder or s3://bucket/prefix [default: beside the SQLite file].",
 )
+@click.option(
+    "--snapshots",
+    envvar="SHIFTWORK_SNAPSHOTS",
+    show_envvar=True,
+    metavar="FOLDER",
+    help="Take a snapshot of the queue into this folder every `maintenance.snapshot_sec`.",
+)
+@click.option("--watch", metavar="FOLDER", help="Let triggers wait for files of this folder.")
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
 @click.option(
@@ -44,6 +53,8 @@ def serve(  # noqa: PLR0913  # an option each
     profile: str,
     tokens: bool,
     artifacts: str | None,
+    snapshots: str | None,
+    watch: str | None,
     no_duties: bool,
     test_clock: bool,
     on_below_minimum: str | None,
@@ -55,14 +66,14 @@ def serve(  # noqa: PLR0913  # an option each
     if shell.workspace not in {None, "default"}:
         refuse("a server serves all workspaces: callers name theirs, or their token does")
     try:
-        from shiftwork.server import logs  # noqa: PLC0415  # no server for `--help`
-        from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
+        from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
         from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", mend="pip install 'shiftwork[server]'"
         ) from None
     logs.set_up(json=log_format == "json", file=log_file)
+    tracing.set_up("shiftwork-server")
     options = serving.Options(
         store=shell.store,
         host=host,
@@ -73,6 +84,8 @@ def serve(  # noqa: PLR0913  # an option each
         duties=not no_duties,
         on_below_minimum=on_below_minimum,
         artifacts=artifacts,
+        snapshots=snapshots,
+        watch=watch,
     )
     run_fast(serving.serve(options, functools.partial(_announce, shell)))
     return None

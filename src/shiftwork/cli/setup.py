@@ -1,4 +1,4 @@
-"""Commands that set the queue up: `settings`, `migrate`, `version`."""
+"""Commands that set the queue up: `settings`, `migrate`, `completion`, `version`."""
 
 from __future__ import annotations
 
@@ -129,4 +129,21 @@ def version() -> Answer:
 
     known: dict[str, Any] = {"shiftwork": __version__, "python": platform.python_version()}
     current().answer(known, lambda: click.echo(f"shiftwork {__version__} (Python {known['python']})"))
+    return None
+
+
+@click.command(cls=Command)
+@click.argument("kind", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(kind: str) -> Answer:
+    """Print what makes a shell complete commands and options.
+
+    For bash: shiftwork completion bash >> ~/.bashrc
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415  # seldom needed
+
+    made = get_completion_class(kind)
+    assert made is not None
+    root = click.get_current_context().find_root()
+    script = made(root.command, {}, "shiftwork", "_SHIFTWORK_COMPLETE").source()
+    current().answer({"shell": kind, "script": script}, lambda: click.echo(script))
     return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 import msgspec
 
+from shiftwork import tracing
 from shiftwork.cli import show
 from shiftwork.cli.codes import ExitCode, code_of
 from shiftwork.core.errors import InputError, ShiftworkError, StoreUnavailable
@@ -59,10 +60,10 @@ class Shell:
 
     @property
     def _is_server(self) -> bool:
-        return self.store.startswith(("http://", "https://"))
+        return is_server(self.store)
 
-    def refuse_server(self) -> None:
-        if self._is_server:
+    def refuse_server(self, url: str | None = None) -> None:
+        if is_server(url or self.store):
             raise InputError(
                 "this is done on the database itself, not through a server",
                 where="--store",
@@ -75,6 +76,10 @@ class Shell:
             show.document(value)
         else:
             text()
+
+
+def is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
 
 
 def person() -> str:
@@ -113,8 +118,9 @@ def with_queue(
                 check(**named)
 
             async def through() -> Answer:
-                async with await shell.open(create=create) as queue:
-                    return await action(shell, queue, **named)
+                with tracing.carrying(tracing.of_environment()):
+                    async with await shell.open(create=create) as queue:
+                        return await action(shell, queue, **named)
 
             return asyncio.run(through())
 

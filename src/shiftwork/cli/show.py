@@ -87,6 +87,11 @@ def when(at: float | None) -> str:
     return "" if at is None else str(iso(at)).replace("T", " ")[:19] + "Z"
 
 
+def style(word: str) -> str:
+    """The colour of a state."""
+    return _STYLES.get(word, "")
+
+
 def ago(at: float | None, now: float) -> str:
     """How long ago, in the largest unit that fits; a time to come is `in …`."""
     if at is None:
@@ -151,7 +156,7 @@ def _terminal_table(columns: Sequence[str], cells: list[list[str]]) -> None:
     for place, name in enumerate(columns):
         drawn.add_column(Text(name), no_wrap=place == 0, overflow="fold")
     for row in cells:
-        drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        drawn.add_row(*(Text(cell, style=style(cell)) for cell in row))
     Console(highlight=False).print(drawn)
 
 

@@ -127,6 +127,6 @@ async def _beat(queue: AnyQueue, token: str, process: Process) -> None:
         await asyncio.sleep(interval)
         with suppress(StoreError, OperationTimeout):  # it is there again for the next beat, or for the result
             answer = await queue.heartbeat(token)
-            if answer.action != "continue":
+            if answer.action in {"cancel", "lost"}:
                 process.kill()
                 raise LeaseLost(f"the work is not wanted any more: {answer.reason or answer.action}", task_id=task_id)

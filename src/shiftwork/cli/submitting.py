@@ -36,6 +36,7 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--key", "idempotency_key", help="Idempotency key: the same key twice is one task.")
 @click.option("--id", "id", help="An id of your own.")
 @click.option("--issue", "issue_id", help="The issue it belongs to.")
+@click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
 @click.option("--agent", "target_agent_id", help="Only this agent may take it.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
 @click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shiftwork import logs
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 
 if TYPE_CHECKING:
@@ -75,8 +74,24 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True, help="Kept alive so many.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Tasks at once in each [default: the worker's own].")
 @click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    envvar="SHIFTWORK_LOG_FORMAT",
+    show_envvar=True,
+)
 @_for_commands
-def work(*, target: str | None, processes: int, concurrency: int | None, until_idle: bool, **program: Any) -> Answer:
+def work(
+    *,
+    target: str | None,
+    processes: int,
+    concurrency: int | None,
+    until_idle: bool,
+    log_format: str,
+    **program: Any,
+) -> Answer:
     """Run the worker that a module declares, or a command for every task, until it is stopped.
 
     The options from --type on are for a command. It works on one task at a time unless --concurrency says otherwise.
@@ -90,7 +105,8 @@ def work(*, target: str | None, processes: int, concurrency: int | None, until_i
         refuse("name a worker or a command, not both")
     else:
         target = _program(shell, runs, given).target()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.set_up(json=log_format == "json")
+    os.environ["SHIFTWORK_LOG_FORMAT"] = log_format  # where its children look
     if shell.token is not None:
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
     from shiftwork.worker import command  # noqa: PLC0415  # no worker for `--help`

@@ -171,11 +171,14 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
 @usage_options
 @under_claim
 async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any) -> Answer:
-    """Say that the work goes on. Prints continue, cancel or lost; the last two end with code 4."""
+    """Say that the work goes on. Prints continue, yield (release it soon), cancel or lost.
+
+    The last two end with code 4.
+    """
     answer = await queue.heartbeat(token, progress, usage)
     reason = f": {answer.reason}" if answer.reason else ""
     shell.answer(answer, lambda: click.echo(show.clean(f"{answer.action}{reason}")))
-    return None if answer.action == "continue" else ExitCode.CONFLICT
+    return None if answer.action in {"continue", "yield"} else ExitCode.CONFLICT
 
 
 @click.command(cls=Command)

@@ -74,6 +74,10 @@ class HandedOut(Assignment):
     def tests(self) -> Trial | None:
         return tests_of(self._assigned.task.output)
 
+    @property
+    def traceparent(self) -> str | None:
+        return self._assigned.task.traceparent
+
     def task(self) -> Task:
         return self._assigned.task
 

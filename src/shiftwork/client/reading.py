@@ -53,10 +53,12 @@ class Reading(Handle):
         until: float | None = None,
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> Page:
         statuses = [status] if isinstance(status, str) else [*(status or [])]
         place: dict[str, Any] = {"issue": issue, "tag": tag, "dag": dag, "parent": parent}
         page: dict[str, Any] = {"since": since, "until": until, "after": after, "limit": limit}
+        page |= {"newest": True} if newest else {}
         return await self._get("/api/tasks", Page, status=statuses, type=type, agent=agent, **place, **page)
 
     async def result(self, task_id: str) -> Result:

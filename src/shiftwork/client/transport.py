@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from shiftwork import tracing
 from shiftwork.core.errors import (
     ArtifactDamaged,
     InputError,
@@ -133,13 +134,15 @@ class Transport:
         from yarl import URL  # noqa: PLC0415  # comes with it
 
         patience = self._timeout_sec + call.wait_sec
+        traceparent = tracing.current()
+        headers = call.headers if traceparent is None else {**call.headers, "traceparent": traceparent}
         with _open_body(call.body) as (body, size):
             limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SEC, sock_read=patience + size / SLOWEST_UPLOAD)
             async with self._session.request(
                 call.method,
                 URL(self.url + call.path, encoded=True),
                 data=body,
-                headers=call.headers,
+                headers=headers,
                 timeout=limits,
                 allow_redirects=False,
             ) as answer:

@@ -47,7 +47,7 @@ class Working(Handle):
     async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         path = f"/api/runtimes/{part(runtime_id, 'runtime_id')}/heartbeat"
         told = await self._post(path, RuntimeBeatReply, {"holding": [token_text(token) for token in holding]})
-        return RuntimeAnswer(told.cancel, told.lost, told.unnamed, told.slow_down_sec)
+        return RuntimeAnswer(told.cancel, told.lost, told.unnamed, told.slow_down_sec, told.yields)
 
     async def orphans(self, runtime_id: str) -> list[Outcome]:
         told = await self._once(f"/api/runtime/{part(runtime_id, 'runtime_id')}/orphans", Outcomes)

@@ -86,6 +86,11 @@ KINDS: dict[str, Kind] = {
         "Task {task} is next in line, and nobody has taken it for {seconds} s",
         "work is not taken, or too slowly",
     ),
+    "starved": Kind(
+        "warning",
+        "Task {task} has waited for {seconds} s and goes to the top",
+        "a task waited longer than `starvation_threshold_sec`: there is more work than is done",
+    ),
     "dead_rows": Kind(
         "warning",
         "PostgreSQL keeps {dead} dead rows beside {live} tasks",
@@ -105,6 +110,14 @@ KINDS: dict[str, Kind] = {
         "warning",
         "{of} has spent {percent} % of its budget",
         "80, 95 or 100 % of what an agent, a day, a DAG or a task with its subtasks may cost is spent",
+    ),
+    "sink_failing": Kind(
+        "warning",
+        "Sink {subject} does not take notifications: {error}",
+        "a notification was given up; those that come after are kept and tried",
+    ),
+    "snapshot_failed": Kind(
+        "critical", "Snapshot failed: {error}", "the queue goes on, but what would be lost with its database grows"
     ),
     "escalated": Kind("critical", "Task {task} was escalated by {actor}", "a reviewer wants somebody else to decide"),
 }

@@ -131,6 +131,13 @@ class NotYourClaim(Forbidden):
     mend = "Only the token that claimed a task may write under its claim, or one with the scope operate."
 
 
+class HookRefused(Forbidden):
+    """Forged, too old, or for a hook that is not there: the sender is not told which."""
+
+    code = "hook_refused"
+    mend = "Sign it with the hook's secret and send it at once; the event trigger.refused tells what was wrong."
+
+
 class NotFound(ShiftworkError):
     code = "not_found"
     mend = "Check the id and the workspace."
@@ -235,6 +242,20 @@ class StoreLocked(StoreError):
     mend = "Another process holds the database for long; find it, or raise lock_timeout_sec."
 
 
+class LockTimeout(StoreLocked):
+    """The lock of a `.loki` folder, which whoever claims its tasks takes first."""
+
+    code = "lock_timeout"
+    mend = "A script holds the folder's queue.lock for long; find it with `fuser`, or raise lock_timeout_sec."
+
+
+class FolderUnavailable(StoreError):
+    """The `.loki` folder of a workspace cannot be read or written, so nobody knows what its scripts have claimed."""
+
+    code = "folder_unavailable"
+    mend = "Mend the file or folder named, claim where the folder is, or end the two-way bridge: unset claim_folder."
+
+
 class StoreNewer(StoreError):
     code = "store_newer"
     mend = "The database was migrated by a newer Shiftwork; upgrade this program."
@@ -257,6 +278,13 @@ class StoreUnavailable(StoreError):
     mend = "The database cannot be reached; acknowledged work is safe, try again."
 
 
+class RedisUnavailable(StoreError):
+    """The Redis server of a bridge cannot be reached, or refuses what is asked of it."""
+
+    code = "redis_unavailable"
+    mend = "Check the address and that the server runs; a bridge that was not told to look once waits for it."
+
+
 class ArtifactsUnavailable(StoreError):
     """There is no place for bytes: with PostgreSQL one must be named."""
 
@@ -269,6 +297,41 @@ class ArtifactDamaged(StoreError):
 
     code = "artifact_damaged"
     mend = "Restore the stored file from a backup, or put the same content again: it replaces the damaged copy."
+
+
+class StoreNotEmpty(ConflictError):
+    """A copy or a snapshot is written into an empty queue only: what is there is never mixed or overwritten."""
+
+    code = "store_not_empty"
+    mend = "Name a new file or an empty database; nothing was changed."
+
+
+class CopyDiffers(StoreError):
+    """What was read back is not what was written. Nothing of it was kept."""
+
+    code = "copy_differs"
+    mend = "The target was left empty; look after its disk and memory, then copy again."
+
+
+class SnapshotFailed(StoreError):
+    """A snapshot could not be written. The queue itself goes on."""
+
+    code = "snapshot_failed"
+    mend = "Make the folder writable and free some space; nothing was left half written."
+
+
+class SnapshotsUnavailable(StoreError):
+    """There is no folder for snapshots: with PostgreSQL one must be named."""
+
+    code = "snapshots_unavailable"
+    mend = "Name a folder: `serve --snapshots`, SHIFTWORK_SNAPSHOTS or `Queue.open(snapshots=…)`."
+
+
+class SnapshotDamaged(StoreError):
+    """The file is not what was once written, or is no snapshot at all. Nothing of it was kept."""
+
+    code = "snapshot_damaged"
+    mend = "Use another snapshot: `shiftwork snapshot list` shows those that are whole."
 
 
 class StoreClosed(StoreError):

@@ -30,6 +30,7 @@ _NAMES: dict[str, str] = {
     "completed": "task.completed",
     "failed": "task.attempt_failed",
     "released": "task.released",
+    "yield_asked": "task.yield_asked",
     "lease_expired": "task.lease_expired",
     "waited": "task.waiting",
     "cancelled": "task.cancelled",
@@ -37,6 +38,7 @@ _NAMES: dict[str, str] = {
     "reviewed": "task.reviewed",
     "updated": "task.updated",
     "blocked": "task.blocked",
+    "starved": "task.starved",
     "progress": "task.progress",
     "message": "task.message",
     "heartbeat": "task.heartbeat",
@@ -45,6 +47,8 @@ _NAMES: dict[str, str] = {
     "step": "task.step",
     "effect": "task.effect",
     "merged": "task.merged",
+    "published": "task.published",
+    "withdrawn": "task.withdrawn",
     "overrun": "budget.overrun",
     "dependency_failed": "task.dependency_failed",
     "attached": "task.artifact",
@@ -64,7 +68,11 @@ _OF_THE_QUEUE = (
     *("condition.began", "condition.over", "artifact.added"),
     *("breaker.opened", "breaker.half_open", "breaker.closed", "queue.slowdown", "cooldown.started", "cooldown.lifted"),
     *("limit.set", "limit.removed"),
+    *("sink.added", "sink.changed", "sink.paused", "sink.resumed", "sink.removed", "sink.tested", "sink.redriven"),
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
+    *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
+    *("trigger.fired", "trigger.skipped", "trigger.refused"),
+    "snapshot.taken",
 )
 """Told of no single task."""
 

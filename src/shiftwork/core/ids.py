@@ -59,6 +59,11 @@ def show_dag(uuid: str) -> str:
     return "dag_" + _crockford(uuid)
 
 
+def show_delivery(uuid: str) -> str:
+    """`msg_01J…`: how the id of a notification is written, which stays the same however often it is sent."""
+    return "msg_" + _crockford(uuid)
+
+
 @lru_cache(REMEMBERED)  # a lone task and its DAG have the same bits
 def _crockford(uuid: str) -> str:
     bits = int(uuid.replace("-", ""), 16)

@@ -193,7 +193,13 @@ def _boost(rate: float) -> str | None:
     return None if rate in declared.BOOST_CLASSES else f"Expected one of {classes}"
 
 
+def _share(by: str) -> str | None:
+    known = by in {"none", "created_by", "issue_id"} or (by.startswith("tag:") and len(by) > len("tag:"))
+    return None if known else "Expected none, created_by, issue_id, or tag: with the beginning of a tag"
+
+
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
+    "fair_share.by": _share,
     "priority_boost_per_minute": _boost,
     "retry.jitter_range": _range,
     "rate_limit.jitter_range": _range,

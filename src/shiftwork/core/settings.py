@@ -45,6 +45,13 @@ class Deadline(Part, frozen=True):
     preempt_running: bool = False
 
 
+class FairShare(Part, frozen=True):
+    """Whose tasks take turns, and into how many shares their keys fall."""
+
+    by: Annotated[str, Meta(max_length=255)] = "none"
+    buckets: Annotated[int, Meta(ge=1, le=64)] = 16
+
+
 class Retry(Part, frozen=True):
     """When a failed attempt is tried again, how long it waits, and who gets it."""
 
@@ -196,6 +203,8 @@ class Maintenance(Part, frozen=True):
     rerank_sec: Seconds = 1
     dependencies_sec: Seconds = 5
     budgets_sec: Seconds = 1
+    notices_sec: Seconds = 1
+    triggers_sec: Seconds = 0.5
     metrics_sec: Seconds = 30
     snapshot_sec: Seconds = 60
     dead_letter_sec: Seconds = 300
@@ -238,6 +247,13 @@ class Artifacts(Part, frozen=True):
     keep_unreferenced_sec: Seconds = 86_400
 
 
+class Snapshots(Part, frozen=True):
+    """Copies of the whole queue in files."""
+
+    wanted: bool = False
+    keep: Annotated[int, Meta(ge=1)] = 10
+
+
 class Limits(Part, frozen=True):
     """How much one call may carry."""
 
@@ -265,6 +281,8 @@ class Settings(Part, frozen=True):
     starvation_threshold_sec: Seconds | None = None
     deadline: Deadline = Deadline()
     requeue_front: bool = False
+    fair_share: FairShare = FairShare()
+    affinity_sec: Seconds = 0
 
     max_attempts: Annotated[int, Meta(ge=1)] = 3
     retry: Retry = Retry()
@@ -325,10 +343,12 @@ class Settings(Part, frozen=True):
     purge: Purge = Purge()
     archive_after_sec: Seconds | None = None
     artifacts: Artifacts = Artifacts()
+    snapshots: Snapshots = Snapshots()
     poll_interval_sec: Seconds = 5
     fallback_poll_sec: Seconds = 30
     wakeup: Literal["notify", "poll"] = "notify"
     lock_timeout_sec: Seconds = 10
+    claim_folder: str | None = None
     operation_max_sec: Seconds = 30
     maintenance: Maintenance = Maintenance()
     limits: Limits = Limits()
@@ -336,6 +356,8 @@ class Settings(Part, frozen=True):
 
 REACH: dict[str, Literal["workspace", "type"]] = {
     "ordering": "workspace",
+    "fair_share": "workspace",
+    "affinity_sec": "workspace",
     "allowed_types": "workspace",
     "require_registration": "workspace",
     "max_queue_size": "workspace",
@@ -349,10 +371,12 @@ REACH: dict[str, Literal["workspace", "type"]] = {
     "budget": "workspace",
     "wakeup": "workspace",
     "lock_timeout_sec": "workspace",
+    "claim_folder": "workspace",
     "operation_max_sec": "workspace",
     "maintenance": "workspace",
     "limits": "workspace",
     "artifacts": "workspace",
+    "snapshots": "workspace",
     "type_boost": "type",
     "guards": "type",
     "spawn": "type",
@@ -363,9 +387,6 @@ REACH: dict[str, Literal["workspace", "type"]] = {
 from its submitters, or mean nothing for less than a type."""
 
 NOT_ENFORCED: dict[str, str] = {
-    "deadline.preempt_running": "preemption",
-    "serialize_by": "serial execution",
-    "maintenance.snapshot_sec": "snapshots",
 }
 """Settings, or whole groups, that are kept and shown before the feature named here acts on them."""
 

@@ -16,6 +16,11 @@ MEANING: dict[str, str] = {
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
     "requeue_front": "Whether the work of a lost worker goes to the front of its own level.",
+    "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those that "
+    "share a tag with a prefix (`tag:team-`).",
+    "fair_share.buckets": "Into how many shares the keys fall; keys that meet in one share it.",
+    "affinity_sec": "By how many seconds a task counts as older for an agent whose last task was of its type, among "
+    "tasks of equal rank and while no other agent has less to do; 0 is off.",
     "max_attempts": "How many times a task may be executed in all.",
     "retry.mode": "Whether a retry is the same task again or a new task linked to the failed one.",
     "retry.strategy": "How the delay between attempts is found.",
@@ -129,10 +134,13 @@ MEANING: dict[str, str] = {
     "archive_after_sec": "How long after its end a completed task moves to the archive, and an acknowledged "
     "alert goes; null is never.",
     "artifacts.keep_unreferenced_sec": "How long an artifact is kept that no task refers to.",
+    "snapshots.wanted": "Whether snapshots are taken also where no folder was named for them: beside the SQLite file.",
+    "snapshots.keep": "How many snapshots are kept; older ones are removed.",
     "poll_interval_sec": "How often an agent asks for work when it has no notifications.",
     "fallback_poll_sec": "How often an agent asks for work although it has notifications.",
     "wakeup": "Whether waiting agents are notified or only poll.",
     "lock_timeout_sec": "How long a call waits for the lock on the queue's file.",
+    "claim_folder": "The `.loki` folder whose scripts claim the same tasks: a claim takes its lock first; null is none.",
     "operation_max_sec": "How long any call may take before it ends with nothing changed; read when a queue is opened.",
     "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",
@@ -142,9 +150,11 @@ MEANING: dict[str, str] = {
     "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
+    "maintenance.notices_sec": "How often what sinks want to be told of is looked for.",
+    "maintenance.triggers_sec": "How often schedules that are due, and events that triggers wait for, are looked for.",
     "maintenance.metrics_sec": "How often what alerts are raised about is looked at, and how old the counts of "
     "more than 100,000 tasks may be that `status` tells.",
-    "maintenance.snapshot_sec": "How often a snapshot of the queue is taken.",
+    "maintenance.snapshot_sec": "How often a snapshot of the queue is taken, where that is done.",
     "maintenance.dead_letter_sec": "How often displaced tasks are offered a place again.",
     "maintenance.stale_sec": "How often what was left lying is repaired.",
     "maintenance.retention_sec": "How often old tasks are archived.",

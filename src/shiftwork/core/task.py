@@ -11,6 +11,9 @@ Text = Annotated[str, Meta(max_length=65_536)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Priority = Annotated[float, Meta(ge=0, le=100)]
 Dollars = Annotated[float, Meta(ge=0, le=1e9)]
+Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")]
+"""As the W3C recommendation on trace context writes it."""
+
 MICRO = 1_000_000
 
 
@@ -71,12 +74,16 @@ class NewTask(Fields):
     """What the task may cost in all its attempts, with everything that is spawned under it."""
     target_agent_id: Name | None = None
     issue_id: Name | None = None
+    serial_key: Name | None = None
+    """Of the tasks with the same key one runs at a time, where `serialize_by` is `key`."""
     trigger_type: Name | None = None
     trigger_comment_id: Name | None = None
     trigger_summary: Text | None = None
     session_id: Name | None = None
     work_dir: Text | None = None
     force_fresh_session: bool = False
+    traceparent: Traceparent | None = None
+    """The trace it belongs to; without it, that of the call which submits it."""
     settings: dict[str, Any] | None = None
 
 
@@ -235,12 +242,14 @@ class Task(msgspec.Struct, frozen=True):
     superseded_by: str | None = None
     target_agent_id: str | None = None
     issue_id: str | None = None
+    serial_key: str | None = None
     trigger_type: str | None = None
     trigger_comment_id: str | None = None
     trigger_summary: str | None = None
     session_id: str | None = None
     work_dir: str | None = None
     force_fresh_session: bool = False
+    traceparent: str | None = None
     tags: list[str] = []
     created_by: str | None = None
     timeout_sec: float | None = None

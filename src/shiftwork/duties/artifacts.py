@@ -39,7 +39,9 @@ async def collect(tx: Tx, engine: Engine) -> Counts:
 
 
 async def remove(engine: Engine) -> Counts:
-    """Remove the bytes of what was collected, and those that no row names."""
+    """Remove the bytes of what was collected, and those that no row names, where this process can reach them."""
+    if engine.depot is None:
+        return {}
     depot = content.depot_of(engine)
     counts = {"removed": await _clear(engine, depot), "orphans": await _sweep(engine, depot)}
     return {name: count for name, count in counts.items() if count}

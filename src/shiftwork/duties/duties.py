@@ -10,12 +10,13 @@ import msgspec
 from shiftwork.core import ids, reasons
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
-from shiftwork.policy import lease
+from shiftwork.policy import lease, rank
 from shiftwork.policy.decide import after_loss
-from shiftwork.queue import capacity, consequences, finish, guard, read, verdicts, watch
+from shiftwork.queue import capacity, consequences, finish, guard, read, serials, verdicts, watch
 from shiftwork.queue import health as agent_health
 from shiftwork.queue.control import erase
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.firing import KEEP_FIRINGS_SEC
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.waits import KEEP_SIGNALS_SEC, count_waiting
@@ -130,9 +131,15 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
         return {}
     work = Work(tx, engine, Caller("duty:rerank"))
     rows = [row for row in await work.lock(row["id"] for row in due) if row.status == State.READY]
+    settings = await work.settings(rows)
     for row in rows:
-        work.arrive(row, (await work.settings([row]))[row.id])
+        since = row.rerank_at
+        work.arrive(row, settings[row.id])
         work.touch(row)
+        if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
+            waited = round(tx.now - row.created_at)
+            work.tell(row, "starved", data={"seconds": waited})
+            work.alert(row.workspace, "starved", row.id, seconds=waited)
     await work.save()
     return {"reranked": len(rows)}
 
@@ -174,9 +181,10 @@ def _shown(name: str) -> str:
 async def stale(tx: Tx, engine: Engine) -> Counts:
     """Look for tasks whose count of open dependencies is wrong. There must be none; one that is found is mended."""
     await _tally_strays(tx, engine)
+    counts = {"serial_keys": keys} if (keys := await serials.mend(tx)) else {}
     found = await tx.all("stranded", count=BATCH)
     if not found:
-        return {}
+        return counts
     work = Work(tx, engine, Caller("duty:stale"))
     mended = 0
     for row in await work.lock(row["id"] for row in found):
@@ -190,7 +198,7 @@ async def stale(tx: Tx, engine: Engine) -> Counts:
         if not open_:
             await consequences.unblock(work, row)
     await work.save()
-    return {"mended": mended}
+    return {**counts, "mended": mended}
 
 
 async def _tally_strays(tx: Tx, engine: Engine) -> None:
@@ -234,7 +242,9 @@ async def retention(tx: Tx, engine: Engine) -> Counts:
         alerts += len(await tx.all("delete_alerts", workspace=workspace["name"], before=before, count=BATCH))
     forgotten = await tx.all("delete_replies", now=tx.now, count=BATCH)
     unheard = await tx.all("delete_signals", before=tx.now - KEEP_SIGNALS_SEC, count=BATCH)
+    fired = await tx.all("delete_firings", before=tx.now - KEEP_FIRINGS_SEC, count=BATCH)
     counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten), "signals": len(unheard)}
+    counts["firings"] = len(fired)
     return {name: count for name, count in counts.items() if count}
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.settings import Maintenance, Settings
-from shiftwork.duties import artifacts, duties, presence, protection, waiting
-from shiftwork.queue import budgets
+from shiftwork.duties import artifacts, duties, measuring, notices, presence, protection, snapshots, triggers, waiting
+from shiftwork.queue import budgets, serials, yielding
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
 
@@ -22,7 +22,9 @@ TICK_SEC = 0.25
 MOST_BATCHES = 200
 """Full batches of one duty in a row before the others get their turn."""
 
-Duty = Callable[[Tx, Engine], Awaitable[dict[str, int]]]
+Duty = Callable[[Tx, Engine], Awaitable[dict[str, int] | None]]
+"""What it did; None where this process leaves it to others."""
+
 After = Callable[[Engine], Awaitable[dict[str, int]]]
 
 
@@ -30,7 +32,9 @@ class Entry(NamedTuple):
     run: Duty
     period: Callable[[Maintenance], float]
     after: After | None = None
-    """What is done outside of the database after its turn, by a process that can reach the artifacts."""
+    """What is done after its turn, outside of its transaction."""
+    long: bool = False
+    """What is done then takes so long that no other duty waits for it."""
 
 
 DUTIES: dict[str, Entry] = {
@@ -42,22 +46,53 @@ DUTIES: dict[str, Entry] = {
     "approvals": Entry(waiting.approvals, lambda m: m.retry_promoter_sec),
     "gates": Entry(protection.open_gates, lambda m: m.gates_sec),
     "rerank": Entry(duties.rerank, lambda m: m.rerank_sec),
+    "serials": Entry(serials.tend, lambda m: m.retry_promoter_sec),
+    "preempt": Entry(yielding.look, lambda m: m.rerank_sec),
     "dependencies": Entry(duties.missing_dependencies, lambda m: m.dependencies_sec),
     "budgets": Entry(budgets.tend, lambda m: m.budgets_sec),
     "stale": Entry(duties.stale, lambda m: m.stale_sec),
     "displaced": Entry(duties.displaced, lambda m: m.dead_letter_sec),
     "alerts": Entry(duties.alerts, lambda m: m.metrics_sec),
+    "metrics": Entry(measuring.see, lambda m: m.metrics_sec, measuring.measure),
+    "notices": Entry(notices.forget, lambda m: m.notices_sec, notices.fill),
+    "triggers": Entry(triggers.elect, lambda m: m.triggers_sec, triggers.run),
     "retention": Entry(duties.retention, lambda m: m.retention_sec),
     "artifacts": Entry(artifacts.collect, lambda m: m.retention_sec, artifacts.remove),
+    "snapshot": Entry(snapshots.is_ours, lambda m: m.snapshot_sec, snapshots.take, long=True),
 }
 
 
-async def run_once(engine: Engine, *, force: bool = False) -> dict[str, dict[str, int]]:
-    """Run every duty that is due now (or all of them), each to the end of its work; what each did."""
+class Beside:
+    """What goes on beside the other duties, one of each kind at most."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, asyncio.Task[dict[str, int]]] = {}
+
+    def start(self, engine: Engine, name: str, after: After) -> None:
+        earlier = self._under_way.get(name)
+        if earlier is None or earlier.done():
+            self._under_way[name] = asyncio.create_task(_afterwards(engine, name, after))
+        else:
+            log.warning("duty %s takes longer than its period", name)
+
+    async def end(self) -> None:
+        for task in self._under_way.values():
+            task.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+
+async def run_once(engine: Engine, *, force: bool = False, beside: Beside | None = None) -> dict[str, dict[str, int]]:
+    """Run every duty that is due now (or all of them), each to the end of its work; what each did.
+
+    What takes long is only begun where it may go on `beside`.
+    """
     done: dict[str, dict[str, int]] = {}
     for name, entry in DUTIES.items():
         total = await _to_the_end(engine, name, entry, force=force)
-        if total is not None and entry.after is not None and engine.depot is not None:
+        if total is not None and entry.after is not None:
+            if entry.long and beside is not None:
+                beside.start(engine, name, entry.after)
+                continue
             total |= await _afterwards(engine, name, entry.after)
         if total:
             done[name] = total
@@ -103,6 +138,8 @@ async def _turn(tx: Tx, engine: Engine, name: str, entry: Entry, *, force: bool)
     settings: Settings = (await engine.book.of(tx, "default")).settings()
     began = time.perf_counter()
     counts = await entry.run(tx, engine)
+    if counts is None:
+        return None
     await tx.run(
         "finish_duty",
         name=name,
@@ -116,6 +153,14 @@ async def _turn(tx: Tx, engine: Engine, name: str, entry: Entry, *, force: bool)
 
 async def run_for_ever(engine: Engine) -> None:
     """The dull loop. A duty that fails is logged and tried again at the next tick."""
+    beside = Beside()
+    try:
+        await _run_for_ever(engine, beside)
+    finally:
+        await beside.end()
+
+
+async def _run_for_ever(engine: Engine, beside: Beside) -> None:
     last = time.monotonic()
     while True:
         late = time.monotonic() - last
@@ -123,7 +168,7 @@ async def run_for_ever(engine: Engine) -> None:
             note_absence(engine, late)
         last = time.monotonic()
         try:
-            await run_once(engine)
+            await run_once(engine, beside=beside)
         except ShiftworkError as error:
             log.warning("duties wait: %s", error)
         await asyncio.sleep(TICK_SEC)

@@ -34,6 +34,8 @@ _SCORE_LIMIT = 9e4
 _FRONT = 2e5
 _STARVED = 4e5
 _URGENT = 1e9
+URGENT_BELOW = -_URGENT / 2
+"""Ranks of urgent work are below this, and no others."""
 
 # Moments before the deadline at which the boost passes 1/8, 2/8 ... of its full height.
 _DEADLINE_LEADS = tuple(DEADLINE_HALF_SEC * math.log2(DEADLINE_STEPS / k) for k in range(1, DEADLINE_STEPS + 1))
@@ -117,6 +119,22 @@ def rank(facts: RankFacts, settings: Settings, now: float) -> Ranked:
         return Ranked(_key(facts, settings, urgent_at) - _URGENT, None)
     rerank_at = min((moment for moment in _changes(facts, settings) if moment > now), default=None)
     return Ranked(_key(facts, settings, now), rerank_at)
+
+
+def band(key: float, settings: Settings) -> int:
+    """What no fairness crosses, the smaller first: urgent work, then strict levels one after the other.
+
+    Of a rank as lanes are compared by it.
+    """
+    if key < URGENT_BELOW:
+        return -1
+    return round(key / _LEVEL_GAP) if settings.ordering == "strict_level" else 0
+
+
+def starves(facts: RankFacts, settings: Settings, since: float, now: float) -> bool:
+    """Whether a waiting task has become starved in this time."""
+    at = _starved_at(facts, settings)
+    return at is not None and since <= at <= now
 
 
 def parts(facts: RankFacts, settings: Settings, now: float) -> Parts:

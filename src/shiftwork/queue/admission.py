@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shiftwork.queue import breakers, limits
+from shiftwork.queue import breakers, limits, serials
 from shiftwork.queue.gates import Gates
 from shiftwork.queue.lanes import Lane
 from shiftwork.queue.work import Work
@@ -22,14 +22,25 @@ class Admitted(NamedTuple):
 async def admit(work: Work, gates: Gates, lanes: Sequence[Lane], chosen: list[Row]) -> Admitted:
     """What may go now. What may not stays where it is, for others or for later."""
     models = _models(gates, lanes, chosen)
-    rows, changes = await _on_trial(work, gates, chosen)
+    in_turn = await serials.admit(work, lanes, chosen)
+    rows, changes = await _on_trial(work, gates, in_turn)
     rows = await _within_limits(work, gates, rows, models)
+    if len(rows) < len(in_turn):
+        await _leave(work, lanes, in_turn, rows)
     await breakers.save(work, dict(changes[row["id"]] for row in rows if row["id"] in changes))
     handed = {row["id"]: models[row["id"]] for row in rows if row["id"] in models}
     if handed:
         items = [(row["id"], row["fence"] + 1, handed[row["id"]]) for row in rows if row["id"] in handed]
         await work.tx.run("save_claim_models", items=sorted(items))
     return Admitted(rows, handed)
+
+
+async def _leave(work: Work, lanes: Sequence[Lane], in_turn: Sequence[Row], rows: Sequence[Row]) -> None:
+    """What a breaker or a limit did not let go has no serial key, either."""
+    going = {row["id"] for row in rows}
+    serial = {lane.id for lane in lanes if lane.key.serial is not None}
+    if left := [row for row in in_turn if row["id"] not in going and row["lane"] in serial]:
+        await serials.undo(work, left)
 
 
 def _models(gates: Gates, lanes: Sequence[Lane], chosen: Sequence[Row]) -> dict[str, str]:

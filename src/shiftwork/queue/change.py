@@ -18,10 +18,11 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority
+from shiftwork.policy.share import TAG
 from shiftwork.queue import consequences, guard, parents
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.lineage import add_rerun_row, as_new, read_body
+from shiftwork.queue.lineage import add_rerun_row, as_new, read_body, relane
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import cost_limit
 from shiftwork.queue.rows import TaskRow
@@ -176,6 +177,8 @@ async def update(
         path, above = await _change_dependencies(work, row, changes.dependencies, said)
     work.touch(row)
     settings = (await work.settings([row]))[row.id]
+    if changes.tags is not None and settings.fair_share.by.startswith(TAG):
+        await relane(work, row)
     if path is None:
         path, told = await guard.reconsider(work, row, settings)
         said.update(told)

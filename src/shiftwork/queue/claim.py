@@ -131,6 +131,14 @@ class Assignment:
             return None
         return tests_of(msgspec.json.decode(self._row["body"]).get("output"))
 
+    @property
+    def traceparent(self) -> str | None:
+        """The trace the task belongs to."""
+        if '"traceparent"' not in self._row["body"]:  # most have none
+            return None
+        found: str | None = msgspec.json.decode(self._row["body"]).get("traceparent")
+        return found
+
     def task(self) -> Task:
         """Every field as of the claim, with what failed before and what it depended on."""
         terms, request, now = self._grant.terms, self._grant.request, self._grant.now
@@ -164,7 +172,7 @@ class ClaimAnswer(NamedTuple):
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
     """Hand out up to `most` tasks, best first."""
-    agent = await _agent(tx, engine, request)
+    agent = await lock_claimer(tx, engine, request)
     await health.note(tx, agent)
     await _see_runtime(tx, engine, request)
     free = await _free_slots(tx, request, agent)
@@ -177,7 +185,7 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
         answer, again = await _look(Work(tx, engine, caller), request, agent, wants, most, answer)
         if not again:
             break
-        agent = await _agent(tx, engine, request)  # with what has been reserved for it by now
+        agent = await lock_claimer(tx, engine, request)  # with what has been reserved for it by now
     return answer
 
 
@@ -189,11 +197,11 @@ async def _look(
     purse = await open_purse(tx, engine, request.workspace, agent)
     if purse.day_is_spent:
         return before._replace(closed=(_day_is_spent(tx.now),)), False
-    lanes, ready, gates = await _eligible(tx, engine, request, agent, wants)
+    lanes, ready, gates = await eligible(tx, engine, request, agent, wants)
     picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, wants, gates, purse)
     chosen = await purse.lock(tx, await picker.pick(lanes, most))
     admitted = await admit(work, gates, lanes, chosen)
-    assignments = [*before.assignments, *await _hold(work, request, agent, purse, admitted)]
+    assignments = [*before.assignments, *await hand_over(work, request, agent, purse, admitted)]
     held = await purse.hold_back(tx)
     again = len(admitted.rows) < most and (len(admitted.rows) < len(chosen) or bool(held))
     busy = not picker.misfits and any(lane.id < TARGETED for lane in lanes)
@@ -212,7 +220,7 @@ def _day_is_spent(now: float) -> Closed:
     return Closed("budget", WHOLE, day_begins(now) + 86_400)
 
 
-async def _agent(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
+async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
     """The agent's row, locked before its limits are counted; made from the request where that is allowed."""
     names = {"workspace": request.workspace, "id": request.agent_id, "runtime": request.runtime_id}
     row = await tx.one("lock_claimer", **names)
@@ -298,7 +306,7 @@ async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
         await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
 
 
-async def _eligible(
+async def eligible(
     tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants
 ) -> tuple[list[Lane], frozenset[int], Gates]:
     """Lanes with work that this agent may take, all lanes with work, and the gates as they stand for it."""
@@ -307,11 +315,13 @@ async def _eligible(
     gates = Gates((row for row in rows if row["scope"] is not None), resolver, agent, wants, tx.now)
     ready = [row["lane"] for row in rows if row["lane"] is not None]
     lanes = await engine.lanes.lanes(tx, ready)
-    eligible = [lane for lane in lanes if lane.key.workspace == request.workspace and gates.let_through(lane)]
-    return eligible, frozenset(ready), gates
+    through = [lane for lane in lanes if lane.key.workspace == request.workspace and gates.let_through(lane)]
+    return through, frozenset(ready), gates
 
 
-async def _hold(work: Work, request: ClaimRequest, agent: Row, purse: Purse, admitted: Admitted) -> list[Assignment]:
+async def hand_over(
+    work: Work, request: ClaimRequest, agent: Row, purse: Purse, admitted: Admitted
+) -> list[Assignment]:
     """Write the claims and say so."""
     chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
     for closed in await purse.pay(tx, chosen):
@@ -402,19 +412,23 @@ def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: flo
 
 def _events(caller: Caller, grant: _Grant) -> list[tuple[Any, ...]]:
     agent_id, now = grant.request.agent_id, grant.now
+    messages = dict(grant.request.messages)
     path = _TO_CLAIMED if grant.terms.started_at is None else _TO_RUNNING
     actor, request_id = f"agent:{agent_id}", caller.request_id
     return [
         (
             now, row["workspace"], row["id"], row["dag_id"], "claimed", path, actor, request_id, row["fence"] + 1, None,
-            None if row["lost_agent_id"] is None else _taken_over(row, agent_id),
+            _beside(row, agent_id, messages.get(row["id"])),
         )
         for row in grant.rows
     ]  # fmt: skip
 
 
-def _taken_over(row: Row, agent_id: str) -> str:
-    message_id = ids.token(ids.show_task(row["id"]), row["fence"] + 1)
+def _beside(row: Row, agent_id: str, message_id: str | None) -> str | None:
+    """Whom it was taken over from, and the entry of a stream it came with; most claims have neither."""
+    if row["lost_agent_id"] is None:
+        return None if message_id is None else as_json({"message_id": message_id})
+    message_id = message_id or ids.token(ids.show_task(row["id"]), row["fence"] + 1)
     return as_json({"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id})
 
 

@@ -6,11 +6,14 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from shiftwork.core.errors import AgentUnavailable, AgentUnknown, InputError, ShiftworkError
 from shiftwork.queue import check, finish, replies
+from shiftwork.queue.adopt import adopt
 from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
+from shiftwork.queue.folder import Folder, ScriptClaim, claim_beside_scripts
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.lanes import Wants
 from shiftwork.queue.parking import MayTake
@@ -61,11 +64,13 @@ class Claiming(Handle):
             fifo,
         )
         wants = Wants(request.agent_id, _some(request.types), frozenset(), frozenset())
-        return await self._look_or_wait(
+        answer = await self._look_or_wait(
             functools.partial(self._claim, request),
             lambda lane: self._engine.lanes.might_take(lane, self.workspace, wants),
             wait,
         )
+        self._shared.note_claim(self.workspace, request.agent_id, got_work=bool(answer.assignments))
+        return answer
 
     async def claim_for_runtime(
         self, runtime_id: str, count: int = 1, *, wait: float = 0, **options: Any
@@ -115,6 +120,20 @@ class Claiming(Handle):
             raise
 
     async def _claim_now(self, request: ClaimRequest) -> ClaimAnswer:
+        settings = (await self._engine.book.get(self._engine.store, self.workspace)).settings()
+        if settings.claim_folder is None:
+            return await self._claim_here(request)
+        folder = Folder(Path(settings.claim_folder), settings.lock_timeout_sec)
+        look = functools.partial(self._claim_here, request)
+        return await claim_beside_scripts(folder, self._adopt, look, self._engine.store.now)
+
+    async def _adopt(self, claims: Sequence[ScriptClaim]) -> None:
+        """Hold what a script has claimed, so that nobody else gets it."""
+        # Who gets nothing, or has a name that is none, holds up nobody else's claims.
+        with suppress(AgentUnavailable, AgentUnknown, InputError):
+            await self._run_each_time(adopt, self.workspace, claims[0].agent_id, claims)
+
+    async def _claim_here(self, request: ClaimRequest) -> ClaimAnswer:
         once = self.caller.once
         if once is None:
             return await self._run_each_time(claim, request)

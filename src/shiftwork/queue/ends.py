@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shiftwork.core.states import SETTLED
 from shiftwork.policy.breaker import End
-from shiftwork.queue import breakers, cooldowns, limits
+from shiftwork.queue import breakers, cooldowns, limits, serials
 from shiftwork.queue.cooldowns import Report
 from shiftwork.queue.limits import Ending
 
@@ -34,10 +34,12 @@ class Ends:
         self._ended: list[_Ended] = []
         self._handed_in: list[Ending] = []
         self._reports: list[Report] = []
+        self._serial: list[tuple[str, int]] = []
 
     def add(self, row: TaskRow, outcome: str, reason: str | None, *, lost: bool) -> None:
         """A claim that is about to be let go."""
         self._ended.append(_Ended(row.workspace, row.type, outcome, reason, _ending(row, lost=lost)))
+        self._serial.append((row.id, row.fence))
 
     def hand_in(self, row: TaskRow) -> None:
         """A claim whose verdict is still to come: its agent uses nothing for it any more."""
@@ -49,6 +51,10 @@ class Ends:
             ending = Ending(row["id"], row["fence"], row["tokens_in"] + row["tokens_out"], began=True, lost=False)
             self._ended.append(_Ended(row["workspace"], row["type"], "completed", None, ending))
 
+    def end_serials(self, rows: Sequence[Row]) -> None:
+        """The same, where one of them may have a serial key."""
+        self._serial += [(row["id"], row["fence"]) for row in rows]
+
     def report(self, row: TaskRow, named: Key, wait_sec: float) -> None:
         """The agent that holds this task met a rate limit."""
         assert row.agent_id is not None
@@ -56,6 +62,8 @@ class Ends:
         self._reports.append(report)
 
     async def save(self, work: Work) -> None:
+        if self._serial:
+            await serials.give_back(work, self._serial)
         if self._ended:
             await breakers.judge(work, [((e.workspace, e.type), _end(work, e)) for e in self._ended])
         for report in self._reports:

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from shiftwork.artifacts.depot import Depot
+from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.core.ids import IdMaker
 from shiftwork.queue.book import SettingsBook
 from shiftwork.queue.lanes import LaneBook
@@ -67,8 +68,17 @@ class Caller(NamedTuple):
 class Engine:
     """Shared by all verbs of one open queue. Holds nothing that the store does not know."""
 
-    def __init__(self, store: Store, profile: str, seed: int | None = None, depot: Depot | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        profile: str,
+        seed: int | None = None,
+        depot: Depot | None = None,
+        snapshots: SnapshotFolder | None = None,
+    ) -> None:
         self.store = store
+        self.snapshots = snapshots
+        """Where snapshots lie; None where there is no place for them."""
         self.depot = depot
         """Where the bytes of artifacts lie; None where no place was named."""
         self.mark: str | None = None

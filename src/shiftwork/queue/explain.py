@@ -10,9 +10,11 @@ from shiftwork.core.resolve import Resolver
 from shiftwork.core.states import IN_HAND, State
 from shiftwork.core.task import dollars
 from shiftwork.policy import budget, guard, rank
-from shiftwork.queue import budgets, gates
+from shiftwork.policy.share import is_on
+from shiftwork.queue import budgets, gates, serials
 from shiftwork.queue.engine import Engine
-from shiftwork.queue.lanes import Lane, Wants
+from shiftwork.queue.lanes import TARGETED, Lane, wants_of
+from shiftwork.queue.published import HOLD as PUBLISHED
 from shiftwork.queue.purse import HELD as HELD_BY_BUDGET
 from shiftwork.queue.read import PARTS
 from shiftwork.queue.rows import TaskRow, load
@@ -30,6 +32,16 @@ class Hold(msgspec.Struct, frozen=True):
     tasks: list[str] = []
 
 
+class Share(msgspec.Struct, frozen=True):
+    """One bucket of a fair share, and how many others it takes turns with."""
+
+    by: str
+    bucket: int
+    buckets: int
+    waiting: int
+    """Shares of the workspace that have ready tasks, this one among them."""
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """A task's standing in a sentence, its holds, and its priority with its parts."""
 
@@ -40,8 +52,10 @@ class Explanation(msgspec.Struct, frozen=True):
     effective_priority: float
     priority_parts: dict[str, float]
     position: int | None = None
-    """How many ready tasks of its lane go before it."""
+    """How many ready tasks of its lane go before it, counted up to 10,000."""
     able_agents: list[str] = []
+    share: Share | None = None
+    """Its fair share, where tasks take turns."""
 
 
 async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanation:
@@ -57,31 +71,24 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
     lanes = await engine.lanes.lanes(tx, [row.lane])
     able = [agent for agent in agents if lanes and _able(agent, lanes[0])]
     holds = [*await _waiting(tx, row), *await _ready(tx, row, resolver, able, lanes)]
-    position = await _position(tx, row) if row.status == State.READY and not row.hold else None
+    in_line = row.status == State.READY and not row.hold
+    position = await _position(tx, row) if in_line else None
+    share = await _share(tx, engine, resolver, lanes) if in_line else None
     return Explanation(
         task_id=ids.show_task(uuid),
         status=row.status,
-        summary=_summary(row, holds, position),
+        summary=_summary(row, holds, position, share),
         holds=holds,
         effective_priority=parts.effective,
         priority_parts={name: getattr(parts, name) for name in PARTS},
         position=position,
         able_agents=[agent["id"] for agent in able],
+        share=share,
     )
 
 
 def _able(agent: Row, lane: Lane) -> bool:
-    return _wants(agent).may_take(lane)
-
-
-def _wants(agent: Row) -> Wants:
-    types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
-    return Wants(
-        agent["id"],
-        types,
-        frozenset(msgspec.json.decode(agent["capabilities"])),
-        frozenset(msgspec.json.decode(agent["models"])),
-    )
+    return wants_of(agent).may_take(lane)
 
 
 async def _waiting(tx: Tx, row: TaskRow) -> list[Hold]:
@@ -202,10 +209,14 @@ async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lane
         return []
     holds = []
     holds += [Hold(HELD_BY_BUDGET, *short) for short in await budgets.shortages(tx, resolver, row)]
+    if row.hold == serials.HELD:
+        holds.append(await _serial(tx, row))
+    if row.hold == PUBLISHED:
+        return [Hold(PUBLISHED, "it is offered in a stream to workers elsewhere", "one of them takes it")]
     if row.hold and not holds:
         holds.append(Hold(row.hold, f"held back: {row.hold}", "whoever closed this opens it"))
     if lanes and (found := await tx.all("read_gates", workspace=row.workspace)):
-        who = [(agent, _wants(agent)) for agent in able]
+        who = [(agent, wants_of(agent)) for agent in able]
         holds += [Hold(*reason) for reason in gates.reasons(found, resolver, lanes[0], who, tx.now)]
     if not able:
         needs = _needs(lanes)
@@ -245,6 +256,15 @@ async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lane
     return holds
 
 
+async def _serial(tx: Tx, row: TaskRow) -> Hold:
+    runner = await serials.running(tx, row.id)
+    if runner is None:
+        return Hold(serials.HELD, "a task of its serial key ran a moment ago", "the next claim")
+    shown = ids.show_task(runner)
+    what = f"it waits for {shown}, which runs under the same serial key"
+    return Hold(serials.HELD, what, "that task ends", tasks=[shown])
+
+
 def _needs(lanes: list[Lane]) -> str:
     if not lanes:
         return ""
@@ -270,16 +290,34 @@ def _is_short(agent: Row, cost: int | None) -> bool:
     return left is not None and budget.grant(cost, 1, [left]) is None
 
 
+MOST_AHEAD = 10_000
+"""Whoever stands further behind is not told how far."""
+
+
 async def _position(tx: Tx, row: TaskRow) -> int:
-    before = await tx.one("ahead_in_lane", lane=row.lane, rank=row.rank, ordered_at=row.ordered_at, id=row.id)
+    place = {"lane": row.lane, "rank": row.rank, "ordered_at": row.ordered_at, "id": row.id}
+    before = await tx.one("ahead_in_lane", **place, most=MOST_AHEAD)
     return int(before["ahead"]) if before else 0
 
 
-def _summary(row: TaskRow, holds: list[Hold], position: int | None) -> str:
+async def _share(tx: Tx, engine: Engine, resolver: Resolver, lanes: list[Lane]) -> Share | None:
+    fair = resolver.settings().fair_share
+    bucket = lanes[0].key.bucket if lanes else None
+    if bucket is None or not is_on(fair):
+        return None
+    rows = await tx.all("open_lanes", bound=TARGETED, workspace=lanes[0].key.workspace, agent="")
+    with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows if row["lane"] is not None])
+    others = {lane.key.bucket for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
+    return Share(fair.by, bucket, fair.buckets, len(others | {bucket}))
+
+
+def _summary(row: TaskRow, holds: list[Hold], position: int | None, share: Share | None) -> str:
     if row.status in IN_HAND:
         return f"{row.status} by {row.agent_id}"
     if row.status in {State.COMPLETED, State.CANCELLED}:
         return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")
     if holds:
         return "; ".join(hold.what for hold in holds)
-    return f"ready, with {position} task{'s' if position != 1 else ''} before it in its lane"
+    number = f"{position} or more" if position == MOST_AHEAD else str(position)
+    turns = "" if share is None else f", in share {share.bucket} of {share.waiting} that take turns by {share.by}"
+    return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{turns}"

@@ -6,7 +6,8 @@ Looks at every ready task the agent may take. A workspace that always wants this
 from __future__ import annotations
 
 from shiftwork.queue.lanes import Lane
-from shiftwork.queue.pick import OVERFETCH, START, WINDOW, Picker
+from shiftwork.queue.merge import OVERFETCH, START
+from shiftwork.queue.pick import WINDOW, Picker
 from shiftwork.store.store import Row
 
 

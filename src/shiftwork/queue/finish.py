@@ -39,6 +39,8 @@ class Completion(NamedTuple):
     verdict: NewVerdict | None = None
     artifacts: Sequence[str] = ()
     """Those of its references that name artifacts."""
+    request_id: str | None = None
+    """Of the call that handed it in, where calls are joined into one batch."""
 
 
 class Failure(NamedTuple):
@@ -56,7 +58,11 @@ class Failure(NamedTuple):
 
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
     """Hand in results: each is validated, accepted once, and frees those that wait for it."""
+    requests = {item.token.id: item.request_id for item in items if item.request_id is not None}
+    if len(requests) == 1:  # then it is the cause of all that follows, too
+        caller = caller._replace(request_id=next(iter(requests.values())))
     work = Work(tx, engine, caller)
+    work.requests = requests
     by_token = {item.token: item for item in reversed(items)}
     named = {token: item.artifacts for token, item in by_token.items() if item.artifacts}
     refused = await results.refuse_unknown(work, named) if named else {}

@@ -13,6 +13,7 @@ from shiftwork.queue import check, read, replies
 from shiftwork.queue.claims import Outcome, Token, parse_token
 from shiftwork.queue.coalesce import Coalescer
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.measuring import Measured, Tally
 from shiftwork.queue.parking import Parking
 from shiftwork.queue.status import Counted
 from shiftwork.store.store import Tx
@@ -29,12 +30,19 @@ class Shared:
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
         self.counting = asyncio.Lock()
         self.counted: dict[str, Counted] = {}
+        self.measured = Measured()
+        self.tally = Tally(engine)
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def keep(self, future: asyncio.Future[Any]) -> None:
         """See to the end of something nobody waits for."""
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
+
+    def note_claim(self, workspace: str, agent_id: str, *, got_work: bool) -> None:
+        """Count a claim call; what was counted is written now and then."""
+        if self.tally.note(workspace, agent_id, got_work=got_work):
+            self.keep(asyncio.ensure_future(self.tally.write()))
 
     async def settle(self) -> None:
         if self._under_way:
@@ -70,14 +78,17 @@ class Handle:
         return await self._engine.store.read(verb)
 
     def _coalescer(
-        self, name: str, run: Callable[[Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
+        self, verb: Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
     ) -> Coalescer[Any, Any]:
-        key = (name, self.workspace, self.caller)
+        """What joins calls of one verb, whatever request each comes with: their items name it."""
+        caller = self.caller._replace(request_id=None)
+        key = (verb, self.workspace, caller)
         found = self._shared.coalescers.get(key)
         if found is None:
             if len(self._shared.coalescers) > 1000:
-                self._shared.coalescers.clear()  # callers with a request id each; open flushes keep their own
-            found = self._shared.coalescers[key] = Coalescer(run)
+                self._shared.coalescers.clear()  # as many callers; open flushes keep their own
+            joined = type(self)(self._shared, self.workspace, caller)
+            found = self._shared.coalescers[key] = Coalescer(functools.partial(verb, joined))
         return found
 
     async def _find(self, reference: str) -> str:

@@ -12,7 +12,7 @@ from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.states import HELD, State
 from shiftwork.core.task import Usage
 from shiftwork.policy import lease
-from shiftwork.queue import sessions
+from shiftwork.queue import sessions, yielding
 from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.finish import stop_spent
@@ -33,10 +33,10 @@ class Beat(NamedTuple):
 
 
 class BeatAnswer(NamedTuple):
-    """Whether to go on."""
+    """Whether to go on; `yield` asks to give the task back, soon and at a good place, since an urgent one waits."""
 
     task_id: str
-    action: Literal["continue", "cancel", "lost"]
+    action: Literal["continue", "cancel", "lost", "yield"]
     reason: str | None = None
     slow_down_sec: float | None = None
     """For how long to go slow, since somebody met a rate limit."""
@@ -129,8 +129,22 @@ async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat
     if live:
         await _beat_live(tx, engine, work, live)
     await work.save()
+    answers = await _ask_to_yield(tx, engine, live, answers)
     slow = await _beat_runtimes(tx, engine, live)
     return answers if slow is None else [answer._replace(slow_down_sec=slow) for answer in answers]
+
+
+async def _ask_to_yield(
+    tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]], answers: list[BeatAnswer]
+) -> list[BeatAnswer]:
+    found = await yielding.asked(tx, engine, (row["workspace"] for _, row in live), (beat.token for beat, _ in live))
+    why = {ids.show_task(token.id): told for token, told in found.items()}
+    return [
+        answer._replace(action="yield", reason=why[answer.task_id])
+        if answer.action == "continue" and answer.task_id in why
+        else answer
+        for answer in answers
+    ]
 
 
 _SPENT: dict[str, Any] = {"action": "cancel", "reason": reasons.BUDGET_EXCEEDED}
@@ -251,10 +265,12 @@ class RuntimeAnswer(NamedTuple):
     unnamed: list[str]
     """Claims it holds and did not name: new ones, or those whose answer got lost on the way."""
     slow_down_sec: float | None = None
+    yields: dict[str, str] = {}
+    """Claims that are asked to give their task back, and for what."""
 
 
 async def beat_runtime(
-    tx: Tx, _engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
 ) -> RuntimeAnswer:
     """One write that extends the lease of everything the runtime holds."""
     # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
@@ -275,4 +291,6 @@ async def beat_runtime(
     held = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     named = {token.id for token in holding}
     unnamed = [Token(row["id"], row["fence"]).text for row in held if row["id"] not in named]
-    return RuntimeAnswer(cancel, lost, unnamed, _slow_down(seen, tx.now))
+    asked = await yielding.asked(tx, engine, [workspace], holding)
+    yields = {token.text: why for token, why in asked.items() if token.text not in cancel and token.text not in lost}
+    return RuntimeAnswer(cancel, lost, unnamed, _slow_down(seen, tx.now), yields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,9 @@ TARGETED = 1 << 30
 
 SHARED_LIMIT = 256
 """Shared lanes of a workspace. Beyond it a type's work goes into one mixed lane that is matched row by row."""
+
+
+Serial = Literal["agent_type", "key"]
 
 
 class LaneKey(NamedTuple):
@@ -29,6 +32,10 @@ class LaneKey(NamedTuple):
     mixed: bool = False
     fallback: tuple[str, ...] = ()
     """Models that will do while all of `models` rest."""
+    bucket: int | None = None
+    """Its fair share."""
+    serial: Serial | None = None
+    """Whether its tasks run one after another, and by which key."""
 
     def signature(self) -> str:
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
@@ -63,6 +70,13 @@ class Wants(NamedTuple):
         return self.fits(key.type, key.capabilities, key.models, key.target_agent_id)
 
 
+def wants_of(agent: Row) -> Wants:
+    """What an agent that is not asking now said of itself."""
+    types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
+    able, models = (frozenset(msgspec.json.decode(agent[name])) for name in ("capabilities", "models"))
+    return Wants(agent["id"], types, able, models)
+
+
 def lane_key(
     workspace: str,
     type_: str,
@@ -71,9 +85,12 @@ def lane_key(
     rate: float,
     target: str | None,
     fallback: Iterable[str] = (),
+    *,
+    bucket: int | None = None,
+    serial: Serial | None = None,
 ) -> LaneKey:
     needs, wants, others = (tuple(sorted(set(names))) for names in (capabilities, models, fallback))
-    return LaneKey(workspace, type_, needs, wants, rate, target, fallback=others)
+    return LaneKey(workspace, type_, needs, wants, rate, target, fallback=others, bucket=bucket, serial=serial)
 
 
 class LaneBook:
@@ -139,6 +156,8 @@ def _key_of(row: Row) -> LaneKey:
         row["target_agent_id"],
         bool(row["mixed"]),
         names(row["fallback"]),
+        row["bucket"],
+        row["serial"],
     )
 
 
@@ -159,6 +178,8 @@ async def _make(tx: Tx, key: LaneKey) -> int:
         return (await _find_or_make(tx, key.mix()))[key.mix()]
     number = int(counts["shared" if key.target_agent_id is None else "targeted"]) + 1
     await tx.insert("insert_lanes", [_lane_row(number, key)])
+    if key.bucket is not None:
+        await tx.run("add_turns", workspace=key.workspace)
     return number
 
 
@@ -181,4 +202,6 @@ def _lane_row(number: int, key: LaneKey) -> tuple[Any, ...]:
         key.rate,
         key.target_agent_id,
         key.mixed,
+        key.bucket,
+        key.serial,
     )

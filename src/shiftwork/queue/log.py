@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from shiftwork.store.store import Row, Store, Tx
 
+_FAR = 2**61
+
 
 class Part(NamedTuple):
     """Events in the order of their numbers, and the number up to which nothing more will come."""
@@ -30,6 +32,18 @@ async def newest(store: Store) -> int:
     row = await store.read(lambda tx: tx.one("last_event"))
     await store.settle_events()  # a lower number that is still under way would come after now, and be missed
     return int(row["seq"] or 0) if row else 0
+
+
+async def read_alerts(store: Store, after: int, count: int) -> Part:
+    """The same for alerts, of all workspaces: their numbers are taken under the lock of the events told with them."""
+    rows = await store.read(lambda tx: tx.all("alerts_upto", after=after, last=after + _FAR, count=count))
+    if not rows:
+        return Part((), after)
+    last = int(rows[-1]["seq"])
+    if last - after != len(rows):
+        await store.settle_events()
+        rows = await store.read(lambda tx: tx.all("alerts_upto", after=after, last=last, count=last - after))
+    return Part(rows, last)
 
 
 async def _look(tx: Tx, after: int, count: int, workspace: str | None) -> tuple[int, bool, Sequence[Row]]:

@@ -115,7 +115,7 @@ class Money:
         work = self._work
         work.add_event(
             [work.now, row["workspace"], row["id"], row["dag_id"], "overrun", None]
-            + [work.caller.for_agent(row["agent_id"]), work.caller.request_id, row["fence"], None, data]
+            + [work.caller.for_agent(row["agent_id"]), work.request_of(row["id"]), row["fence"], None, data]
         )
 
     async def book_late(self, token: Token, usage: Usage, *, last: bool) -> bool:

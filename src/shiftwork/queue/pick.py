@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from shiftwork.core.settings import Settings
-from shiftwork.policy import retry
-from shiftwork.queue import judging
+from shiftwork.policy import retry, share
+from shiftwork.queue import affinity, judging
+from shiftwork.queue.deal import Deal, take_turns
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.gates import Gates
 from shiftwork.queue.lanes import Lane, Wants
+from shiftwork.queue.merge import OVERFETCH, START, Merge
 from shiftwork.queue.purse import Purse
 from shiftwork.queue.work import own_settings
 from shiftwork.store.store import Row, Tx
-
-START = (-1e308, 0.0, "00000000-0000-0000-0000-000000000000")
-"""Before the first place of any lane."""
-
-OVERFETCH = 4
-"""Candidates looked at per task wanted when several lanes are merged; else claimers that meet starve each other."""
 
 WINDOW = 256
 """Candidates that do not fit this agent before a claim gives up on a lane and says so."""
@@ -42,6 +37,8 @@ class ClaimRequest(NamedTuple):
     models: tuple[str, ...] = ()
     fifo: bool = False
     """The oldest first, whatever its priority."""
+    messages: tuple[tuple[str, str], ...] = ()
+    """By task, the entry of a stream that it was taken with."""
 
 
 class Picker:
@@ -85,20 +82,33 @@ class Picker:
     async def _from_many(self, lanes: list[Lane], count: int) -> list[Row]:
         """Merge the heads of the lanes, then lock of the best what nobody else holds."""
         by_id = {lane.id: lane for lane in lanes}
-        merge = _Merge(self._tx, lanes)
+        merge = await self._merge(lanes)
         chosen: list[Row] = []
         while len(chosen) < count and self.misfits < WINDOW:
             wanted = count - len(chosen)
-            best = await merge.next(wanted * OVERFETCH)
+            best = await merge.next(wanted)
             if not best:
                 break
             items = [(place, head[3], head[4]) for place, head in enumerate(best)]
             rows = await self._tx.all("take_chosen", items=items, count=wanted)
-            chosen += await self._fitting(rows, by_id)
+            fitting = await self._fitting(rows, by_id)
+            chosen += fitting
+            merge.take(fitting)
             merge.give_back(best, {row["id"] for row in rows})
             if not rows and len(best) < wanted * OVERFETCH:
                 break
+        await merge.save()
         return chosen
+
+    async def _merge(self, lanes: list[Lane]) -> Merge:
+        """The order of several lanes: by rank, or round the buckets of a fair share and by rank in each."""
+        workspace = self._request.workspace
+        settings = (await self._engine.book.of(self._tx, workspace)).settings()
+        favours = await affinity.favours(self._tx, self._agent, lanes, settings)
+        if not share.is_on(settings.fair_share) or len({lane.key.bucket for lane in lanes}) == 1:
+            return Merge(self._tx, lanes, favours)
+        turns = await take_turns(self._tx, self._engine, workspace, lanes)
+        return Deal(self._tx, lanes, favours, turns, settings)
 
     async def _fitting(self, rows: Sequence[Row], lanes: dict[int, Lane]) -> list[Row]:
         fitting = []
@@ -183,58 +193,3 @@ class Picker:
         recently = self._tx.now - (settings.runtime_offline_sec or 75)
         patience = row["updated_at"] + settings.heartbeat_interval_sec
         return bool(runtime["seen_at"] >= recently and self._tx.now < patience)
-
-
-Head = tuple[float, float, str, str, int]
-"""Effective rank, ordered_at, id as tie-break, id, lane."""
-
-
-class _Merge:
-    """Walks several lanes in one order. A lane whose last candidate was taken is read further before more is given:
-    else a burst of urgent work in one lane would be passed over.
-    """
-
-    def __init__(self, tx: Tx, lanes: list[Lane]) -> None:
-        self._tx = tx
-        self._shift = {lane.id: lane.key.rate * tx.now / 60 for lane in lanes}
-        self._place: dict[int, tuple[float, float, str]] = {lane.id: START for lane in lanes}
-        self._waiting: dict[int, int] = {lane.id: 0 for lane in lanes}
-        self._dry: set[int] = set()
-        self._heads: list[Head] = []
-
-    async def next(self, count: int) -> list[Head]:
-        best: list[Head] = []
-        while len(best) < count:
-            await self._refill(count)
-            if not self._heads:
-                break
-            head = heapq.heappop(self._heads)
-            self._waiting[head[4]] -= 1
-            best.append(head)
-        return best
-
-    async def _refill(self, count: int) -> None:
-        empty = [lane for lane, left in self._waiting.items() if left == 0 and lane not in self._dry]
-        if not empty:
-            return
-        each = max(8, 2 * count // len(self._waiting))
-        rows = await self._tx.all("lane_heads", lanes=[(lane, *self._place[lane]) for lane in empty], count=each)
-        got = dict.fromkeys(empty, 0)
-        for row in sorted(rows, key=lambda r: (r["rank"], r["ordered_at"], r["id"])):
-            lane = row["lane"]
-            got[lane] += 1
-            self._place[lane] = row["rank"], row["ordered_at"], row["id"]
-            heapq.heappush(
-                self._heads, (row["rank"] - self._shift[lane], row["ordered_at"], row["id"], row["id"], lane)
-            )
-        for lane, number in got.items():
-            self._waiting[lane] += number
-            if number < each:
-                self._dry.add(lane)
-
-    def give_back(self, best: list[Head], seen: set[str]) -> None:
-        """Candidates that were not locked, because enough were, come first the next time."""
-        cut = max((place for place, head in enumerate(best) if head[3] in seen), default=len(best) - 1)
-        for head in best[cut + 1 :]:
-            heapq.heappush(self._heads, head)
-            self._waiting[head[4]] += 1

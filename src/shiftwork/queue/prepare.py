@@ -12,7 +12,7 @@ from shiftwork.core.references import artifact_hash, output_of
 from shiftwork.core.resolve import Resolver
 from shiftwork.core.settings import BOOST_CLASSES, Settings
 from shiftwork.core.task import NewTask, micros
-from shiftwork.policy import capacity, dedupe, rank, retry, verdict
+from shiftwork.policy import capacity, dedupe, rank, retry, serial, share, verdict
 from shiftwork.queue import check
 from shiftwork.queue.lanes import LaneKey, lane_key
 from shiftwork.queue.work import own_settings
@@ -45,6 +45,8 @@ class Prepared(NamedTuple):
     key: str | None
     name: str | None
     uuid: str | None
+    request_id: str | None = None
+    """Of the call that brought it, where calls are joined into one batch."""
 
     @property
     def settings(self) -> Settings:
@@ -67,18 +69,18 @@ class Prepared(NamedTuple):
         return self.plan.has_own_settings
 
 
-Plans = dict[str, Plan]
-"""By type, for the tasks of one batch that say nothing but their type."""
+Plans = dict[tuple[str, share.Bucket], Plan]
+"""By type and fair share, for the tasks of one batch that say nothing but their type; without a share, any of it."""
 
 
 def prepare(
     new: NewTask, workspace: str, resolver: Resolver, where: str = "task", plans: Plans | None = None
 ) -> Prepared:
-    plan = plans.get(new.type) if plans and _is_plain(new) else None
+    plan = _known(plans, new) if plans and _is_plain(new) else None
     if plan is None:
         plan = _plan(new, workspace, resolver, where)
         if plans is not None and _is_plain(new):
-            plans[new.type] = plan
+            plans[new.type, plan.lane.bucket] = plans[new.type, None] = plan
     if new.dependencies or new.id is not None:
         _check_references(new, plan.settings, where)
     limits = plan.settings.limits
@@ -95,8 +97,27 @@ def prepare(
     )
 
 
+def _known(plans: Plans, new: NewTask) -> Plan | None:
+    """The plan of a task like this one."""
+    plan = plans.get((new.type, None))
+    if plan is None or not share.is_on(plan.settings.fair_share):
+        return plan
+    return plans.get((new.type, _bucket(new, plan.settings)))
+
+
+def _bucket(new: NewTask, settings: Settings) -> share.Bucket:
+    return share.bucket(settings.fair_share, new.created_by, new.issue_id, new.tags)
+
+
+def traced(new: NewTask, traceparent: str | None) -> NewTask:
+    """As part of the trace it comes from, unless it names one itself."""
+    if traceparent is None or new.traceparent is not None:
+        return new
+    return msgspec.structs.replace(new, traceparent=traceparent)
+
+
 def _is_plain(new: NewTask) -> bool:
-    """Whether its plan follows from its type alone."""
+    """Whether its plan follows from its type and its fair share alone."""
     return (
         new.spec is None
         and new.output is None
@@ -105,6 +126,7 @@ def _is_plain(new: NewTask) -> bool:
         and new.timeout_sec is None
         and new.estimated_cost_usd is None
         and new.priority_boost_per_minute is None
+        and new.serial_key is None
         and not (new.settings or new.retry or new.delivery)
     )
 
@@ -148,7 +170,17 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
     models = retry.models(constraints.model_preferences, constraints.fallback_models, failures) if constraints else ()
     fallback = retry.fallback(constraints.fallback_models, failures) if constraints and models else ()
     rate = rank.lane_rate(settings, boost)
-    return lane_key(workspace, new.type, capabilities, models, rate, new.target_agent_id, fallback)
+    return lane_key(
+        workspace,
+        new.type,
+        capabilities,
+        models,
+        rate,
+        new.target_agent_id,
+        fallback,
+        bucket=_bucket(new, settings),
+        serial=serial.kind(settings.serialize_by, new.serial_key),
+    )
 
 
 def _body(new: NewTask) -> NewTask:

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shiftwork import tracing
 from shiftwork.core.errors import TooLarge
 from shiftwork.core.task import NewDag, NewTask, Submitted
 from shiftwork.queue import check
 from shiftwork.queue.handle import Handle
-from shiftwork.queue.prepare import Plans, Prepared, prepare
+from shiftwork.queue.prepare import Plans, Prepared, prepare, traced
 from shiftwork.queue.room import when_there_is_room
 from shiftwork.queue.submit import DagFields, ceiling, lanes_of, submit
 
@@ -26,10 +27,10 @@ class Producing(Handle):
         return await when_there_is_room(functools.partial(self._submit_one, prepared), wait)
 
     async def _submit_one(self, prepared: Prepared) -> Submitted:
-        alone = self.caller.once is not None or self.caller.request_id is not None  # its events carry them
-        if alone or prepared.new.key is not None or prepared.new.dependencies:
+        if self.caller.once is not None or prepared.new.key is not None or prepared.new.dependencies:
             return (await self._submit([prepared], DagFields()))[0]
-        answer: Submitted = await self._coalescer("submit", self._submit_lone).call(prepared)
+        item = prepared._replace(request_id=self.caller.request_id)
+        answer: Submitted = await self._coalescer(Producing._submit_lone).call(item)
         return answer
 
     async def submit_many(self, tasks: Sequence[Fields], *, wait: float = 0) -> list[Submitted]:
@@ -63,9 +64,12 @@ class Producing(Handle):
         alone = len(tasks) == 1
         prepared: list[Prepared] = []
         plans: Plans = {}
-        for place, task in enumerate(tasks):
-            where = "task" if alone else f"tasks[{place}]"
-            prepared.append(prepare(check.read(task, NewTask, where), self.workspace, resolver, where, plans))
+        with tracing.span("submit", "producer", tasks=len(tasks)):
+            origin = tracing.current()
+            for place, task in enumerate(tasks):
+                where = "task" if alone else f"tasks[{place}]"
+                new = traced(check.read(task, NewTask, where), origin)
+                prepared.append(prepare(new, self.workspace, resolver, where, plans))
         return prepared
 
     async def _submit_lone(self, batch: Sequence[Prepared]) -> list[Submitted]:

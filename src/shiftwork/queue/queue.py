@@ -7,25 +7,47 @@ from types import TracebackType
 from typing import Any, Self
 
 from shiftwork.artifacts.opening import open_depot
+from shiftwork.copying.folder import open_folder
 from shiftwork.queue import check
 from shiftwork.queue.book import check_workspace
+from shiftwork.queue.bridging import Bridging
 from shiftwork.queue.claiming import Claiming
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.handle import Shared
+from shiftwork.queue.metering import Metering
+from shiftwork.queue.notifying import Notifying
 from shiftwork.queue.operating import Operating
 from shiftwork.queue.producing import Producing
 from shiftwork.queue.protecting import Protecting
 from shiftwork.queue.reading import Reading
+from shiftwork.queue.snapshotting import Snapshotting
 from shiftwork.queue.spending import Spending
 from shiftwork.queue.stepping import Stepping
 from shiftwork.queue.storing import Storing
+from shiftwork.queue.triggering import Triggering
 from shiftwork.queue.waiting import Waiting
 from shiftwork.queue.working import Working
 from shiftwork.store.opening import open_store
 from shiftwork.store.store import Clock
 
 
-class Queue(Producing, Claiming, Working, Stepping, Waiting, Storing, Operating, Protecting, Reading, Spending):
+class Queue(
+    Producing,
+    Claiming,
+    Working,
+    Stepping,
+    Waiting,
+    Storing,
+    Operating,
+    Protecting,
+    Reading,
+    Spending,
+    Snapshotting,
+    Metering,
+    Notifying,
+    Triggering,
+    Bridging,
+):
     """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
 
     @classmethod
@@ -40,18 +62,20 @@ class Queue(Producing, Claiming, Working, Stepping, Waiting, Storing, Operating,
         seed: int | None = None,
         migrate: bool = True,
         artifacts: str | None = None,
+        snapshots: str | None = None,
         **options: Any,
     ) -> Queue:
         """Open the queue at `sqlite:///path` or `postgresql://…`, making its schema where it does not exist.
 
         Artifacts lie in the folder or at the `s3://bucket/prefix` named here or by SHIFTWORK_ARTIFACTS, else beside the
-        SQLite file.
+        SQLite file. Snapshots lie in the folder named here or by SHIFTWORK_SNAPSHOTS, else beside the SQLite file, too.
         """
         check_workspace(workspace)
         depot = open_depot(artifacts, url)
+        folder = open_folder(snapshots, url)
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
         try:
-            queue = cls(Shared(Engine(store, profile, seed, depot)), workspace, Caller(actor))
+            queue = cls(Shared(Engine(store, profile, seed, depot, folder)), workspace, Caller(actor))
             await store.run(lambda tx: tx.run("add_workspace", name=workspace, profile=profile, now=tx.now))
             in_force = (await queue.engine.book.get(store, workspace)).settings()
             store.operation_max_sec = in_force.operation_max_sec
@@ -91,6 +115,7 @@ class Queue(Producing, Claiming, Working, Stepping, Waiting, Storing, Operating,
         """Answer what is under way, then close the store."""
         await self._shared.parking.close()
         await self._shared.settle()
+        await self._shared.tally.close()
         await self._engine.store.close()
         if self._engine.depot is not None:
             await self._engine.depot.close()

@@ -56,13 +56,13 @@ async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) ->
     items = [(uuid,) for uuid in uuids]
     if not items:
         return []
-    rows = [load(row) for row in await tx.all("read_tasks", items=items) if row["workspace"] == workspace]
-    bodies = {row["task_id"]: msgspec.json.decode(row["body"]) for row in await tx.all("read_bodies", items=items)}
-    around = await _around(tx, rows)
+    whole = [row for row in await tx.all("read_whole_tasks", items=items) if row["workspace"] == workspace]
+    rows = [load(row) for row in whole]
+    around = await _around(tx, whole, rows)
     resolver = await engine.book.of(tx, workspace)
     built = {}
-    for row in rows:
-        body = bodies[row.id]
+    for row, found in zip(rows, whole, strict=True):
+        body = msgspec.json.decode(found["body"])
         settings = resolver.settings(row.type, own_settings(body) if row.own_settings else None)
         beside = around[row.id]
         if settings.require_decision_report and row.status == State.RUNNING:
@@ -81,21 +81,17 @@ async def _archived(tx: Tx, workspace: str, uuid: str) -> Task | None:
     return msgspec.json.decode(row["task"], type=Task)
 
 
-async def _around(tx: Tx, rows: Sequence[TaskRow]) -> dict[str, Around]:
-    items = [(row.id,) for row in rows]
-    roots = [(root,) for root in sorted({row.root_id for row in rows})]
-    if not items:
-        return {}
-    edges = _grouped(await tx.all("edges_of", items=roots), "child")
-    attempts = _grouped(await tx.all("read_attempts", items=items), "task_id")
-    letters = _grouped(await tx.all("letters_of", items=items), "task_id")
-    tags = _grouped(await tx.all("tags_of", items=items), "task_id")
-    progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)}
-    beats = {}
-    for row in rows:
-        if row.runtime_id is not None:
-            runtime = await tx.one("read_runtime", workspace=row.workspace, id=row.runtime_id)
-            beats[row.id] = runtime["beat_at"] if runtime else None
+async def _around(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dict[str, Around]:
+    async def more(statement: str, found: str, of: str = "id", by: str = "task_id") -> dict[str, list[Row]]:
+        items = sorted({(row[of],) for row in whole if row[found]})
+        return _grouped(await tx.all(statement, items=items) if items else (), by)
+
+    edges = await more("edges_of", "has_edges", of="root_id", by="child")
+    attempts = await more("read_attempts", "has_attempts")
+    letters = await more("letters_of", "has_letters")
+    tags = await more("tags_of", "has_tags")
+    progress = await more("progress_of", "has_progress")
+    beats = {row["id"]: row["beat_at"] for row in whole}
     parked = [(row.root_id,) for row in rows if row.hold in WAITS]
     waits = _grouped(await tx.all("open_waits_of", items=parked), "root_id") if parked else {}
     awaited = [(row.id,) for row in rows if row.status == State.VALIDATING]
@@ -109,8 +105,8 @@ async def _around(tx: Tx, rows: Sequence[TaskRow]) -> dict[str, Around]:
             attempts[row.id],
             letters[row.id],
             [tag["tag"] for tag in tags[row.id]],
-            progress.get(row.id),
-            beats.get(row.id),
+            progress[row.id][0] if row.id in progress else None,
+            beats[row.id],
             waits.get(row.root_id, ()) if row.hold in WAITS else (),
             outputs.get(row.id),
             model=models.get((row.id, row.fence)),
@@ -159,7 +155,10 @@ _SAME = (
 )
 """Columns that a reader sees as they are."""
 
-_WRITTEN = ("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "tree_budget_usd", "settings")
+_WRITTEN = (
+    *("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "serial_key", "traceparent"),
+    *("tree_budget_usd", "settings"),
+)
 """Fields of the body that a reader sees as they were written."""
 
 

@@ -80,8 +80,9 @@ class Reading(Observing):
         until: float | None = None,
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> Page:
-        """Tasks in the order of their creation, a page at a time."""
+        """Tasks in the order of their creation, or with `newest` in the opposite one, a page at a time."""
         statuses = [status] if isinstance(status, str) else [*(status or [])]
         unknown = [s for s in statuses if s not in STORED]
         if unknown:
@@ -92,7 +93,7 @@ class Reading(Observing):
 
         async def load(tx: Tx) -> Page:
             rows = await tx.all(
-                "list_tasks",
+                "list_newest_tasks" if newest else "list_tasks",
                 workspace=self.workspace,
                 after=ids.parse(after) if after else None,
                 type=type,

@@ -43,7 +43,8 @@ async def spawn(
     await _refuse_deep(work, row, limits)
     dag = DagFields(join=row.dag_id)
     origin = Origin("spawned", row.id, row.budget_id)
-    signed = [_signed(prepared, f"agent:{row.agent_id}") for prepared in batch]
+    passed_on = {"created_by": f"agent:{row.agent_id}", "traceparent": await _trace_of(tx, row)}
+    signed = [_signed(prepared, passed_on) for prepared in batch]
     made = await submit(tx, engine, caller, row.workspace, signed, lanes, dag, origin, work)
     await _refuse_many(work, row, limits)
     children = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
@@ -57,12 +58,18 @@ async def spawn(
     return made
 
 
-def _signed(prepared: Prepared, author: str) -> Prepared:
-    """Whoever spawns has created it, unless the caller names somebody else."""
-    if prepared.new.created_by is not None:
+async def _trace_of(tx: Tx, row: TaskRow) -> str | None:
+    body = await tx.one("read_bodies", items=[(row.id,)])
+    return None if body is None else msgspec.json.decode(body["body"]).get("traceparent")
+
+
+def _signed(prepared: Prepared, passed_on: Mapping[str, str | None]) -> Prepared:
+    """Whoever spawns has created it, in the trace of its own task, unless the caller says otherwise."""
+    own = {name: value for name, value in passed_on.items() if value and getattr(prepared.new, name) is None}
+    if not own:
         return prepared
-    new = msgspec.structs.replace(prepared.new, created_by=author)
-    body = as_json({**msgspec.json.decode(prepared.body), "created_by": author})
+    new = msgspec.structs.replace(prepared.new, **own)
+    body = as_json({**msgspec.json.decode(prepared.body), **own})
     return prepared._replace(new=new, body=body)
 
 

@@ -72,6 +72,8 @@ class Counted(NamedTuple):
     tiers: dict[str, int]
     tombstones: int
     archived: dict[str, int]
+    by_tier: dict[tuple[str, str], int]
+    """Tasks by state and tier."""
 
     def serves(self, now: float, period: float) -> bool:
         """Whether it may be told again: counting has become dear, and it is not too old."""
@@ -110,17 +112,20 @@ async def _count(tx: Tx, workspace: str) -> Counted:
     counts: Counter[str] = Counter()
     types: dict[str, Counter[str]] = defaultdict(Counter)
     tiers: Counter[str] = Counter()
+    by_tier: Counter[tuple[str, str]] = Counter()
     await tx.run("read_whole_tables")
     for row in await tx.all("task_counts", workspace=workspace):
         total = int(row["total"])
         counts[row["status"]] += total
         types[row["type"]][row["status"]] += total
+        by_tier[row["status"], row["tier"]] += total
         if row["status"] in WAITING:
             tiers[row["tier"]] += total
     stones = await tx.one("tombstone_count", workspace=workspace)
     archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
     plain = {name: dict(of_type) for name, of_type in types.items()}
-    return Counted(tx.now, dict(counts), plain, dict(tiers), int(stones["total"]) if stones else 0, archived)
+    erased = int(stones["total"]) if stones else 0
+    return Counted(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier))
 
 
 def _workers(agents: Sequence[Row]) -> dict[str, int]:

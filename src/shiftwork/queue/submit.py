@@ -541,7 +541,7 @@ def _tell_created(
         [
             (
                 now, row[1], row[_ID], row[_DAG], verb, _PATHS[row[_STATUS]],
-                item.prepared.new.created_by or actor, request_id, None, None,
+                item.prepared.new.created_by or actor, item.prepared.request_id or request_id, None, None,
                 as_json(stopped[item.id].told) if item.id in stopped else None,
             )
             for item, row in zip(items, rows, strict=True)

@@ -1,7 +1,7 @@
 """One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
 
-Locks are taken in one order: tasks by id (finished, then children), agents, DAGs, budgets; then breakers, gates and
-limits; events and alerts come last.
+Locks are taken in one order: tasks by id (finished, then children), agents, DAGs, budgets; then serial keys, breakers,
+gates and limits; events and alerts come last.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shiftwork.core import alerts, ids, reasons
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
 from shiftwork.policy import dedupe
+from shiftwork.queue import serials
 from shiftwork.queue.claims import Token
 from shiftwork.queue.ends import Ends
 from shiftwork.queue.engine import Caller, Engine
@@ -59,6 +60,8 @@ class Work:
         self.ends = Ends()
         self.money = Money(self)
         self.dag_cancellers: dict[str, str] = {}
+        self.requests: dict[str, str] = {}
+        """By task, where this transaction joins several requests."""
 
     # -- loading -----------------------------------------------------------------------------------------------
 
@@ -144,10 +147,13 @@ class Work:
                 verb,
                 path,
                 actor or self.caller.actor,
-                self.caller.request_id,
+                self.request_of(row.id),
             ]
             + [fence, reason, data]
         )
+
+    def request_of(self, task_id: str) -> str | None:
+        return self.requests.get(task_id, self.caller.request_id)
 
     def tell_of(
         self, workspace: str, verb: str, *, dag_id: str | None = None, data: dict[str, Any] | None = None
@@ -214,6 +220,8 @@ class Work:
         now, self._accepted = self.now, [*self._accepted, *rows]
         if rows and rows[0]["guarded"]:
             self.ends.accept(rows)
+        if rows and rows[0]["serialized"]:
+            self.ends.end_serials(rows)
         self._attempts += [
             (
                 row["id"], row["fence"], row["round"], row["last_agent_id"], row["last_runtime_id"], row["claimed_at"],
@@ -279,6 +287,7 @@ class Work:
 
     async def save(self) -> None:
         """Write everything, in lock order. Nothing may be changed after it."""
+        await self._follow_holds()
         await self.save_rows()
         await self._forget_asked()
         await self._free_keys()
@@ -289,6 +298,11 @@ class Work:
         await self.tx.insert("insert_dead_letters", self._letters)
         await self.ends.save(self)
         await self.save_events()
+
+    async def _follow_holds(self) -> None:
+        held = [id_ for id_, hold in self._held.items() if hold == serials.HELD and id_ in self._dirty]
+        if held:
+            await serials.follow(self, [self.rows[id_] for id_ in held])
 
     async def save_rows(self) -> None:
         if self._dirty:
@@ -336,11 +350,11 @@ class Work:
 
     def _tell_of_lone(self, lone: set[str]) -> None:
         """A lone task is its own DAG: its last event says how that ended."""
-        caller, request_id = self.caller, self.caller.request_id
+        caller = self.caller
         accepted = [
             (
                 self.now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED,
-                caller.for_agent(row["last_agent_id"]), request_id, row["fence"], None,
+                caller.for_agent(row["last_agent_id"]), self.request_of(row["id"]), row["fence"], None,
                 _LONE if row["dag_id"] in lone else None,
             )
             for row in self._accepted

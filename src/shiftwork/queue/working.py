@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from shiftwork import tracing
 from shiftwork.core.errors import InputError
 from shiftwork.core.keys import Key
 from shiftwork.core.references import ARTIFACT
@@ -17,7 +18,7 @@ from shiftwork.queue.claims import Outcome, Token
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.hold import Beat, BeatAnswer, RuntimeAnswer
-from shiftwork.queue.prepare import prepare
+from shiftwork.queue.prepare import prepare, traced
 
 
 class Report(NamedTuple):
@@ -139,9 +140,10 @@ class Working(Handle):
         """Hand in a result. It is accepted once, however often it is sent."""
         report = Report(token, data, text, artifacts, decision_report, usage, verdict)
         item = _completion(await self._token(token), report)
-        if self.caller.once is not None or self.caller.request_id is not None:
+        if self.caller.once is not None:
             return one(await self._complete([item]))
-        answer: Outcome = await self._coalescer("complete", self._complete).call(item)
+        item = item._replace(request_id=self.caller.request_id)
+        answer: Outcome = await self._coalescer(Working._complete).call(item)
         return answer.unwrap()
 
     async def complete_many(self, reports: Sequence[Report]) -> list[Outcome]:
@@ -210,10 +212,12 @@ class Working(Handle):
     ) -> list[Submitted]:
         """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
         resolver = await self._engine.book.get(self._engine.store, self.workspace)
-        batch = [
-            prepare(check.read(task, NewTask, f"tasks[{place}]"), self.workspace, resolver, f"tasks[{place}]")
-            for place, task in enumerate(tasks)
-        ]
+        batch = []
+        with tracing.span("spawn", "producer", tasks=len(tasks)):
+            origin = tracing.current()
+            for place, task in enumerate(tasks):
+                new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
+                batch.append(prepare(new, self.workspace, resolver, f"tasks[{place}]"))
         if not batch:
             raise InputError("there is nothing to spawn", where="tasks")
         lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})

@@ -9,6 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -21,13 +22,12 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from shiftwork import views
+from shiftwork import tracing, views
 from shiftwork.core.errors import NotFound, ShiftworkError
 from shiftwork.queue import check
 from shiftwork.queue.engine import Caller, Once
 from shiftwork.queue.queue import Queue
-from shiftwork.server import reading
-from shiftwork.server.access import NOBODY, Identity, require, workspace_for
+from shiftwork.server import pages, reading
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Door, Raw
 from shiftwork.server.house import House
@@ -35,6 +35,7 @@ from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.routes import DOORS
 from shiftwork.wire import problem
+from shiftwork.wire.access import NOBODY, Identity, require, workspace_for
 
 log = logging.getLogger("shiftwork.server")
 REQUEST_ID = "x-request-id"
@@ -58,6 +59,7 @@ def build(house: House) -> Starlette:
             *(Route(door.path, _endpoint(door), methods=[door.method]) for door in DOORS),
             Route("/openapi.json", openapi),
             WebSocketRoute("/ws", websocket),
+            *pages.routes(),
         ],
         middleware=[Middleware(reading.RawPath), Middleware(Packing, minimum_size=GZIP_FROM, compresslevel=1)],
         exception_handlers={HTTPException: _http_exception},
@@ -84,7 +86,8 @@ def _endpoint(door: Door) -> Callable[[Request], Awaitable[Response]]:
         request_id = _request_id(request)
         began = time.perf_counter()
         try:
-            response = await _serve(request, door, decoder, request_id)
+            with _traced(request, door):
+                response = await _serve(request, door, decoder, request_id)
             if door.changes:
                 request.app.state.house.hub.nudge()
         except ShiftworkError as error:
@@ -95,10 +98,20 @@ def _endpoint(door: Door) -> Callable[[Request], Awaitable[Response]]:
             log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
         response.headers[REQUEST_ID] = request_id
-        response.headers["server-timing"] = f"app;dur={1000 * (time.perf_counter() - began):.2f}"
+        took = time.perf_counter() - began
+        response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
+        request.app.state.house.latencies.note(door.name, response.status_code, took)
         return response
 
     return endpoint
+
+
+def _traced(request: Request, door: Door) -> AbstractContextManager[None]:
+    """Who works in a trace gets a span in it, who brings work in begins one; polls and beats of workers have none."""
+    parent = tracing.read(request.headers.get("traceparent"))
+    if parent is None and not (door.scope == "submit" and tracing.is_on()):
+        return nullcontext()
+    return tracing.span(f"{door.method} {door.path}", "server", parent, operation=door.name)
 
 
 async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any] | None, request_id: str) -> Response:

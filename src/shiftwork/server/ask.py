@@ -14,8 +14,8 @@ from shiftwork.core.errors import FenceRequired
 from shiftwork.core.task import Task
 from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
-from shiftwork.server.access import Identity
 from shiftwork.views.view import View
+from shiftwork.wire.access import Identity
 from shiftwork.wire.shapes import Held
 
 if TYPE_CHECKING:

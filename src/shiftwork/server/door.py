@@ -22,6 +22,10 @@ class Raw:
     """A body or an answer that is bytes as they are, of any media type, handed on as they come."""
 
 
+class PlainText:
+    """An answer that is text, for whoever reads no JSON."""
+
+
 class Query(Fields):
     """What every call may say after the `?`."""
 

@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 from shiftwork.queue.queue import Queue
-from shiftwork.server.access import Gatekeeper
 from shiftwork.server.hub import Hub
+from shiftwork.server.metrics import Latencies
+from shiftwork.wire.access import Gatekeeper
 
 
 class MovableClock:
@@ -37,3 +38,4 @@ class House:
         self.stopping = asyncio.Event()
         """Long polls are answered and streams end once it is set."""
         self.hub = Hub(queue.engine.store, self.stopping)
+        self.latencies = Latencies()

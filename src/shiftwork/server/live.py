@@ -32,12 +32,12 @@ from shiftwork.queue import check
 from shiftwork.queue.engine import Caller
 from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
-from shiftwork.server.access import Identity, require, workspace_for
 from shiftwork.server.ask import Ask
 from shiftwork.server.house import House
 from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
 from shiftwork.wire import problem
+from shiftwork.wire.access import Identity, require, workspace_for
 from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
 
 log = logging.getLogger("shiftwork.server")

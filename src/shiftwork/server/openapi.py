@@ -25,7 +25,7 @@ from shiftwork.core.errors import (
     Unauthorized,
 )
 from shiftwork.server import documents, reading
-from shiftwork.server.door import Door, Query, Raw
+from shiftwork.server.door import Door, PlainText, Query, Raw
 from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
@@ -49,6 +49,9 @@ _PLACES = {
     "tag": "The tag.",
     "artifact_id": "The artifact's id, `artifact:sha256-…`.",
     "seq": "The alert's number.",
+    "sink": "The sink's name.",
+    "delivery_id": "The delivery's id, `msg_…`.",
+    "name": "The trigger's name.",
     "type": "The type of the tasks.",
     "key": "What it is about: `provider:NAME`, `account:NAME`, `model:NAME` or `type:NAME`, several joined by commas.",
 }
@@ -59,7 +62,7 @@ def document(doors: Sequence[Door]) -> dict[str, Any]:
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
     said = [kind for door in doors for kind in (door.body, door.answer)]
-    kinds = [problem.Problem, *(kind for kind in said if kind is not None and kind is not Raw)]
+    kinds = [problem.Problem, *(kind for kind in said if kind not in {None, Raw, PlainText})]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
     schema_of = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -158,10 +161,10 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _headers(door: Door) -> list[dict[str, Any]]:
     told = [("X-Request-Id", "Stands in the events this call causes, and in the answer.", reading.HEADER_TEXT)]
-    if door.changes:
+    if door.changes and door.scope is not None:
         what = "A call repeated with the same key within a day has no second effect."
         told.append(("Idempotency-Key", what, reading.HEADER_TEXT))
-    if door.changes and door.scope != "work":
+    if door.changes and door.scope not in {None, "work"}:
         what = "Who acts, as the events shall name them. A token has its own name."
         told.append(("X-Actor", what, reading.HEADER_TEXT))
     if door.name in CONDITIONAL:
@@ -182,6 +185,8 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
         return {str(door.status): described}
     if door.answer is Raw:
         return _bytes_answers(door)
+    if door.answer is PlainText:
+        return {str(door.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
     schema = schema_of[repr(door.answer)]
     if door.viewed:
         schema = {"anyOf": [schema, *documents.in_each(door.answer, _TEMPLATE)]}
@@ -214,7 +219,7 @@ _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTim
 def refusals(door: Door) -> set[type[ShiftworkError]]:
     """Every error this door can answer with."""
     if door.scope is None:
-        return _UNREADABLE
+        return _UNREADABLE | set(door.errors)
     always = _UNREADABLE | _STORE | {Unauthorized, Forbidden}
     found = always | set(door.errors) | {NotFound}  # the workspace that a token does not belong to
     return found | {Malformed, KeyReused, StoreFull, StoreReadOnly} if door.changes else found

@@ -16,20 +16,21 @@ import uvicorn
 from shiftwork.core.errors import InputError
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
-from shiftwork.server.access import is_loopback
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
 from shiftwork.server.protocol import BoundedHttp
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
+from shiftwork.server.watching import Watching, check_folder
+from shiftwork.sinks.courier import Courier
+from shiftwork.wire.access import is_loopback
+from shiftwork.wire.listening import address, check_guarded, listen
 
 log = logging.getLogger("shiftwork.server")
 STOP_GRACE_SEC = 20
 MOST_CONNECTIONS = 10_000
 LARGEST_MESSAGE = 65_536
 """Of what a WebSocket client sends: filters, no more."""
-DEAD_SEC = 60
-"""A connection whose other end takes nothing for so long is cut off."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,21 +47,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The command that is run while a workspace has fewer workers than it should."""
     artifacts: str | None = None
     """Where their bytes lie; None for the folder beside a SQLite file."""
+    snapshots: str | None = None
+    """The folder into which they are taken."""
+    watch: str | None = None
+    """The folder whose files triggers may wait for."""
 
 
 def check_options(options: Options) -> None:
     """What would be open to the world must ask for tokens, and nobody there may move the clock."""
     if options.on_below_minimum is not None:
         words(options.on_below_minimum)
-    if is_loopback(options.host):
-        return
-    if not options.tokens:
-        raise InputError(
-            f"{options.host} can be reached from other machines, and this server would let everybody in",
-            where="--host",
-            mend="Add --tokens and make some with `shiftwork token create`, or serve on 127.0.0.1.",
-        )
-    if options.test_clock:
+    if options.watch is not None:
+        check_folder(options.watch)
+    check_guarded(options.host, "--host", tokens=options.tokens)
+    if options.test_clock and not is_loopback(options.host):
         raise InputError("a clock that callers can move is for this machine only", where="--test-clock")
 
 
@@ -69,7 +69,7 @@ async def open_house(options: Options) -> AsyncIterator[House]:
     """The queue opened, and its duties running, for as long as the server serves."""
     clock = MovableClock() if options.test_clock else None
     async with await Queue.open(
-        options.store, profile=options.profile, clock=clock, artifacts=options.artifacts
+        options.store, profile=options.profile, clock=clock, artifacts=options.artifacts, snapshots=options.snapshots
     ) as queue:
         house = House(queue, tokens=options.tokens, clock=clock)
         beside = _beside(queue, options)
@@ -86,8 +86,12 @@ async def open_house(options: Options) -> AsyncIterator[House]:
 def _beside(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
     """What goes on beside the answering."""
     beside = [asyncio.create_task(run_for_ever(queue.engine))] if options.duties else []
+    if options.duties:
+        beside.append(asyncio.create_task(Courier(queue.engine).run_for_ever()))
     if options.on_below_minimum is not None:
         beside.append(asyncio.create_task(Replacing(queue, options.on_below_minimum).run_for_ever()))
+    if options.watch is not None:
+        beside.append(asyncio.create_task(Watching(queue, check_folder(options.watch)).run_for_ever()))
     return beside
 
 
@@ -117,8 +121,7 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        host, port = self._listening.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return address(self._listening)
 
     async def run_until_stopped(self, announce: Callable[[str], None] = lambda _url: None) -> None:
         """Serve until SIGTERM, SIGINT or `stop`; `announce` is told where, once that can be asked for."""
@@ -138,24 +141,6 @@ class Server(uvicorn.Server):
         """A stop that was asked for is no failure; asked for twice from the keyboard, it waits for nobody."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.stop()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on, taken before anything else is done."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise InputError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}",
-            where="--port",
-            mend="Choose another with --port (0 finds a free one), or stop the program that has it.",
-        ) from None
-    # Connections take these over. asyncio sets the first one only on sockets it made itself: 40 ms an answer.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * DEAD_SEC)
-    return listening
 
 
 @asynccontextmanager

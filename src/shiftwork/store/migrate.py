@@ -17,6 +17,8 @@ from shiftwork.store.statements import Dialect, write_schema
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
+_INDEX = re.compile(r"create (?:unique )?index (?:if not exists )?(\w+)")
+
 LEDGER = """
 create table if not exists migrations (
   number int primary key,
@@ -35,12 +37,18 @@ class Migration(NamedTuple):
 @cache
 def migrations(dialect: Dialect) -> tuple[Migration, ...]:
     """All migrations in order, written for one database."""
+    return tuple(source._replace(text=write_schema(source.text, dialect)) for source in sources())
+
+
+@cache
+def sources() -> tuple[Migration, ...]:
+    """All migrations in order, as they stand in their files."""
     found: list[Migration] = []
     for file in (resources.files("shiftwork.store") / "migrations").iterdir():
         if match := _FILE.fullmatch(file.name):
             source = file.read_text(encoding="utf-8")
             checksum = hashlib.sha256(source.encode()).hexdigest()[:16]
-            found.append(Migration(int(match[1]), match[2], write_schema(source, dialect), checksum))
+            found.append(Migration(int(match[1]), match[2], source, checksum))
     return tuple(sorted(found))
 
 
@@ -63,6 +71,12 @@ def refuse_unmigrated(needed: Sequence[Migration]) -> None:
     """For connections that may not change the schema."""
     if needed:
         raise StoreOlder(f"the database lacks migration {needed[0].number:04d}_{needed[0].name}")
+
+
+def indexes(dialect: Dialect) -> dict[str, str]:
+    """Every index of the schema by name, and the statement that makes it."""
+    texts = [text for migration in migrations(dialect) for text in statements_of(migration.text)]
+    return {named[1]: text for text in texts if (named := _INDEX.match(text))}
 
 
 def statements_of(text: str) -> list[str]:

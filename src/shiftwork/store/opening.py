@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shiftwork.core.errors import InputError, StoreUnsuitable
 from shiftwork.store.store import Clock, Store
+
+if TYPE_CHECKING:
+    from shiftwork.store.postgres import PostgresStore
+    from shiftwork.store.sqlite import SqliteStore
 
 
 async def open_store(
@@ -20,7 +24,8 @@ async def open_store(
         path = rest.removeprefix("/") if rest != ":memory:" else rest
         if not path:
             raise InputError("the URL names no file", where="url", mend="Write sqlite:///work.db.")
-        return await SqliteStore.open(path, clock=clock or time.time, migrate_schema=migrate_schema, **options)
+        lite = await SqliteStore.open(path, clock=clock or time.time, migrate_schema=migrate_schema, **options)
+        return await _rested(lite)
     if scheme in {"postgresql", "postgres"}:
         try:
             from shiftwork.store.postgres import PostgresStore  # noqa: PLC0415  # an extra
@@ -28,9 +33,24 @@ async def open_store(
             raise StoreUnsuitable(
                 "the PostgreSQL driver is not installed", mend="pip install 'shiftwork[postgres]'"
             ) from error
-        return await PostgresStore.open(url, clock=clock, migrate_schema=migrate_schema, pool_size=pool_size, **options)
+        server = await PostgresStore.open(
+            url, clock=clock, migrate_schema=migrate_schema, pool_size=pool_size, **options
+        )
+        return await _rested(server)
     raise InputError(
         f"{scheme or url!r} is not a kind of store",
         where="url",
         mend="Use sqlite:///file.db or postgresql://…; a server at http://… is for `Client.open` or `open_queue`.",
     )
+
+
+async def _rested(store: SqliteStore | PostgresStore) -> Store:
+    """After a restore nobody could have beaten here before: silence counts from then on, as after an outage."""
+    try:
+        row = await store.read(lambda tx: tx.one("restored_at"))
+    except BaseException:
+        await store.close()
+        raise
+    if row is not None:
+        store.wakes.unsettled_since = row["last_run_at"]
+    return store

@@ -122,8 +122,7 @@ def _columns(text: str) -> tuple[Column, ...]:
 def _write(source: Source, dialect: Dialect) -> Statement:
     if source.insert:
         return _write_insert(source, dialect)
-    keep = "pg" if dialect == "postgres" else "lite"
-    text = _ONLY.sub(lambda m: m[2] if m[1] == keep else "", source.text)
+    text = only(source.text, dialect)
     if dialect == "postgres":
         return _write_postgres(source, text)
     text = _LEADING.sub(r"from {\1} cross join", text)
@@ -171,10 +170,15 @@ def _pg_type(name: str) -> str:
     return _POSTGRES_TYPES.get(name, name)
 
 
+def only(text: str, dialect: Dialect) -> str:
+    """The text with what stands in it for one database, and without what stands for the other."""
+    keep = "pg" if dialect == "postgres" else "lite"
+    return _ONLY.sub(lambda m: m[2] if m[1] == keep else "", text)
+
+
 def write_schema(text: str, dialect: Dialect) -> str:
     """A migration's text for one database: `<uuid>` and its like become column types, `<at x>` a readable time."""
-    keep = "pg" if dialect == "postgres" else "lite"
-    text = _ONLY.sub(lambda m: m[2] if m[1] == keep else "", text)
+    text = only(text, dialect)
     text = re.sub(r"<at ([\w.]+)>", _READABLE_TIME[dialect], text)
     types = _SQLITE_TYPES if dialect == "sqlite" else _POSTGRES_TYPES
     return re.sub(r"<(\w+)>", lambda m: types.get(m[1], m[1]), text)

@@ -42,6 +42,8 @@ def _id(task: Record) -> Any:
 
 def _holder(task: Record) -> Any:
     """A finished task keeps the name of who did it; a retried one is nobody's."""
+    if task.get("status") in _WAITING:
+        return None
     return find(task, "claim.agent_id") or find(task, "result.worker_id")
 
 
@@ -68,6 +70,14 @@ STATES = {
     State.CANCELLED: "cancelled",
 }
 
+_WAITING = frozenset(state.value for state, queue in STATES.items() if queue == "pending")
+
+
+def _reason(text: str) -> str:
+    """`Parent {id} cancelled` names the parent as this view does."""
+    return " ".join(plain_id(word) for word in text.split(" ")) if text.startswith("Parent ") else text
+
+
 TASK = (
     made("id", _id),
     sent("id", "id"),
@@ -92,7 +102,7 @@ TASK = (
     read("result.data", "result.output"),
     read("result.decision_report", "result.decisionReport"),
     read("incomplete"),
-    read("cancel_reason", "cancelReason"),
+    read("cancel_reason", "cancelReason", Pair(_reason)),
     read("cancelled_at", "cancelledAt", TIME),
     read("failure_history", "failureHistory", FAILURES),
 )

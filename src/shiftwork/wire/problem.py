@@ -20,6 +20,7 @@ from shiftwork.core.errors import (
     Overloaded,
     QueueFull,
     ShiftworkError,
+    SnapshotsUnavailable,
     StoreError,
     TooLarge,
     Unauthorized,
@@ -45,6 +46,7 @@ STATUS: tuple[tuple[type[ShiftworkError], int], ...] = (
     (Overloaded, 503),
     (ArtifactDamaged, 502),
     (ArtifactsUnavailable, 501),
+    (SnapshotsUnavailable, 501),
     (StoreError, 503),
 )
 

@@ -163,7 +163,7 @@ class Outcomes(msgspec.Struct, frozen=True):
 
 class BeatReply(msgspec.Struct, frozen=True):
     task_id: str
-    action: Literal["continue", "cancel", "lost"]
+    action: Literal["continue", "cancel", "lost", "yield"]
     reason: str | None = None
     slow_down_sec: float | None = None
 
@@ -299,6 +299,8 @@ class RuntimeBeatReply(msgspec.Struct, frozen=True):
     lost: list[str]
     unnamed: list[str]
     slow_down_sec: float | None = None
+    yields: dict[str, str] = {}
+    """Claims that are asked to give their task back, and for what."""
 
 
 class SettingsBody(Fields):

@@ -12,11 +12,15 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shiftwork import logs, tracing
 from shiftwork.core.errors import InputError, ShiftworkError
 from shiftwork.worker.processes import OFFLINE, Fleet
 from shiftwork.worker.worker import Worker
 
 log = logging.getLogger("shiftwork.worker")
+LOG_FORMAT = "SHIFTWORK_LOG_FORMAT"
+"""How the processes of a fleet log: text or json."""
+
 T = TypeVar("T")
 
 
@@ -65,6 +69,7 @@ def run(
         worker.agent_id = agent_id
     if processes > 1:
         return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
+    tracing.set_up("shiftwork-worker")
     return run_fast(_run_one(worker, url, until_idle=until_idle, runtime_id=runtime_id))
 
 
@@ -100,7 +105,7 @@ async def _end_deaf_handlers(code: int) -> None:
 def main(arguments: list[str]) -> int:
     """A child of a fleet: target, url, agent id, runtime id, concurrency (0 for its own), until idle (0 or 1)."""
     target, url, agent_id, runtime_id, concurrency, until_idle = arguments
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.set_up(json=os.environ.get(LOG_FORMAT) == "json")
     gc.set_threshold(20_000, 20, 50)  # a batch of 500 makes thousands of objects that go again with it
     sys.setswitchinterval(0.0005)  # the store's thread and the handlers' loop take turns more often: far less waiting
     try:

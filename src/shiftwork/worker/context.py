@@ -78,6 +78,7 @@ class Context(Durable, Content):
         super().__init__(queue, assignment)
         self._task: Task | None = None
         self._cancelled = False
+        self._should_yield = False
         self._work_dir: str | None = None
         self._waited: Counter[str] = Counter()
 
@@ -118,6 +119,18 @@ class Context(Durable, Content):
     def cancel(self) -> None:
         """The runner's word to a plain function."""
         self._cancelled = True
+
+    @property
+    def should_yield(self) -> bool:
+        """True once an urgent task waits for this one's place. Raise `GiveBack` at a good place: steps are kept.
+
+        An async handler that goes on is interrupted after the worker's `cancel_grace_sec`; a plain one must look here.
+        """
+        return self._should_yield
+
+    def ask_to_yield(self) -> None:
+        """The queue's wish, passed on by the runner."""
+        self._should_yield = True
 
     async def read(self) -> Task:
         """The whole task as it is now, with its history."""
@@ -184,7 +197,9 @@ class Context(Durable, Content):
             except (StoreError, OperationTimeout):
                 self.spent(**used)  # it goes with the next report
                 raise
-            if answer.action != "continue":
+            if answer.action == "yield":
+                self.ask_to_yield()
+            elif answer.action != "continue":
                 self.cancel()
 
     async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> list[Submitted]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
+from shiftwork import tracing
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core.errors import (
     EffectInFlight,
@@ -71,13 +72,14 @@ class Durable:
         if (stored := await self._stored.find(numbered)) is not None:
             return await self._result_of(stored)
         spent = purse.Purse()
-        try:
-            with purse.spending_from(spent):
-                result = await threads.call(function, *args, name=numbered)
-        except BaseException:
-            self._note(spent.empty())
-            raise
-        return (await self._complete(numbered, result, spent.empty())).result
+        with tracing.span(f"step {numbered}", task_id=self._assignment.id, step=numbered):
+            try:
+                with purse.spending_from(spent):
+                    result = await threads.call(function, *args, name=numbered)
+            except BaseException:
+                self._note(spent.empty())
+                raise
+            return (await self._complete(numbered, result, spent.empty())).result
 
     async def _result_of(self, step: Step) -> Any:
         """Pages of steps leave out what is large."""
@@ -136,7 +138,8 @@ class Durable:
             return (await self._finish_effect(effect, known.result)).result
         self._tried.add(effect.key)
         try:
-            result = await threads.call(function, effect, name=effect.key)
+            with tracing.span(f"effect {name or effect.key}", task_id=self._assignment.id, effect=effect.key):
+                result = await threads.call(function, effect, name=effect.key)
         except NotHappened:
             await self._finish_effect(effect, None, happened=False)
             raise

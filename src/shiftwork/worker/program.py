@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from shiftwork import tracing
 from shiftwork.core import reasons
 from shiftwork.core.errors import InputError
 from shiftwork.core.task import Task
@@ -151,6 +152,8 @@ def environment(program: Program, call: Call, agent_id: str) -> dict[str, str]:
         "SHIFTWORK_CLAIM": call.token,
         **{f"SHIFTWORK_{name.upper()}": values[name] for name in PLACEHOLDERS},
     }
+    if (traceparent := tracing.current()) is not None:
+        own[tracing.VARIABLE] = traceparent
     if len(own["SHIFTWORK_PROMPT"].encode()) > LONGEST_VALUE:
         del own["SHIFTWORK_PROMPT"]
     return {**os.environ, **own}

@@ -18,6 +18,7 @@ from shiftwork.core.errors import Forbidden, NotYourClaim, ShiftworkError, Unaut
 from shiftwork.duties import presence
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
+from shiftwork.sinks.courier import Courier
 from shiftwork.worker.delivery import ASKED_SEC
 
 log = logging.getLogger("shiftwork.worker")
@@ -42,6 +43,9 @@ class Held(Protocol):
 
     def stop_work(self, token: str, ending: Ending, why: str) -> None:
         """Stop the handler of this claim."""
+
+    def ask_to_yield(self, token: str, why: str) -> None:
+        """Let the handler of this claim give its task back."""
 
     def shut_out(self, error: ShiftworkError) -> None:
         """We are let in no more, and shall not be by asking again."""
@@ -85,6 +89,8 @@ class Pulse:
             self._held.stop_work(token, "cancelled", f"cancelled: {reason}")
         for token in answer.lost:
             self._held.stop_work(token, "lost", "the lease was lost")
+        for token, why in answer.yields.items():
+            self._held.ask_to_yield(token, why)
 
     async def _let_go(self, unnamed: Sequence[str]) -> None:
         """A claim whose answer never reached us has our heartbeats but nobody's work: it ends as a lease would."""
@@ -163,6 +169,7 @@ class PulseThread:
         tasks = {asyncio.create_task(pulse.beat_for_ever()), asyncio.create_task(self._watch_main_loop())}
         if isinstance(queue, Queue):
             tasks.add(asyncio.create_task(run_for_ever(queue.engine)))
+            tasks.add(asyncio.create_task(Courier(queue.engine).run_for_ever()))
         done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
         for task in (stopping, *tasks):
             task.cancel()

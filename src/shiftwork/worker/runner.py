@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+from shiftwork import tracing
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
 from shiftwork.core.errors import (
@@ -26,6 +27,8 @@ from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.claim import Assignment
 from shiftwork.queue.claims import Token, parse_token
 from shiftwork.queue.queue import Queue
+from shiftwork.sinks.courier import Courier
+from shiftwork.worker import threads
 from shiftwork.worker.calling import as_coroutine, describe
 from shiftwork.worker.context import Context, Done, Fail, GiveBack, Parked
 from shiftwork.worker.delivery import Delivery, Summary
@@ -45,7 +48,7 @@ IDLE_LOOK_SEC = 0.05
 class _Work:
     """One handler at work."""
 
-    __slots__ = ("assignment", "claim", "context", "ending", "given_up", "task")
+    __slots__ = ("assignment", "claim", "context", "ending", "given_up", "makes_way", "task")
 
     def __init__(self, assignment: Assignment, context: Context) -> None:
         self.assignment = assignment
@@ -56,6 +59,8 @@ class _Work:
         """Why the queue wants it stopped."""
         self.given_up = False
         """It did not end in time when its worker was stopped."""
+        self.makes_way = False
+        """It was interrupted for an urgent task."""
 
     @property
     def executing(self) -> bool:
@@ -152,7 +157,7 @@ class Runner:
             return
         own = [make(self._queue).beat_for_ever()]
         if not until_idle and isinstance(self._queue, Queue):
-            own.append(run_for_ever(self._queue.engine))
+            own += [run_for_ever(self._queue.engine), Courier(self._queue.engine).run_for_ever()]
         for coroutine in own:
             stack.callback(asyncio.create_task(coroutine).cancel)
 
@@ -181,6 +186,9 @@ class Runner:
     def stop_work(self, token: str, ending: Ending, why: str) -> None:
         self._loop.call_soon_threadsafe(self._stop_work, token, ending, why)
 
+    def ask_to_yield(self, token: str, why: str) -> None:
+        self._loop.call_soon_threadsafe(self._ask_to_yield, token, why)
+
     def shut_out(self, error: ShiftworkError) -> None:
         self._loop.call_soon_threadsafe(self._shut_out, error)
 
@@ -199,6 +207,20 @@ class Runner:
         self.summary.lost += ending != "cancelled"
         self._interrupt(work)
         self._loop.call_later(self._worker.cancel_grace_sec, self._abandon, work)
+
+    def _ask_to_yield(self, token: str, why: str) -> None:
+        work = self._work.get(parse_token(token))
+        if work is None or not work.executing or work.ending is not None or work.context.should_yield:
+            return
+        log.info("%s is asked to yield: %s", work, why)
+        work.context.ask_to_yield()
+        if threads.is_async(self._worker.handlers[work.assignment.type]):
+            self._loop.call_later(self._worker.cancel_grace_sec, self._make_way, work)
+
+    def _make_way(self, work: _Work) -> None:
+        if work.executing and work.ending is None:
+            work.makes_way = True
+            work.task.cancel()
 
     def _interrupt(self, work: _Work) -> None:
         work.context.cancel()
@@ -282,22 +304,29 @@ class Runner:
         work.task = self._loop.create_task(self._execute(work))
 
     async def _execute(self, work: _Work) -> None:
-        """Run the handler and send whatever it came to."""
-        parcel: Parcel | None
-        try:
-            data = await self._calls[work.assignment.type](work.context)
-            if work.assignment.tests is not None and self._worker.run_tests:
-                data = await _tested(work.context, data)
-            parcel = Parcel(work.claim, data, work.context.usage())
-        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
-            failure = self._judge(work, error)
-            parcel = Parcel(work.claim, None, None, failure) if failure is not None else None
+        """Run the handler and send whatever it came to; what is logged meanwhile names the task."""
+        with tracing.working_on(work.assignment.id):
+            parcel = await self._outcome(work)
         if work.ending is not None and not (work.ending == "cut_off" and parcel is not None and parcel.failure is None):
             self._settle(work)
         elif parcel is None:
             self._forget(work.claim)
         else:
             self._sender.send(parcel)
+
+    async def _outcome(self, work: _Work) -> Parcel | None:
+        """What the handler came to, done in the trace its task was submitted in."""
+        held = work.assignment
+        about: dict[str, Any] = {"task_id": held.id, "type": held.type, "fence": held.fence, "agent_id": self.agent_id}
+        try:
+            with tracing.span(f"execute {held.type}", "consumer", held.traceparent, **about):
+                data = await self._calls[held.type](work.context)
+                if held.tests is not None and self._worker.run_tests:
+                    data = await _tested(work.context, data)
+            return Parcel(work.claim, data, work.context.usage())
+        except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
+            failure = self._judge(work, error)
+            return Parcel(work.claim, None, None, failure) if failure is not None else None
 
     def _judge(self, work: _Work, error: BaseException) -> Kept | None:
         """What an exception of a handler means for its task."""
@@ -311,9 +340,11 @@ class Runner:
             self.summary.lost += 1
             return None
         stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set())
-        if isinstance(error, GiveBack) or stopped:
+        made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
+        if isinstance(error, GiveBack) or stopped or made_way:
             self.summary.released += 1
             why = "its worker was stopped" if stopped else str(error) or "given back by its handler"
+            why = "it made way for an urgent task" if made_way and not stopped else why
             self._spawn_report(self._release(work, why))
             return None
         if isinstance(error, Fail):

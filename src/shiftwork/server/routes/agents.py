@@ -91,7 +91,7 @@ async def list_runtimes(ask: Ask) -> Any:
 async def beat_runtime(ask: Ask, body: RuntimeBeatBody) -> Any:
     """Extend the lease of all the runtime holds with one call; says which claims to stop."""
     told = await ask.queue.beat_runtime(check.name(ask.path["runtime_id"], "runtime_id"), body.holding)
-    return RuntimeBeatReply(told.cancel, told.lost, told.unnamed, told.slow_down_sec)
+    return RuntimeBeatReply(told.cancel, told.lost, told.unnamed, told.slow_down_sec, told.yields)
 
 
 @door("POST /api/runtime/{runtime_id}/orphans", "work", query=ViewQuery, answer=Outcomes)

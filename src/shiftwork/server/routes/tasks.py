@@ -92,6 +92,8 @@ class TaskQuery(ViewQuery):
     until: float | None = None
     after: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    newest: bool = False
+    """The newest first."""
 
 
 FILTERS = tuple(name for name in TaskQuery.__struct_fields__ if name not in ViewQuery.__struct_fields__)

@@ -11,10 +11,12 @@ from shiftwork.core.errors import (
     CircularDependency,
     DuplicateTask,
     FenceRequired,
+    FolderUnavailable,
     IdInUse,
     InputError,
     KeyRequired,
     LeaseLost,
+    LockTimeout,
     NotFound,
     NotYourClaim,
     QueueFull,
@@ -81,7 +83,7 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
     body=ClaimBody,
     query=ViewQuery,
     answer=ClaimReply,
-    errors=(AgentUnknown, AgentUnavailable),
+    errors=(AgentUnknown, AgentUnavailable, LockTimeout, FolderUnavailable),
 )
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
@@ -235,7 +237,7 @@ async def start(ask: Ask, body: Held) -> Any:
     "POST /api/tasks/{task_id}/heartbeat", "work", body=HeartbeatBody, query=ViewQuery, answer=BeatReply, errors=HOLDING
 )
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
-    """Extend the lease of one task; answers continue, cancel or lost."""
+    """Extend the lease of one task; answers continue, cancel, lost or yield."""
     told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
     return _beaten(told)
 

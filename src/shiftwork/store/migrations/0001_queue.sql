@@ -28,7 +28,9 @@ create table lanes (
   fallback <json> not null,
   rate <float> not null,
   target_agent_id text,
-  mixed <boolean> not null
+  mixed <boolean> not null,
+  bucket <int>,
+  serial text check (serial in ('agent_type', 'key'))
 ){lite: strict};
 
 create index idx_lanes_target on lanes (workspace, target_agent_id) where target_agent_id is not null;

@@ -55,6 +55,10 @@ insert into duties (name, due_at) values (:name, :due_at) on conflict do nothing
 -- name: finish_duty
 update duties set due_at = :due_at, last_run_at = :now, took_sec = :took_sec, counts = :counts, runs = runs + 1 where name = :name
 
+-- name: restored_at
+-- When a snapshot or another queue was written into this database.
+select last_run_at from duties where name = 'restore'
+
 -- name: list_duties
 select * from duties order by name
 

@@ -1,3 +1,15 @@
+-- name: read_whole_tasks
+-- With what was written once, and which other tables hold more about each: most hold nothing, and are not asked.
+-- rows items: id uuid
+select t.*, b.body,
+  exists (select 1 from edges e where e.child = t.root_id) as has_edges,
+  exists (select 1 from attempts a where a.task_id = t.id) as has_attempts,
+  exists (select 1 from dead_letters d where d.task_id = t.id) as has_letters,
+  exists (select 1 from tags g where g.task_id = t.id) as has_tags,
+  exists (select 1 from progress p where p.task_id = t.id) as has_progress,
+  (select r.beat_at from runtimes r where r.workspace = t.workspace and r.id = t.runtime_id) as beat_at
+from {items} join tasks t on t.id = items.id join bodies b on b.task_id = t.id order by t.id
+
 -- name: tags_of
 -- rows items: id uuid
 select t.task_id, t.tag from {items} join tags t on t.task_id = items.id order by t.task_id, t.tag
@@ -11,7 +23,7 @@ select p.* from {items} join progress p on p.task_id = items.id
 select d.* from {items} join dead_letters d on d.task_id = items.id order by d.task_id, d.round
 
 -- name: list_tasks
--- A page of tasks by id, newest first or oldest first, through whichever filters are given.
+-- A page of tasks by id, oldest first, through whichever filters are given.
 select t.id from tasks t
 where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or t.id > :after)
   and (cast(:type as text) is null or t.type = :type)
@@ -24,6 +36,21 @@ where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is nu
   and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
   and (:any_status or t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)}))
 order by t.id limit :count
+
+-- name: list_newest_tasks
+-- The same from the other end: an index is read in one direction, so the text says which.
+select t.id from tasks t
+where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or t.id < :after)
+  and (cast(:type as text) is null or t.type = :type)
+  and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
+  and (cast(:issue as text) is null or t.issue_id = :issue)
+  and (cast(:dag as {pg: uuid}{lite: text}) is null or t.dag_id = :dag)
+  and (cast(:parent as {pg: uuid}{lite: text}) is null or t.parent_id = :parent)
+  and (cast(:since as {pg: double precision}{lite: real}) is null or t.created_at >= :since)
+  and (cast(:until as {pg: double precision}{lite: real}) is null or t.created_at < :until)
+  and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+  and (:any_status or t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)}))
+order by t.id desc limit :count
 
 -- name: tasks_of_dag
 select t.id, t.workspace, t.status, t.root_id, t.newest_id, t.cost, t.fence,
@@ -142,8 +169,9 @@ order by t.id limit :count
 select * from dags where id = :id
 
 -- name: ahead_in_lane
-select count(*) as ahead from tasks t where t.lane = :lane and t.status = 'ready' and t.hold is null
-  and (t.rank, t.ordered_at, t.id) < (:rank, :ordered_at, :id)
+select count(*) as ahead from (
+  select t.id from tasks t where t.lane = :lane and t.status = 'ready' and t.hold is null
+    and (t.rank, t.ordered_at, t.id) < (:rank, :ordered_at, :id) limit :most) as before
 
 -- name: events_upto
 -- Of one workspace or of all, with the type of the task while anything is known of it.
@@ -161,3 +189,11 @@ order by e.seq
 
 -- name: newest_of_issue
 select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1
+
+-- name: index_names
+-- Those that work: an index whose making was interrupted is there and is not used.
+select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid
+where i.indisvalid and c.relnamespace = current_schema()::regnamespace
+
+-- name: index_names (sqlite)
+select name from sqlite_master where type = 'index'

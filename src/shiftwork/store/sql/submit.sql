@@ -84,7 +84,7 @@ with recursive up(child, parent) as (
 -- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, created_at float
 
 -- name: insert_lanes
--- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, fallback json, rate float, target_agent_id text, mixed boolean
+-- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, fallback json, rate float, target_agent_id text, mixed boolean, bucket int, serial text
 on conflict do nothing
 
 -- name: find_lanes

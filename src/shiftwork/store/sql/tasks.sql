@@ -62,7 +62,8 @@ from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.s
   and (cast(:holder as text) is null or tasks.holder = :holder)
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
   started_at, reserved, charged, attempt_cost, idempotency_key, tokens_in, tokens_out,
-  (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded
+  (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
+  exists (select 1 from serials) as serialized
 
 -- name: add_usage
 -- Of live claims, in one status or whichever they are in; what the row says afterwards.

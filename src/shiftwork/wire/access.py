@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
-
-from starlette.datastructures import Headers
 
 from shiftwork.core.errors import Forbidden, NotFound, Unauthorized
 from shiftwork.core.scopes import SCOPES, allows
@@ -18,6 +17,8 @@ from shiftwork.queue.tokens import id_in
 FRESH_SEC = 1.0
 """How long a revoked token may still open doors of this server."""
 MOST_KNOWN = 10_000
+Headers = Mapping[str, str]
+"""By names in small letters."""
 BEARER_PROTOCOL = "bearer."
 """A browser cannot set headers on a WebSocket: it offers the token as a subprotocol with this prefix."""
 

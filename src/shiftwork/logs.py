@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+from shiftwork import tracing
+
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 class JsonLines(logging.Formatter):
-    """Whatever a log call gives as `extra` stands beside the message."""
+    """Beside the message stand the task and the trace it was logged in, and whatever the call gives as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -22,6 +24,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **tracing.facts(),
         }
         line.update({name: value for name, value in vars(record).items() if name not in _USUAL})
         if record.exc_info:

@@ -1,0 +1,254 @@
+"""The bridge between a workspace and a `.loki` folder: the queue is the truth, the files show it.
+
+With `two_way` the files are read as well, and claims are made under the folder's lock by whoever makes them
+(`queue/folder.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from shiftwork.bridges.loki.mirror import Mirror
+from shiftwork.bridges.loki.reader import Place, Reader, Refused, as_lines, places
+from shiftwork.bridges.loki.reviews import Reviews
+from shiftwork.core import keys
+from shiftwork.core.breaker_file import parse
+from shiftwork.core.errors import ConflictError, FolderUnavailable, InputError, ShiftworkError
+from shiftwork.core.keys import Key
+from shiftwork.core.states import State
+from shiftwork.core.task import Task
+from shiftwork.queue.book import FRESH_SEC
+from shiftwork.queue.folder import QUEUES, Entry, Folder
+from shiftwork.queue.gates import WHOLE
+from shiftwork.queue.queue import Queue
+
+log = logging.getLogger("shiftwork.bridges.loki")
+EVERY_SEC = 0.2
+MOST = 1000
+BREAKERS = "config/circuit-breakers.yaml"
+REFUSED = "logs/shiftwork-refused.jsonl"
+
+Stamp = tuple[int, int, int] | None
+
+
+class Report(msgspec.Struct):
+    """What one pass has done."""
+
+    tasks: dict[str, int]
+    """How many tasks each file holds now."""
+    taken: dict[str, int]
+    """What was taken in from the files: submitted, claimed, completed and so on."""
+    strays: int
+    """Tasks in the files that the queue does not know and did not take in."""
+    refused: int
+    broken: list[str]
+    """What cannot be read, and was left untouched."""
+
+
+class Bridge:
+    """One workspace and one folder."""
+
+    def __init__(self, queue: Queue, path: Path, patience: float, *, two_way: bool = False, most: int = MOST) -> None:
+        self._queue = queue
+        self._two_way = two_way
+        self._folder = Folder(path, patience)
+        self._mirror = Mirror(queue, most)
+        self._reader = Reader(queue)
+        self._reviews = Reviews(queue, path)
+        self._stamps: dict[str, Stamp] = {}
+        self._shown: dict[str, Place] = {}
+        self._more = False
+        self._closed: frozenset[str | Key] = frozenset()
+        self._broken: dict[str, str] = {}
+
+    async def open(self) -> None:
+        """Make the folder. From now on every claim takes its lock, where scripts claim, too.
+
+        Other processes may not know of it for a moment, so nothing is free in the files until they do.
+        """
+        self._folder.make()
+        if not self._two_way:
+            return
+        path, before = str(self._folder.path), await self._claim_folder()
+        if before not in {None, path}:
+            raise ConflictError(
+                f"workspace {self._queue.workspace!r} is bridged with {before}",
+                where="claim_folder",
+                mend="Unset claim_folder when no script claims there any more.",
+            )
+        if before is None:
+            await self._queue.set_setting("claim_folder", path)
+            await asyncio.sleep(2 * FRESH_SEC)
+
+    async def _claim_folder(self) -> str | None:
+        return (
+            (await self._queue.engine.book.get(self._queue.engine.store, self._queue.workspace)).settings().claim_folder
+        )
+
+    async def run(self) -> None:
+        """Pass after pass, whenever the queue or a file has changed. What cannot be done now is done later."""
+        while True:
+            try:
+                if await self._is_due():
+                    await self.tend()
+            except (ShiftworkError, OSError, UnicodeError) as error:
+                log.warning("the bridge waits: %s", error)
+                self._stamps.clear()
+            await asyncio.sleep(EVERY_SEC)
+
+    async def _is_due(self) -> bool:
+        changed = await self._mirror.catch_up()
+        closed = await self._closed_now()
+        return self._more or changed or closed != self._closed or self._stamps != self._stamps_now()
+
+    async def once(self, *, take_new: bool = False) -> Report:
+        """As many passes as it takes until all new tasks are in."""
+        report = await self.tend(take_new=take_new)
+        while self._more:
+            before, report = report.taken, await self.tend(take_new=take_new)
+            report.taken = dict(Counter(before) + Counter(report.taken))
+        return report
+
+    async def tend(self, *, take_new: bool = False) -> Report:
+        """One pass: read what scripts wrote, then write what is so."""
+        new = take_new or self._two_way
+        if new:
+            await self._configure_breakers()
+        async with self._folder.locked():
+            files = await self._read()
+            found = places(files)
+            fresh = [place for place in found if self._shown.get(place.entry.get("id", "")) != place]
+            taken = await self._reader.take_in(fresh, new=new, deeds=self._two_way)
+            await asyncio.to_thread(self._keep, taken.refused)
+            await self._mirror.catch_up()
+            await self._write(files, [*taken.strays, *taken.left])
+            self._stamps, self._more = self._stamps_now(), bool(taken.left)
+        await self._reviews.write()
+        shown = Counter(place.queue for place in self._shown.values())
+        counts = {queue: shown[queue] for queue in QUEUES}
+        return Report(counts, dict(taken.done), len(taken.strays), len(taken.refused), list(self._broken.values()))
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> dict[str, list[Entry]]:
+        """The files that can be read; the others are told once, and left as they are."""
+        files: dict[str, list[Entry]] = {}
+        for queue in QUEUES:
+            try:
+                files[queue] = await self._folder.read(queue)
+            except FolderUnavailable as error:
+                self._tell_broken(queue, error)
+            else:
+                self._broken.pop(queue, None)
+        return files
+
+    def _tell_broken(self, what: str, error: ShiftworkError) -> None:
+        if self._broken.get(what) != str(error):
+            log.warning("left untouched: %s", error)
+        self._broken[what] = str(error)
+
+    async def _configure_breakers(self) -> None:
+        """The folder's rules of breakers, when their file is new or has changed."""
+        file = self._folder.path / BREAKERS
+        stamp = _stamp(file)
+        if stamp is None or stamp == self._stamps.get(BREAKERS):
+            return
+        try:
+            await self._queue.configure_breakers(parse(await asyncio.to_thread(file.read_text, encoding="utf-8")))
+        except (InputError, OSError, UnicodeDecodeError) as error:
+            what = error.what if isinstance(error, InputError) else error
+            told = FolderUnavailable(f"{file.name} does not set up breakers: {what}", where=str(file))
+            self._tell_broken(BREAKERS, told)
+        else:
+            self._broken.pop(BREAKERS, None)
+
+    def _keep(self, refused: list[Refused]) -> None:
+        if refused:
+            file = self._folder.path / REFUSED
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a", encoding="utf-8") as record:
+                record.writelines(json.dumps(line) + "\n" for line in as_lines(refused, self._queue.now()))
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    async def _write(self, before: dict[str, list[Entry]], strays: list[Place]) -> None:
+        """Each file that says something else, where it can be read at all; last the one that scripts claim from."""
+        self._closed = await self._closed_now()
+        files = self._mirror.files(Keeper(self._closed, two_way=self._two_way))
+        for queue in reversed(QUEUES):
+            wanted = [*files[queue], *(place.entry for place in strays if place.queue == queue)]
+            missing = not self._folder.file(queue).exists()
+            if queue in before and (missing or wanted != before[queue]):
+                await self._folder.write(queue, wanted)
+        self._shown = {entry["id"]: Place(queue, entry) for queue in QUEUES for entry in files[queue]}
+
+    async def _closed_now(self) -> frozenset[str | Key]:
+        """Types that are not handed out now, `*` for all, and keys that rest; only scripts need be kept from them."""
+        if not self._two_way:
+            return frozenset()
+        names = {"workspace": self._queue.workspace}
+        rows = await self._queue.engine.store.read(lambda tx: tx.all("read_gates", **names))
+        now, closed = self._queue.now(), set[str | Key]()
+        for row in rows:
+            if row["agent_id"] == "" and (row["until"] is None or row["until"] > now):
+                if row["kind"] in {"pause", "breaker"}:
+                    closed.add(row["scope"])
+                elif row["kind"] == "cooldown":
+                    closed.add(keys.parse(row["scope"]))
+            elif row["kind"] == "breaker":
+                closed.add(TRIAL + row["scope"])
+        return frozenset(closed)
+
+    def _stamps_now(self) -> dict[str, Stamp]:
+        files = {queue: self._folder.file(queue) for queue in QUEUES} | {BREAKERS: self._folder.path / BREAKERS}
+        return {name: _stamp(file) for name, file in files.items()}
+
+
+TRIAL = "trial:"
+"""Before a type of which one task may go, to see whether it fares better."""
+
+
+class Keeper:
+    """Says which of the tasks that wait no script may take now: asked in the order in which they stand in the file."""
+
+    def __init__(self, closed: frozenset[str | Key], *, two_way: bool) -> None:
+        self._closed = closed
+        self._two_way = two_way
+        self._on_trial: Counter[str] = Counter()
+
+    def __call__(self, task: Task) -> bool:
+        if not self._two_way:
+            return False
+        if task.status != State.READY or task.hold is not None or self._needs_more(task):
+            return True
+        if WHOLE in self._closed or task.type in self._closed:
+            return True
+        use = Key(type=task.type)
+        if any(isinstance(key, Key) and key.covers(use) for key in self._closed):
+            return True
+        if TRIAL + task.type not in self._closed:
+            return False
+        self._on_trial[task.type] += 1
+        return self._on_trial[task.type] > 1
+
+    @staticmethod
+    def _needs_more(task: Task) -> bool:
+        """A script says neither who it is nor what it can do before it claims."""
+        constraints = (task.spec or {}).get("constraints") or {}
+        asks = constraints.get("required_capabilities") or constraints.get("model_preferences")
+        return task.target_agent_id is not None or bool(asks)
+
+
+def _stamp(file: Path) -> Stamp:
+    """Changes whenever the file does."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,74 @@
+"""What people decided about dead letters, as `logs/decisions/dlq-review-{date}.md`: a file a day that is added to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from shiftwork.queue.folder import replace
+from shiftwork.queue.queue import Queue
+from shiftwork.store.store import Row
+
+PAGE = 1000
+LOOK_BACK = 100
+"""Decisions that were made at the same time may become visible in another order than they are numbered."""
+
+
+class Reviews:
+    """Writes down each decision once: the number of each stands behind it, in a comment."""
+
+    def __init__(self, queue: Queue, folder: Path) -> None:
+        self._queue = queue
+        self._folder = folder / "logs" / "decisions"
+        self._last = 0
+
+    async def write(self) -> int:
+        """Add what has been decided since; how many decisions."""
+        added = 0
+        after = max(0, self._last - LOOK_BACK)
+        while rows := await self._after(after):
+            after = self._last = int(rows[-1]["seq"])
+            added += await asyncio.to_thread(self._add, rows)
+        return added
+
+    async def _after(self, after: int) -> list[Row]:
+        names = {"after": after, "workspace": self._queue.workspace, "count": PAGE}
+        return list(await self._queue.engine.store.read(lambda tx: tx.all("reviews_after", **names)))
+
+    def _add(self, rows: list[Row]) -> int:
+        by_day: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_day[_when(row).date().isoformat()].append(row)
+        return sum(self._add_to_day(day, of_day) for day, of_day in by_day.items())
+
+    def _add_to_day(self, day: str, rows: list[Row]) -> int:
+        file = self._folder / f"dlq-review-{day}.md"
+        text = file.read_text(encoding="utf-8") if file.exists() else f"# Dead letters reviewed on {day}\n\n"
+        lines = [_line(row) for row in rows if _mark(row) not in text]
+        if lines:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            replace(file, (text + "".join(lines)).encode())
+        return len(lines)
+
+
+def _line(row: Row) -> str:
+    name = row["external_id"] or row["task_id"]
+    note = f": {_one_line(row['note'])}" if row["note"] else ""
+    error = f" Last error: {_one_line(row['error'])}" if row["error"] else ""
+    time = _when(row).strftime("%H:%M:%SZ")
+    return f"- {time} **{row['decision']}** of `{name}` ({row['type']}) by {row['actor']}{note}.{error} {_mark(row)}\n"
+
+
+def _mark(row: Row) -> str:
+    return f"<!-- review {row['seq']} -->"
+
+
+def _when(row: Row) -> datetime:
+    return datetime.fromtimestamp(row["at"], UTC)
+
+
+def _one_line(text: str) -> str:
+    """What an agent or a person wrote must not become another line, nor a mark, of the record."""
+    return " ".join(text.split()).replace("<!--", "< !--").rstrip(".")

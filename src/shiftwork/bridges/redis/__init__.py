@@ -1,0 +1,1 @@
+"""The Redis Streams protocol: this queue for foreign workers, and our workers for a foreign orchestrator."""

@@ -1,0 +1,139 @@
+"""Our workers for a foreign orchestrator: its entries become tasks here, and what they come to is answered there.
+
+The orchestrator decides about retries: a task from its stream is tried once, and fails there as it failed here.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from shiftwork.bridges.redis import scripts
+from shiftwork.bridges.redis.desk import Desk, Entry
+from shiftwork.bridges.redis.fields import GROUP, Malformed, Order, Result, letter_out, result_out, task_in, task_out
+from shiftwork.bridges.redis.results import refuse
+from shiftwork.core import ids
+from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.states import SETTLED, State
+from shiftwork.core.task import Task
+from shiftwork.store.store import Row
+
+log = logging.getLogger("shiftwork.bridges")
+PAGE = 100
+
+
+class Foreign:
+    """One consumer of a foreign group, behind which all workers of this queue stand."""
+
+    def __init__(self, desk: Desk, *, ahead: int = 100, max_retries: int = 3) -> None:
+        self.desk = desk
+        self._ahead = ahead
+        self._max_retries = max_retries
+        self._queue = desk.queue.in_workspace(desk.bridge.workspace).as_caller(f"bridge:{desk.bridge.name}")
+
+    async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
+        """One look at both sides; how much was done. A thorough one goes on with what was begun before."""
+        desk, done = self.desk, 0
+        if thorough:
+            await desk.see()
+            await desk.make_groups((desk.streams.task, GROUP))
+            await self._keep()
+            for entry in await self._entries("0"):
+                done += await self._take_in(entry)
+        room = self._ahead - len(await desk.rows("list_taken_in", bridge=desk.bridge.name))
+        if room > 0:
+            for entry in await self._entries(">", min(room, PAGE), wait_ms):
+                done += await self._take_in(entry)
+        return done + await self._answer()
+
+    async def _entries(self, start: str, count: int = PAGE, wait_ms: int | None = None) -> list[Entry]:
+        found = await self.desk.read({self.desk.streams.task: start}, GROUP, count=count, wait_ms=wait_ms)
+        return found.get(self.desk.streams.task, [])
+
+    async def _keep(self) -> None:
+        """What is worked on here is not idle there."""
+        rows = await self.desk.rows("list_taken_in", bridge=self.desk.bridge.name)
+        mine = {row["message_id"] for row in await self._pending()} & {row["message_id"] for row in rows}
+        if mine:
+            await self.desk.redis.xclaim(self.desk.streams.task, GROUP, self.desk.us, 0, sorted(mine), justid=True)
+
+    async def _pending(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self.desk.redis.xpending_range(
+            self.desk.streams.task, GROUP, "-", "+", self._ahead + PAGE, consumername=self.desk.us
+        )
+        return found
+
+    # -- in --------------------------------------------------------------------------------------------------------
+
+    async def _take_in(self, entry: Entry) -> int:
+        """Make a task of an entry; what cannot be one goes to the dead letters."""
+        desk, (message_id, fields) = self.desk, entry
+        known = {row["message_id"] for row in await desk.rows("list_taken_in", bridge=desk.bridge.name)}
+        if message_id in known or not fields:
+            return 0
+        try:
+            order = task_in(fields)
+            task_id = await self._submit(order)
+        except (Malformed, InputError) as error:
+            await refuse(desk, desk.streams.task, entry, str(error), GROUP)
+            return 1
+        kept = msgspec.json.encode(task_out(order)).decode()
+        made = (desk.bridge.workspace, desk.bridge.name, message_id, ids.parse(task_id), kept)
+        await desk.queue.engine.store.run(lambda tx: tx.insert("insert_taken_in", [made]))
+        return 1
+
+    async def _submit(self, order: Order) -> str:
+        """The same key is the same task: one that failed before is tried again, one that is done is not."""
+        made = await self._queue.submit(
+            type=order.type,
+            tool_name=order.tool_name,
+            payload=order.payload,
+            idempotency_key=order.idempotency_key,
+            max_attempts=1,
+            created_by=f"bridge:{self.desk.bridge.name}",
+        )
+        if made.duplicate and made.status in SETTLED:
+            await self._queue.review(made.id, "retry", note=f"sent again, retry_count {order.retry_count}")
+        return made.id
+
+    # -- out -------------------------------------------------------------------------------------------------------
+
+    async def _answer(self) -> int:
+        rows = await self.desk.rows("answerable", bridge=self.desk.bridge.name, count=PAGE)
+        for row in rows:
+            await self._answer_one(row)
+        return len(rows)
+
+    async def _answer_one(self, row: Row) -> None:
+        desk, order = self.desk, task_in(msgspec.json.decode(row["entry"]))
+        stream, fields = await self._said(order, ids.show_task(row["task_id"]))
+        parts = [part for field in fields.items() for part in field]
+        keys = [desk.streams.task, stream]
+        if not await desk.call(scripts.ANSWER, keys, GROUP, row["message_id"], desk.us, *parts):
+            log.info("entry %s is no longer ours: its answer is dropped", row["message_id"])
+        names = {"workspace": desk.bridge.workspace, "bridge": desk.bridge.name}
+        await desk.note("forget_taken_in", **names, items=[(row["message_id"],)])
+
+    async def _said(self, order: Order, task_id: str) -> tuple[str, dict[str, str]]:
+        """Which stream the answer goes to, and what it says."""
+        streams, us = self.desk.streams, self.desk.us
+        try:
+            task = await self._queue.get(task_id)
+        except NotFound:
+            return streams.result, result_out(Result(order.task_id, us, succeeded=False, error="deleted", retry=False))
+        if task.status == State.COMPLETED:
+            data = None if task.result is None else task.result.data
+            return streams.result, result_out(Result(order.task_id, us, succeeded=True, data=data))
+        error, retries = task.last_error or task.failure_reason or task.status, order.retry_count + 1
+        if task.status != State.CANCELLED and (retries > self._max_retries or self._is_final(task)):
+            body = {"tool_name": order.tool_name, "payload": order.payload}
+            letter = letter_out(order.task_id, body, error, retries, self.desk.queue.now())
+            return streams.dlq, letter | {"worker": us}
+        again = task.status != State.CANCELLED
+        return streams.result, result_out(Result(order.task_id, us, succeeded=False, error=error, retry=again))
+
+    def _is_final(self, task: Task) -> bool:
+        """Whether trying again could not help: the input itself is wrong."""
+        return task.failure_reason == "invalid_input"

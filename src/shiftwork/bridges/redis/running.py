@@ -1,0 +1,89 @@
+"""A bridge as a process: look after look, whatever becomes of Redis or the store meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+from shiftwork.bridges.redis.desk import Desk, Role, connect
+from shiftwork.bridges.redis.fields import GROUP
+from shiftwork.bridges.redis.foreign import Foreign
+from shiftwork.bridges.redis.orchestrator import Options as Looking
+from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.bridges.redis.reclaiming import Way
+from shiftwork.core.errors import OperationTimeout, RedisUnavailable, StoreError
+from shiftwork.queue.published import Bridge
+from shiftwork.queue.queue import Queue
+
+log = logging.getLogger("shiftwork.bridges")
+WAIT_MS = 200
+"""How long a look waits for workers to say something before it looks at the rest."""
+THOROUGH_SEC = 5.0
+SHORTEST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.1, 10.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bridge is started."""
+
+    redis_url: str
+    role: Role = "orchestrator"
+    name: str = "redis"
+    prefix: str = ""
+    types: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    ahead: int = 100
+    reclaim: Way | None = None
+    events: bool = False
+    keep: int = 10_000
+
+
+class Side(Protocol):
+    """One of the protocol's two sides."""
+
+    async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
+        """One look at the queue and the streams; how much was done."""
+
+
+@asynccontextmanager
+async def open_side(queue: Queue, options: Options) -> AsyncIterator[Orchestrator | Foreign]:
+    """The side that the options ask for, on this queue."""
+    redis = connect(options.redis_url)
+    bridge = Bridge(queue.workspace, options.name, GROUP, options.types or None, options.capabilities)
+    desk = Desk(queue, redis, bridge, options.prefix, options.role)
+    try:
+        if options.role == "worker":
+            yield Foreign(desk, ahead=options.ahead)
+        else:
+            yield Orchestrator(desk, Looking(options.ahead, options.reclaim, options.events, options.keep))
+    finally:
+        await redis.aclose()
+
+
+async def look(side: Side, *, thorough: bool = True, wait_ms: int | None = None) -> int:
+    """One look, whose failure says in our words what is wrong."""
+    from redis.exceptions import RedisError  # noqa: PLC0415  # an extra
+
+    try:
+        return await side.run_once(thorough=thorough, wait_ms=wait_ms)
+    except (RedisError, OSError) as error:
+        raise RedisUnavailable(f"Redis does not serve: {error}", where="--redis-url") from error
+
+
+async def look_for_ever(side: Side) -> None:
+    """Thorough at first, then every few seconds, and again after whatever went wrong."""
+    loop, due, pause = asyncio.get_running_loop(), 0.0, SHORTEST_PAUSE_SEC
+    while True:
+        thorough = loop.time() >= due
+        try:
+            await look(side, thorough=thorough, wait_ms=WAIT_MS)
+        except (RedisUnavailable, StoreError, OperationTimeout) as error:
+            log.warning("the bridge waits: %s", error)
+            await asyncio.sleep(pause)
+            due, pause = 0.0, min(2 * pause, LONGEST_PAUSE_SEC)
+        else:
+            due, pause = loop.time() + THOROUGH_SEC if thorough else due, SHORTEST_PAUSE_SEC

@@ -1,0 +1,91 @@
+"""`bridge`: the same tasks in the files and streams of other systems."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show
+from shiftwork.cli.shell import Answer, Group, Shell, current
+
+if TYPE_CHECKING:
+    from shiftwork.bridges.loki.bridge import Report
+
+
+@click.group(cls=Group)
+def bridge() -> None:
+    """Show the queue to other systems in their own files and streams, and take in what they do."""
+
+
+@bridge.command()
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, resolve_path=True, path_type=Path))
+@click.option("--import", "take_new", is_flag=True, help="First submit the tasks that only the files know.")
+@click.option("--two-way", is_flag=True, help="Read what scripts write into the files, and claim under their lock.")
+@click.option("--once", is_flag=True, help="Bring both up to date, then end.")
+@click.option("--most", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Tasks in each file.")
+def loki(**options: Any) -> Answer:
+    """Keep the files of DIR, a `.loki` folder, as the queue is, until stopped.
+
+    --two-way holds until the setting claim_folder is unset, also while no bridge runs.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    return asyncio.run(_loki(current(), **options))
+
+
+async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, once: bool, most: int) -> Answer:
+    from shiftwork.bridges.loki.bridge import Bridge  # noqa: PLC0415  # no bridge for `--help`
+    from shiftwork.duties.runner import run_for_ever  # noqa: PLC0415  # nor here
+
+    async with await shell.open_database(create=True) as queue:
+        patience = (await queue.engine.book.get(queue.engine.store, queue.workspace)).settings().lock_timeout_sec
+        over = Bridge(queue, folder, patience, two_way=two_way, most=most)
+        await over.open()
+        if two_way:
+            _look_for_tools()
+        report = await over.once(take_new=take_new)
+        shell.answer(report, lambda: _told(report))
+        sys.stdout.flush()
+        if not once:
+            await until_stopped(over.run(), run_for_ever(queue.engine))
+    return None
+
+
+def _look_for_tools() -> None:
+    missing = [name for name in ("flock", "jq") if shutil.which(name) is None]
+    if missing:
+        click.echo(f"warning: the document's claim script needs {' and '.join(missing)}, not found here", err=True)
+
+
+def _told(report: Report) -> None:
+    show.table(["file", "tasks"], [(f"{queue}.json", count) for queue, count in report.tasks.items()])
+    for what, count in report.taken.items():
+        click.echo(f"{what} from the files: {count}")
+    if report.strays:
+        click.echo(f"in the files and not in the queue: {report.strays} (--import submits them)")
+    if report.refused:
+        click.echo(f"not taken over: {report.refused}, kept in logs/shiftwork-refused.jsonl")
+    for what in report.broken:
+        click.echo(show.clean(f"left untouched: {what}"))
+
+
+async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:
+    """Run until the process is told to stop, or one of these fails."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    tasks = [asyncio.ensure_future(each) for each in (*endless, stopped.wait())]
+    done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -1,0 +1,125 @@
+"""`snapshot`, `restore`, `copy`: whole queues, into files and from one database into another."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show
+from shiftwork.cli.shell import Answer, Command, Group, Shell, current, refuse_absent, with_queue
+from shiftwork.core.errors import InputError
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.copying.content import Progress
+    from shiftwork.copying.copy import Copied
+    from shiftwork.copying.file import Head
+    from shiftwork.queue.snapshots import Snapshot
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.option("--to", "file", type=FILE, metavar="FILE", help="Into this file instead of the folder of snapshots.")
+@click.pass_context
+def snapshot(context: click.Context, *, file: Path | None) -> Answer:
+    """Keep the whole queue, as it stands now, in a file. The queue goes on meanwhile."""
+    if context.invoked_subcommand is not None:
+        return None
+    return context.invoke(take) if file is None else _save(current(), file)
+
+
+@with_queue()
+async def take(shell: Shell, queue: AnyQueue) -> Answer:
+    made = await queue.take_snapshot()
+    shell.answer(made, lambda: click.echo(f"{made.name}: {made.size} bytes, checksum {made.checksum}"))
+    return None
+
+
+def _save(shell: Shell, path: Path) -> Answer:
+    if path.exists():
+        raise InputError(f"{path} exists already", where="--to", mend="Name a new file.")
+    head = asyncio.run(_write(shell, path))
+    told = {"file": str(path), "size": path.stat().st_size, **_facts(head)}
+    shell.answer(told, lambda: click.echo(f"{path}: {told['rows']} rows, checksum {head.checksum}"))
+    return None
+
+
+async def _write(shell: Shell, path: Path) -> Head:
+    from shiftwork.copying.copy import save  # noqa: PLC0415  # no store for `--help`
+
+    async with await shell.open_database() as queue:
+        return await save(queue.url, path, queue.now(), _progress(shell))
+
+
+def _facts(head: Head) -> dict[str, Any]:
+    rows = sum(head.counts.values())
+    known = {"created_at": head.created_at, "schema": head.schema_name, "checksum": head.checksum}
+    return {**known, "rows": rows, "counts": head.counts}
+
+
+@snapshot.command("list")
+@with_queue()
+async def list_(shell: Shell, queue: AnyQueue) -> Answer:
+    """List the snapshots in the folder, the newest first."""
+    found = await queue.snapshots()
+    columns = ["snapshot", "taken at", "bytes", "schema", "checksum"]
+    shell.answer(found, lambda: show.table(columns, [_row(each) for each in found], "no snapshots"))
+    return None
+
+
+def _row(each: Snapshot) -> tuple[object, ...]:
+    return each.name, show.when(each.created_at), each.size, each.schema, each.checksum
+
+
+@click.command(cls=Command)
+@click.argument("file", type=FILE, metavar="FILE")
+@click.option("--verify", is_flag=True, help="Read all of it back before it is kept.")
+def restore(*, file: Path, verify: bool) -> Answer:
+    """Write a snapshot into the empty queue at --store, all or nothing."""
+    shell = current()
+    shell.refuse_server()
+    return asyncio.run(_restore(shell, file, verify=verify))
+
+
+async def _restore(shell: Shell, file: Path, *, verify: bool) -> Answer:
+    from shiftwork.copying import copy as copying  # noqa: PLC0415  # no store for `--help`
+
+    _tell(shell, await copying.restore(file, shell.store, verify=verify, progress=_progress(shell)))
+    return None
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--verify", is_flag=True, help="Read all of it back before it is kept.")
+def copy(*, source: str, target: str, verify: bool) -> Answer:
+    """Write the whole queue at one URL, as it stands now, into the empty one at another, all or nothing."""
+    shell = current()
+    for url in (source, target):
+        shell.refuse_server(url)
+    refuse_absent(source)
+    return asyncio.run(_copy(shell, source, target, verify=verify))
+
+
+async def _copy(shell: Shell, source: str, target: str, *, verify: bool) -> Answer:
+    from shiftwork.copying import copy as copying  # noqa: PLC0415  # no store for `--help`
+
+    _tell(shell, await copying.copy(source, target, verify=verify, progress=_progress(shell)))
+    return None
+
+
+def _tell(shell: Shell, copied: Copied) -> None:
+    told = {"rows": copied.rows, "counts": copied.counts, "checksum": copied.checksum}
+    shell.answer(told, lambda: click.echo(f"{copied.rows} rows, checksum {copied.checksum}"))
+
+
+def _progress(shell: Shell) -> Progress | None:
+    """How far it has come, for a person who watches."""
+    if shell.json or not sys.stderr.isatty():
+        return None
+    return lambda table, rows: click.echo(f"\r\x1b[K{rows} rows, at {table}\r", err=True, nl=False)

@@ -1,0 +1,104 @@
+"""`mcp`: the queue for agents that speak the Model Context Protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from shiftwork import logs
+from shiftwork.cli import values
+from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+from shiftwork.core.errors import InputError
+
+ROLES = ("worker", "submitter", "all")
+
+
+def _place(_context: click.Context, _option: click.Parameter, given: str | None) -> tuple[str, int] | None:
+    """HOST:PORT, or a port of this machine."""
+    if given is None:
+        return None
+    host, _, port = given.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise click.BadParameter(f"{given!r} is not HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.command(cls=Command)
+@click.option(
+    "--http",
+    "place",
+    callback=_place,
+    metavar="HOST:PORT",
+    help="Serve many clients over streamable HTTP at /mcp, instead of one over standard input and output.",
+)
+@click.option("--tokens", is_flag=True, help="With --http: let in only who has a token (`shiftwork token create`).")
+@click.option("--role", type=click.Choice(ROLES), default="all", show_default=True, help="Which tools to offer.")
+@click.option(
+    "--agent",
+    envvar="SHIFTWORK_AGENT",
+    show_envvar=True,
+    metavar="NAME",
+    help="Who claims [default: mcp and the process id; over HTTP the token's name, or ?agent= of the address].",
+)
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Claim only tasks of this type. Repeatable.")
+@click.option("--capability", "capabilities", multiple=True, help="What the agent can do. Repeatable.")
+@click.option("--model", "models", multiple=True, help="A model the agent has. Repeatable.")
+@click.option(
+    "--keep",
+    "keep_sec",
+    type=values.duration,
+    default="15m",
+    show_default=True,
+    help="How long a claim is kept alive for an agent that does not name it.",
+)
+def mcp(*, place: tuple[str, int] | None, tokens: bool, agent: str | None, **offers: Any) -> Answer:
+    """Serve agents that speak MCP, on standard input and output or over HTTP, until they or somebody end it."""
+    shell = current()
+    if tokens and place is None:
+        refuse("--tokens is for --http; over standard input and output nobody else can call")
+    try:
+        from shiftwork.mcp import over_http, over_stdio  # noqa: PLC0415  # no SDK for `--help`
+        from shiftwork.mcp.desk import Options  # noqa: PLC0415  # nor here
+    except ImportError as error:
+        raise InputError(
+            f"the MCP server needs {error.name}, which is not installed", mend="pip install 'shiftwork[mcp]'"
+        ) from None
+    _log_to_standard_error()
+    options = Options(agent_id=agent or f"mcp-{os.getpid()}", actor=shell.actor or None, **offers)
+    if place is None:
+        # A read of standard input cannot be interrupted, so Ctrl-C ends the process at once: what was answered stands.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        asyncio.run(_run(shell, functools.partial(over_stdio.serve, options=options)))
+        return None
+    listening = over_http.Place(*place, tokens=tokens)
+    over_http.check_place(listening)
+    announce = functools.partial(_announce, shell)
+    asyncio.run(_run(shell, functools.partial(over_http.serve, options=options, place=listening, announce=announce)))
+    return None
+
+
+async def _run(shell: Shell, serve: Any) -> None:
+    async with await shell.open(create=True) as queue:
+        await serve(queue)
+
+
+def _log_to_standard_error() -> None:
+    """Standard output belongs to the protocol, and ids of sessions to nobody's log."""
+    logs.set_up(json=False)
+    for noisy in ("mcp", "uvicorn", "sse_starlette"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _announce(shell: Shell, url: str) -> None:
+    """One line, for whoever started it and waits to know the port."""
+    line = json.dumps({"url": url}) if shell.json else f"Shiftwork serves {shell.store} to MCP clients on {url}."
+    click.echo(line)
+    sys.stdout.flush()

@@ -1,0 +1,103 @@
+"""How `watch` draws what it sees. Loaded with rich, which is dear, only when it is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shiftwork.cli import show
+from shiftwork.cli.watching import Look
+from shiftwork.queue.status import Status
+
+ORDER = (
+    *("running", "claimed", "ready", "pending", "retrying", "waiting_approval"),
+    *("completed", "dead_lettered", "failed"),
+)
+_BARS = {"critical": "red", "high": "yellow", "normal": "blue", "low": "cyan", "background": "dim"}
+
+
+def screen(workspace: str, look: Look, height: int) -> RenderableType:
+    rows = max(3, (height - 14) // 3)
+    head = [_title(workspace, look), _counts(look.status), _tiers(look.status), *_warnings(look)]
+    return Group(*head, _running(look, rows), _agents(look, rows), _events(look, rows))
+
+
+def _title(workspace: str, look: Look) -> RenderableType:
+    text = Text.assemble(("shiftwork ", "bold"), workspace, "  ", (show.when(look.at), "dim"))
+    rate = f"  {look.status.completed_per_minute:.1f} completed a minute, {look.status.completions} in all"
+    text.append(rate)
+    if look.status.paused:
+        text.append(f"  PAUSED: {', '.join(look.status.paused)}", "bold yellow")
+    return text
+
+
+def _counts(status: Status) -> RenderableType:
+    parts: list[Any] = []
+    for state in (*ORDER, *sorted(status.counts.keys() - set(ORDER))):
+        if status.counts.get(state):
+            parts += [(f"{state} ", show.style(state)), (f"{status.counts[state]}   ", "bold")]
+    return Text.assemble(*parts) if parts else Text("no tasks", "dim")
+
+
+def _tiers(status: Status) -> RenderableType:
+    total = sum(status.tiers.values())
+    text = Text("waiting ", "dim")
+    for tier, colour in _BARS.items():
+        count = status.tiers.get(tier, 0)
+        if count:
+            text.append("█" * max(1, round(40 * count / total)), colour)
+            text.append(f" {tier} {count}  ")
+    return text
+
+
+def _warnings(look: Look) -> list[RenderableType]:
+    asked, dead = (look.status.counts.get(state, 0) for state in ("waiting_approval", "dead_lettered"))
+    told = [f"{len(look.alerts)} open alerts (shiftwork alerts)"] if look.alerts else []
+    told += [f"{asked} wait for a person (shiftwork approvals)"] if asked else []
+    told += [f"{dead} dead letters (shiftwork dlq)"] if dead else []
+    return [Text(" · ".join(told), "yellow")] if told else []
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, expand=True, pad_edge=False
+    )
+    table.padding = (0, 1)
+    for column in columns:
+        table.add_column(
+            column, no_wrap=True, overflow="ellipsis", header_style="dim", min_width=min(8, len(column) + 2)
+        )
+    return table
+
+
+def _running(look: Look, rows: int) -> RenderableType:
+    table = _table(f"Running ({len(look.running)})", "task", "type", "title", "agent", "progress", "since")
+    for task in look.running[:rows]:
+        done = (task.progress or {}).get("pct") if isinstance(task.progress, dict) else None
+        progress = "" if done is None else f"{done:>3.0f} % {'▪' * round(done / 10)}"
+        since = show.ago(task.claimed_at, look.at)
+        table.add_row(task.id[-8:], task.type, task.title or "", task.claim.agent_id or "", progress, since)
+    return table
+
+
+def _agents(look: Look, rows: int) -> RenderableType:
+    table = _table(f"Agents ({len(look.agents)})", "agent", "status", "holds", "spent", "heard of")
+    busiest = sorted(look.agents, key=lambda agent: (-agent.current_tasks, agent.id))
+    for agent in busiest[:rows]:
+        holds = f"{agent.current_tasks}/{agent.max_concurrent_tasks or '∞'}"
+        status = Text(agent.status, show.style(agent.status))
+        table.add_row(agent.id, status, holds, show.usd(agent.spent_usd), show.ago(agent.last_heartbeat, look.at))
+    return table
+
+
+def _events(look: Look, rows: int) -> RenderableType:
+    table = _table("Happening", "when", "what", "task", "type", "who")
+    for event in reversed(look.events[-rows:]):
+        state = event.path[-1] if event.path else event.verb
+        what = Text(str(event.verb), show.style(str(state)))
+        table.add_row(show.when(event.at)[11:19], what, (event.task_id or "")[-8:], event.type or "", event.actor)
+    return table

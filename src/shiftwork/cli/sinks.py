@@ -1,0 +1,270 @@
+"""`sinks` and `deliveries`: who is told of what happens, and whether it arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shiftwork.cli import show, values
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Group, Shell, refuse, with_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shiftwork.client import AnyQueue
+    from shiftwork.queue.deliveries import Delivery
+    from shiftwork.queue.sinks import Sink
+
+PATIENCE_SEC = 15.0
+LOOK_EVERY_SEC = 0.25
+_WANTS = ("alerts", "severity", "events", "types", "creators")
+_WANTED = [
+    click.option("--alert", "alerts", multiple=True, metavar="KIND", help="A kind of alert; all without. Repeatable."),
+    click.option("--no-alerts", is_flag=True, help="No alerts at all."),
+    click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Of alerts, so much or more."),
+    click.option("--event", "events", multiple=True, metavar="NAME", help="As task.completed or 'task.*'. Repeatable."),
+    click.option("--type", "types", multiple=True, help="Only about tasks of this type. Repeatable."),
+    click.option("--creator", "creators", multiple=True, help="Only alerts for this creator of tasks. Repeatable."),
+]
+_REACHED = [
+    click.option(
+        "--secret-file", "secret", type=values.text_file, metavar="FILE",
+        help="Holds the signing secret of a webhook (whsec_…) or the password at the mail server; - for stdin.",
+    ),
+    click.option("--server", metavar="URL", help="For e-mail: smtp://user@host:587 or smtps://user@host:465."),
+    click.option("--sender", metavar="ADDRESS", help="For e-mail: whom it is from."),
+]  # fmt: skip
+
+
+def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    def add(function: Callable[..., Answer]) -> Callable[..., Answer]:
+        for option in reversed([option for group in groups for option in group]):
+            function = option(function)
+        return function
+
+    return add
+
+
+# -- sinks -------------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def sinks(context: click.Context) -> Answer:
+    """Say who is told of alerts and events: webhooks, Slack, e-mail. Alone: the list."""
+    return context.invoke(list_sinks) if context.invoked_subcommand is None else None
+
+
+@sinks.command()
+@click.argument("name")
+@click.argument("address")
+@click.option("--kind", type=click.Choice(["webhook", "slack", "email"]), default="webhook", show_default=True)
+@click.option("--allow-private", is_flag=True, help="It may be reached at an address that is not public.")
+@_options(_REACHED, _WANTED)
+@with_queue(create=True)
+async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
+    """Tell ADDRESS of what happens from now on: a URL, or e-mail addresses with commas between.
+
+    Without --alert and --event all alerts are told. A webhook is signed; its secret is shown now and never again.
+    """
+    added = await queue.add_sink(_fields(given))
+    shell.answer(added, lambda: click.echo(added.secret or f"{show.clean(added.sink.name)} added"))
+    if added.secret is not None and not shell.json:
+        click.echo("This is the secret that messages are signed with. It will not be shown again.", err=True)
+    return None
+
+
+@sinks.command()
+@click.argument("name")
+@click.option("--address", metavar="ADDRESS", help="Where it is now.")
+@click.option("--allow-private/--public-only", default=None, help="Whether its address need not be public.")
+@_options(_REACHED, _WANTED)
+@with_queue()
+async def change(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> Answer:
+    """Change where a sink is, its secret, or what it wants, which is then said anew as a whole."""
+    _say(shell, await queue.change_sink(name, _fields(given)), "changed")
+    return None
+
+
+def _fields(given: dict[str, Any]) -> dict[str, Any]:
+    """The options as the queue takes them; what it wants stands together."""
+    no_alerts = given.pop("no_alerts")
+    wants = {name: list(value) if isinstance(value, tuple) else value for name in _WANTS if (value := given.pop(name))}
+    if no_alerts and "alerts" in wants:
+        refuse("--alert and --no-alerts make no sense together")
+    if no_alerts:
+        wants["alerts"] = []
+    fields = {name: value for name, value in given.items() if value is not None}
+    if "secret" in fields:
+        fields["secret"] = fields["secret"].strip()
+    return {**fields, "wants": wants} if wants else fields
+
+
+@sinks.command("list")
+@with_queue()
+async def list_sinks(shell: Shell, queue: AnyQueue) -> Answer:
+    """List the sinks by name, and how they fare."""
+    found = await queue.sinks()
+    columns = ["sink", "kind", "address", "status", "wants", "last error"]
+    shell.answer(found, lambda: show.table(columns, [_row(sink) for sink in found], "no sinks"))
+    return None
+
+
+def _row(sink: Sink) -> tuple[object, ...]:
+    return sink.name, sink.kind, sink.address, sink.status, _wants(sink), show.clip(sink.last_error)
+
+
+def _wants(sink: Sink) -> str:
+    wants = sink.wants
+    alerts = [] if not wants.alerts else ["all alerts" if "*" in wants.alerts else ", ".join(wants.alerts)]
+    least = [f"from {wants.severity}"] if alerts and wants.severity != "info" else []
+    narrow = [f"of {', '.join(wants.types)}"] if wants.types else []
+    narrow += [f"for {', '.join(wants.creators)}"] if wants.creators else []
+    return "; ".join(part for part in (" ".join(alerts + least), ", ".join(wants.events), " ".join(narrow)) if part)
+
+
+@sinks.command("show")
+@click.argument("name")
+@with_queue()
+async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Show one sink, and why nothing is sent there where that is so."""
+    sink = await queue.sink(name)
+    times = {"rests_until": sink.rests_until, "paused_at": sink.paused_at, "created_at": sink.created_at}
+    facts = [
+        *[("name", sink.name), ("kind", sink.kind), ("address", sink.address), ("server", sink.server)],
+        *[("sender", sink.sender), ("wants", _wants(sink)), ("status", sink.status)],
+        *[("private", "allowed" if sink.allow_private else None)],
+        *[(label.rpartition("_")[0], show.when(at)) for label, at in times.items()],
+        *[("why paused", sink.pause_reason), ("last error", sink.last_error), ("by", sink.created_by)],
+    ]
+    shell.answer(sink, lambda: show.facts(facts))
+    return None
+
+
+@sinks.command()
+@click.argument("name")
+@click.option("--reason", help="Why; `sinks show` tells it.")
+@with_queue()
+async def pause(shell: Shell, queue: AnyQueue, *, name: str, reason: str | None) -> Answer:
+    """Send nothing to a sink until it is resumed. Nothing is lost meanwhile."""
+    _say(shell, await queue.pause_sink(name, reason), "paused")
+    return None
+
+
+@sinks.command()
+@click.argument("name")
+@with_queue()
+async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Send to a sink again, whoever or whatever paused it."""
+    _say(shell, await queue.resume_sink(name), "resumed")
+    return None
+
+
+def _say(shell: Shell, sink: Sink, done: str) -> None:
+    shell.answer(sink, lambda: click.echo(f"{show.clean(sink.name)} {done}"))
+
+
+@sinks.command()
+@click.argument("name")
+@with_queue()
+async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Forget a sink with all that waits for it."""
+    removed = await queue.remove_sink(name)
+    told = "removed" if removed else "is no sink"
+    shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{show.clean(name)} {told}"))
+    return None
+
+
+@sinks.command("test")
+@click.argument("name")
+@with_queue()
+async def test_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Send a test message to a sink and say whether it arrived; code 4 where it did not."""
+    sent = await _first_attempt(queue, await queue.test_sink(name))
+    shell.answer(sent, lambda: click.echo(_told(sent)))
+    return None if sent.status == "sent" else ExitCode.CONFLICT
+
+
+async def _first_attempt(queue: AnyQueue, sent: Delivery) -> Delivery:
+    """A server sends it; on the database itself we do, since nobody else need be there."""
+    from shiftwork.queue.queue import Queue  # noqa: PLC0415  # needed for this alone
+
+    if isinstance(queue, Queue):
+        from shiftwork.sinks.courier import Courier  # noqa: PLC0415  # likewise
+
+        await Courier(queue.engine).send_due()
+        return await queue.delivery(sent.id)
+    for _ in range(int(PATIENCE_SEC / LOOK_EVERY_SEC)):
+        if sent.status != "pending" or sent.error is not None:
+            break
+        await asyncio.sleep(LOOK_EVERY_SEC)
+        sent = await queue.delivery(sent.id)
+    return sent
+
+
+def _told(sent: Delivery) -> str:
+    if sent.status == "sent":
+        return f"{sent.id} arrived"
+    return show.clean(f"{sent.id} has not arrived: {sent.error or 'nobody has sent it yet'}")
+
+
+# -- deliveries --------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def deliveries(context: click.Context) -> Answer:
+    """Show what was sent to the sinks, and send again what did not arrive. Alone: the list."""
+    return context.invoke(list_deliveries) if context.invoked_subcommand is None else None
+
+
+@deliveries.command("list")
+@click.option("--sink", help="Only those to this sink.")
+@click.option("--status", type=click.Choice(["pending", "sent", "dead"]))
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="ID", help="Go on behind this one.")
+@with_queue()
+async def list_deliveries(shell: Shell, queue: AnyQueue, *, sink: str | None = None, **page: Any) -> Answer:
+    """List deliveries, newest first."""
+    found = await queue.deliveries(sink, **page)
+    now = queue.now()
+    columns = ["delivery", "sink", "status", "tries", "made", "next", "message", "error"]
+    shell.answer(found, lambda: show.table(columns, [_line(each, now) for each in found], "no deliveries"))
+    return None
+
+
+def _line(sent: Delivery, now: float) -> tuple[object, ...]:
+    times = show.ago(sent.created_at, now), show.ago(sent.next_at, now)
+    return sent.id, sent.sink, sent.status, sent.attempts, *times, show.clip(sent.message), show.clip(sent.error)
+
+
+@deliveries.command("show")
+@click.argument("delivery_id", metavar="ID")
+@with_queue()
+async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> Answer:
+    """Show one delivery with all that is sent."""
+    sent = await queue.delivery(delivery_id)
+    facts = [
+        *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("tries", sent.attempts)],
+        *[("made", show.when(sent.created_at)), ("next", show.when(sent.next_at)), ("ended", show.when(sent.ended_at))],
+        *[("error", sent.error), ("message", sent.message), ("notice", show.pretty(sent.notice))],
+    ]
+    shell.answer(sent, lambda: show.facts(facts))
+    return None
+
+
+@deliveries.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--sink", help="All that were given up for this sink.")
+@with_queue()
+async def redrive(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink: str | None) -> Answer:
+    """Send again deliveries that were given up, or sent: each ID, or all dead ones of a --sink."""
+    if bool(ids) == (sink is not None):
+        refuse("name either deliveries or a --sink")
+    again = [await queue.redeliver(each) for each in ids]
+    count = len(again) if sink is None else await queue.redeliver_dead(sink)
+    shell.answer({"redelivered": count}, lambda: click.echo(f"{count} sent again"))
+    return None

@@ -1,0 +1,81 @@
+"""`bridge redis`: foreign workers of Redis streams for this queue, or our workers for a foreign orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from typing import Any
+
+import click
+
+from shiftwork.cli import show
+from shiftwork.cli.bridging import bridge, until_stopped
+from shiftwork.cli.shell import Answer, Shell, current, refuse, with_queue
+
+__all__ = ["bridge"]
+
+
+@bridge.command()
+@click.option("--redis-url", envvar="SHIFTWORK_REDIS_URL", show_envvar=True, required=True, metavar="URL")
+@click.option(
+    "--role",
+    type=click.Choice(["orchestrator", "worker"]),
+    default="orchestrator",
+    show_default=True,
+    help="What this queue is there: it hands work out, or does it.",
+)
+@click.option("--name", default="redis", show_default=True, help="Bridges of one name share their work.")
+@click.option("--prefix", default="", metavar="TEXT", help="Before the name of each stream.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Offer only work of this type. Repeatable.")
+@click.option("--capability", "capabilities", multiple=True, help="What the workers can do. Repeatable.")
+@click.option("--ahead", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Entries kept unread.")
+@click.option(
+    "--reclaim", type=click.Choice(["xautoclaim", "xclaim"]), help="How to take back [default: as the server can]."
+)
+@click.option("--events", is_flag=True, help="Tell the queue's events in stream:events, too.")
+@click.option("--keep", type=click.IntRange(1), default=10_000, show_default=True, help="Results and events kept.")
+@click.option("--withdraw", is_flag=True, help="Take back what nobody has read, then end.")
+@click.option("--once", is_flag=True, help="Bring both sides up to date, then end.")
+@click.option("--no-duties", is_flag=True, help="Leave housekeeping to servers and workers.")
+def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Answer:
+    """Carry work between the queue and stream:task, stream:result and stream:dlq of a Redis server, until stopped."""
+    if withdraw and options["role"] == "worker":
+        refuse("--withdraw is for the role orchestrator, which offers work")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    return asyncio.run(_redis(current(), options, withdraw=withdraw, once=once, duties=not no_duties))
+
+
+async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, duties: bool) -> Answer:
+    from shiftwork.bridges.redis import running  # noqa: PLC0415  # no bridge for `--help`
+    from shiftwork.bridges.redis.orchestrator import Orchestrator  # noqa: PLC0415  # nor here
+    from shiftwork.duties.runner import run_for_ever  # noqa: PLC0415  # nor here
+
+    async with contextlib.AsyncExitStack() as stack:
+        queue = await stack.enter_async_context(await shell.open_database(create=True))
+        side = await stack.enter_async_context(running.open_side(queue, running.Options(**options)))
+        if withdraw and isinstance(side, Orchestrator):
+            _tell(shell, "withdrawn", await side.withdraw())
+        elif once:
+            _tell(shell, "done", await running.look(side))
+        else:
+            _tell(shell, "carrying", options["role"])
+            await until_stopped(running.look_for_ever(side), *([run_for_ever(queue.engine)] if duties else []))
+    return None
+
+
+def _tell(shell: Shell, what: str, value: Any) -> None:
+    shell.answer({what: value}, lambda: click.echo(f"{what}: {value}"))
+    sys.stdout.flush()
+
+
+@bridge.command("list")
+@with_queue()
+async def list_(shell: Shell, queue: Any) -> Answer:
+    """List the bridges to streams, when each last looked, and what it carries."""
+    found = await queue.bridges()
+    columns = ["bridge", "role", "last look", "unread", "taken", "taken in"]
+    rows = [(b.name, b.role, show.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]
+    shell.answer(found, lambda: show.table(columns, rows, "no bridges"))
+    return None

@@ -1,0 +1,288 @@
+"""`triggers`: what starts work by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from shiftwork.cli import show, values
+from shiftwork.cli.shell import Answer, Group, Shell, refuse, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.core.trigger import Firing, Preview, SavedTrigger, Trigger
+
+SHOWN_FIRINGS = 10
+
+
+def _plain(value: Any) -> Any:
+    """What a trigger waits for is known by its kind, which stands in the JSON alone."""
+    return msgspec.to_builtins(value)
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def triggers(context: click.Context) -> Answer:
+    """Show and keep what starts work by itself: schedules, hooks, files, ends of DAGs, events. Alone: the list."""
+    return context.invoke(list_) if context.invoked_subcommand is None else None
+
+
+# -- adding ------------------------------------------------------------------------------------------------------
+
+
+def _one_source(**options: Any) -> None:
+    given = [name for name in ("file", "cron", "hook", "files", "after_dag", "event") if options[name]]
+    if len(given) != 1:
+        refuse("give one of --cron, --hook, --files, --after-dag and --event, or --file with all of it")
+    if not options["file"] and (options["task"] is None) == (options["dag"] is None):
+        refuse("give what it creates: --task or --dag")
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """NAME=VALUE; the value is JSON, or the text as it stands."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not of the form NAME=VALUE")
+    return name, values.word_or_json(value)
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """NAME=PLACE, or NAME=JSON for one with a type and a default."""
+    name, value = _pair(text)
+    return name, value if isinstance(value, dict) else {"from": str(value)}
+
+
+def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def apply(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+_SOURCES = _with(
+    click.option("--cron", metavar="TEXT", help="A cron expression such as '0 9 * * MON', or @daily."),
+    click.option("--zone", metavar="NAME", help="The time zone of --cron, such as Europe/Berlin [default: UTC]."),
+    click.option("--missed", type=click.Choice(["one", "skip", "all"]), help="What to fire for missed times."),
+    click.option("--jitter", type=values.duration, metavar="DURATION", help="Spread schedules over this long."),
+    click.option("--hook", type=click.Choice(["standard", "github", "slack"]), help="Who signs what is posted."),
+    click.option("--secret-env", metavar="VARIABLE", help="Where the hook's secret stands [default: one is made]."),
+    click.option("--files", metavar="PATTERN", help="Files of the folder a server watches, such as 'inbox/*.md'."),
+    click.option("--after-dag", metavar="TITLE", help="The end of a DAG whose title fits this pattern."),
+    click.option("--ends", type=click.Choice(["completed", "failed", "cancelled"]), multiple=True, help="Which ends."),
+    click.option("--event", metavar="NAME", multiple=True, help="Events of the queue."),
+    click.option("--where", type=_pair, metavar="PLACE=VALUE", multiple=True, help="What it must say."),
+)
+
+
+@triggers.command()
+@click.argument("name")
+@_SOURCES
+@click.option("--task", type=values.json_value, metavar="JSON", help="The task it creates; @file reads it from one.")
+@click.option("--dag", type=values.json_value, metavar="JSON", help="The DAG it creates; @file reads it from one.")
+@click.option("--parameter", type=_parameter, metavar="NAME=PLACE", multiple=True, help="Fills {{ NAME }} from there.")
+@click.option("--overlap", type=click.Choice(["allow", "skip", "replace"]), help="While earlier work goes on.")
+@click.option("--file", type=values.json_file, metavar="FILE", help="The whole trigger as JSON, or - for stdin.")
+@with_queue(create=True, check=_one_source)
+async def add(shell: Shell, queue: AnyQueue, *, name: str, file: Any, secret_env: str | None, **options: Any) -> Answer:
+    """Add a trigger, or change the one of this NAME."""
+    trigger = file if file is not None else _trigger(options)
+    saved = await queue.save_trigger(name, trigger, secret=_secret(secret_env))
+    shell.answer(_plain(saved), lambda: _saved(saved))
+    return None
+
+
+def _trigger(options: dict[str, Any]) -> dict[str, Any]:
+    parameters = dict(options["parameter"])
+    made = {"task": options["task"], "dag": options["dag"], "overlap": options["overlap"], "parameters": parameters}
+    return {"on": _given(_source(options)), **_given(made)}
+
+
+def _source(options: dict[str, Any]) -> dict[str, Any]:
+    where = dict(options["where"])
+    if options["cron"]:
+        clock = {"zone": options["zone"], "missed": options["missed"], "jitter_sec": options["jitter"]}
+        return {"kind": "cron", "at": options["cron"], **clock}
+    if options["hook"]:
+        return {"kind": "hook", "signature": options["hook"], "where": where}
+    if options["files"]:
+        return {"kind": "file", "pattern": options["files"]}
+    if options["after_dag"]:
+        return {"kind": "dag", "title": options["after_dag"], "ends": list(options["ends"])}
+    return {"kind": "event", "events": list(options["event"]), "where": where}
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
+
+
+def _secret(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    found = os.environ.get(variable)
+    if not found:
+        refuse(f"the variable {variable} is not set")
+    return found
+
+
+def _saved(saved: SavedTrigger) -> None:
+    trigger = saved.trigger
+    told = f"saved {show.clean(trigger.name)}" + (f", next {show.when(trigger.next_at)}" if trigger.next_at else "")
+    click.echo(told)
+    if saved.secret is not None:
+        click.echo(f"secret (shown this once): {saved.secret}")
+
+
+# -- looking -----------------------------------------------------------------------------------------------------
+
+
+@triggers.command("list")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@with_queue()
+async def list_(shell: Shell, queue: AnyQueue, *, limit: int = 100) -> Answer:
+    """List the triggers with what they wait for and when they fired."""
+    found = await queue.triggers(limit=limit)
+    now = queue.now()
+    columns = ["name", "waits for", "creates", "next", "fired", "last", ""]
+    shell.answer(_plain(found), lambda: show.table(columns, [_row(each, now) for each in found], "no triggers"))
+    return None
+
+
+def _row(trigger: Trigger, now: float) -> tuple[object, ...]:
+    return (
+        trigger.name,
+        _waits_for(trigger),
+        _creates(trigger),
+        show.ago(trigger.next_at, now),
+        trigger.fired,
+        show.ago(trigger.last_fired_at, now),
+        "" if trigger.paused_at is None else "paused",
+    )
+
+
+def _waits_for(trigger: Trigger) -> str:
+    on: Any = trigger.on
+    kind = on.__struct_config__.tag
+    told = {
+        "cron": lambda: f"{on.at} {on.zone}",
+        "hook": lambda: f"POST /api/hooks/{trigger.name} ({on.signature})",
+        "file": lambda: f"files {on.pattern}",
+        "dag": lambda: f"DAG {on.title} {', '.join(on.ends)}",
+        "event": lambda: ", ".join(on.events),
+    }
+    return told[kind]()
+
+
+def _creates(trigger: Trigger) -> str:
+    if trigger.task is not None:
+        return f"task {trigger.task.get('type')}"
+    tasks = (trigger.dag or {}).get("tasks", [])
+    return f"DAG of {len(tasks)}"
+
+
+@triggers.command("show")
+@click.argument("name")
+@with_queue()
+async def show_(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Show a trigger, and the last times it went off."""
+    trigger, firings = await queue.trigger(name), await queue.firings(name, limit=SHOWN_FIRINGS)
+    shell.answer(_plain({"trigger": trigger, "firings": firings}), lambda: _show(trigger, firings, queue.now()))
+    return None
+
+
+def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
+    show.facts(
+        [
+            ("name", trigger.name),
+            ("waits for", _waits_for(trigger)),
+            ("next", show.when(trigger.next_at)),
+            ("paused", show.when(trigger.paused_at)),
+            ("overlap", trigger.overlap),
+            ("fired", trigger.fired),
+            ("by", trigger.created_by),
+            ("creates", show.pretty(trigger.task or trigger.dag)),
+        ]
+    )
+    rows = [(show.ago(each.at, now), each.outcome, each.key, each.why or each.tasks) for each in firings]
+    show.section("Firings", lambda: show.table(["ago", "outcome", "for", "what came of it"], rows, "none yet"))
+
+
+# -- operating ---------------------------------------------------------------------------------------------------
+
+
+@triggers.command()
+@click.argument("name")
+@with_queue()
+async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Let a trigger fire no more until it is resumed. What happens meanwhile is nothing to it."""
+    found = await queue.pause_trigger(name)
+    shell.answer(_plain(found), lambda: click.echo(f"{show.clean(name)} paused"))
+    return None
+
+
+@triggers.command()
+@click.argument("name")
+@with_queue()
+async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Let a trigger fire again, for what comes from now on."""
+    found = await queue.resume_trigger(name)
+    shell.answer(_plain(found), lambda: click.echo(f"{show.clean(name)} resumed"))
+    return None
+
+
+@triggers.command()
+@click.argument("name")
+@with_queue()
+async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
+    """Forget a trigger with its firings. What it created stays."""
+    removed = await queue.remove_trigger(name)
+    told = "removed" if removed else "is not there"
+    shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{show.clean(name)} {told}"))
+    return None
+
+
+_FILLED = _with(
+    click.option("--parameter", type=_pair, metavar="NAME=VALUE", multiple=True, help="The value of a parameter."),
+    click.option("--facts", type=values.json_value, metavar="JSON", help="What happened; @file reads it from one."),
+)
+
+
+def _fill(parameter: Sequence[tuple[str, Any]], facts: Any) -> dict[str, Any]:
+    return {"parameters": dict(parameter), "facts": {} if facts is None else facts}
+
+
+@triggers.command()
+@click.argument("name")
+@_FILLED
+@click.option("--why", help="For the record.")
+@with_queue()
+async def fire(
+    shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, why: str | None
+) -> Answer:
+    """Create now what a trigger creates, paused or not."""
+    came = await queue.fire_trigger(name, {**_fill(parameter, facts), "why": why})
+    shell.answer(came, lambda: click.echo(f"{came.outcome} {came.why or ' '.join(came.tasks)}"))
+    return None
+
+
+@triggers.command()
+@click.argument("name")
+@_FILLED
+@with_queue()
+async def preview(shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any) -> Answer:
+    """Show what a trigger would create, and the next times of a schedule, without creating anything."""
+    seen = await queue.preview_trigger(name, _fill(parameter, facts))
+    told = {**_plain(seen), "next": [show.iso(at) for at in seen.next]}
+    shell.answer(told, lambda: _preview(seen))
+    return None
+
+
+def _preview(seen: Preview) -> None:
+    click.echo(show.pretty(seen.task or seen.dag))
+    for at in seen.next:
+        click.echo(f"next  {show.when(at)}")

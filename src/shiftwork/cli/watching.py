@@ -1,0 +1,130 @@
+"""`watch`: the queue as it moves, on one screen, until a key is pressed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from shiftwork.cli import show
+from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.core.task import Task
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
+    from shiftwork.queue.agents import Agent
+    from shiftwork.queue.alerts import Alert
+    from shiftwork.queue.read import Event
+    from shiftwork.queue.status import Status
+
+TOLD = 200
+"""Events that are read at a time; of a busy queue only the newest are shown anyway."""
+
+BEFORE = 30
+"""Of what happened before, so that the first look is not empty."""
+
+RUNNING = 100
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What is seen at one moment."""
+
+    at: float
+    status: Status
+    running: list[Task]
+    agents: list[Agent]
+    alerts: list[Alert]
+    events: list[Event]
+
+
+@click.command(cls=Command)
+@click.option("--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--once", is_flag=True, help="Show it once and end, as where nobody looks at a terminal.")
+@with_queue()
+async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> Answer:
+    """Watch the queue: what waits, what runs, who works, what happens. q ends it.
+
+    With --json one line for each look.
+    """
+    looks = _looks(queue)
+    if shell.json:
+        async for look in looks:
+            show.line(look)
+            if once:
+                return None
+            await asyncio.sleep(every)
+    elif once or not sys.stdout.isatty():
+        await _print(queue, await anext(looks))
+    else:
+        await _move(queue, looks, every)
+    return None
+
+
+async def _looks(queue: AnyQueue) -> AsyncIterator[Look]:
+    cursor = max(0, await queue.newest_event() - BEFORE)
+    told: deque[Event] = deque(maxlen=TOLD)
+    while True:
+        events, cursor = await queue.events(cursor, limit=TOLD)
+        told.extend(event for event in events if event.verb not in {"heartbeat", "progress"})
+        yield Look(
+            queue.now(),
+            await queue.status(),
+            (await queue.tasks(status=["running", "claimed", "validating"], limit=RUNNING)).tasks,
+            await queue.agents(),
+            await queue.alerts(open_only=True, limit=1000),
+            list(told),
+        )
+
+
+async def _print(queue: AnyQueue, look: Look) -> None:
+    from rich.console import Console  # noqa: PLC0415  # dear
+
+    from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
+
+    Console(highlight=False).print(screen(queue.workspace, look, 200))
+
+
+async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> None:
+    from rich.console import Console  # noqa: PLC0415  # dear
+    from rich.live import Live  # noqa: PLC0415  # likewise
+
+    from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
+
+    console = Console(highlight=False)
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        async for look in looks:
+            live.update(screen(queue.workspace, look, console.size.height), refresh=True)
+            try:
+                async with asyncio.timeout(every):
+                    if await pressed.get() in {"q", "Q", "\x1b"}:
+                        return
+            except TimeoutError:
+                continue
+
+
+@contextmanager
+def _keys() -> Iterator[asyncio.Queue[str]]:
+    """Keys as they are pressed, where there is a keyboard."""
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+    if not sys.stdin.isatty():
+        yield pressed
+        return
+    import termios  # noqa: PLC0415  # not on every system
+    import tty  # noqa: PLC0415  # likewise
+
+    keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard)
+    loop.add_reader(keyboard, lambda: pressed.put_nowait(os.read(keyboard, 1).decode(errors="replace")))
+    try:
+        yield pressed
+    finally:
+        loop.remove_reader(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

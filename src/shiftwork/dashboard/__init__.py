@@ -1,0 +1,42 @@
+"""The dashboard: pages of our own that talk to the public API alone. Served as they lie here, nothing is built."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import NamedTuple
+
+PATHS = (
+    *("/", "/tasks", "/tasks/{id}", "/dags", "/dags/{id}", "/approvals", "/dead-letters", "/agents", "/protection"),
+    *("/triggers", "/alerts"),
+)
+"""Addresses that open the dashboard. The page itself finds out which part is meant."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing from elsewhere, nothing written into the page: what agents wrote cannot become a script."""
+
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+class File(NamedTuple):
+    """A file of the dashboard."""
+
+    content: bytes
+    media_type: str
+
+
+def files() -> dict[str, File]:
+    """Every file by its path below `/static/`."""
+    found: dict[str, File] = {}
+    todo = [("", resources.files(__name__) / "static")]
+    while todo:
+        before, folder = todo.pop()
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                todo.append((f"{before}{entry.name}/", entry))
+            else:
+                media_type = _TYPES[entry.name.rpartition(".")[2]]
+                found[before + entry.name] = File(entry.read_bytes(), media_type)
+    return found

@@ -1,0 +1,72 @@
+// The public HTTP API, and nothing else. A token lives in this tab alone.
+
+const TOKEN = "shiftwork.token";
+
+export class Refused extends Error {
+  constructor(status, problem) {
+    super(problem.detail ?? problem.title ?? `The server answered ${status}`);
+    this.status = status;
+    this.code = problem.code;
+    this.mend = problem.mend;
+    this.where = problem.where;
+  }
+}
+
+export function token() {
+  return sessionStorage.getItem(TOKEN);
+}
+
+export function keepToken(value) {
+  if (value) sessionStorage.setItem(TOKEN, value);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+export function workspace() {
+  return new URLSearchParams(location.search).get("workspace");
+}
+
+export function address(path, query = {}) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries({ workspace: workspace(), ...query })) {
+    for (const each of [value].flat()) if (each !== null && each !== undefined && each !== "") words.append(name, each);
+  }
+  return words.size ? `${path}?${words}` : path;
+}
+
+export function headers(more = {}) {
+  return token() ? { ...more, Authorization: `Bearer ${token()}` } : more;
+}
+
+async function call(method, path, body, query) {
+  let answer;
+  try {
+    answer = await fetch(address(path, query), {
+      method,
+      headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }),
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new Refused(0, { detail: "The server cannot be reached.", mend: "Is `shiftwork serve` running?" });
+  }
+  if (answer.status === 204) return null;
+  const text = await answer.text();
+  const told = text ? JSON.parse(text) : {};
+  if (!answer.ok) throw new Refused(answer.status, told);
+  return told;
+}
+
+export const get = (path, query) => call("GET", path, undefined, query);
+export const post = (path, body = {}) => call("POST", path, body);
+export const put = (path, body) => call("PUT", path, body);
+export const change = (path, body) => call("PATCH", path, body);
+export const remove = (path) => call("DELETE", path);
+
+// What this server or this token does not have is shown as nothing, so that one refusal does not empty a page.
+export async function tryGet(path, query) {
+  try {
+    return await get(path, query);
+  } catch (error) {
+    if (error.status === 404 || error.status === 403) return null;
+    throw error;
+  }
+}

@@ -1,0 +1,70 @@
+// A form made from a JSON Schema: what an agent asks of a person. What has no field of its own is written as JSON.
+
+import { h } from "./dom.js";
+import { label } from "./words.js";
+
+export function schemaForm(schema, submit) {
+  const simple = schema?.type === "object" && schema.properties && Object.keys(schema.properties).length;
+  const fields = simple ? Object.entries(schema.properties).map(([name, part]) => field(name, part, schema.required?.includes(name))) : [whole(schema)];
+  const wrong = h("p", { class: "wrong", role: "alert" });
+  const form = h(
+    "form",
+    {
+      class: "asked",
+      onsubmit: (event) => {
+        event.preventDefault();
+        wrong.textContent = "";
+        try {
+          submit(simple ? collect(form, schema) : JSON.parse(form.elements.value.value));
+        } catch (error) {
+          wrong.textContent = error.message;
+        }
+      },
+    },
+    ...fields,
+    wrong,
+    h("div", { class: "row end" }, h("button", { class: "primary" }, "Answer")),
+  );
+  return form;
+}
+
+function whole(schema) {
+  const text = schema?.type === "string";
+  const hint = schema ? `JSON that fits ${JSON.stringify(schema)}` : "JSON: text stands in quotes";
+  return h("label", {}, "Answer", h("textarea", { name: "value", rows: 3, required: true, value: text ? '""' : "" }), h("small", {}, hint));
+}
+
+function field(name, part, required) {
+  const common = { name, required: required && part.type !== "boolean" };
+  const title = h("span", {}, part.title ?? label(name), required && h("span", { class: "must", title: "required" }, " *"));
+  const hint = part.description && h("small", {}, part.description);
+  if (part.enum) {
+    const none = !required && h("option", { value: "" }, "–");
+    return h("label", {}, title, h("select", common, none, part.enum.map((each) => h("option", { value: JSON.stringify(each) }, String(each)))), hint);
+  }
+  if (part.type === "boolean") return h("label", { class: "check" }, h("input", { type: "checkbox", name, checked: part.default === true }), title, hint);
+  if (part.type === "number" || part.type === "integer") {
+    const bounds = { min: part.minimum, max: part.maximum, step: part.type === "integer" ? 1 : "any" };
+    return h("label", {}, title, h("input", { ...common, ...bounds, type: "number", value: part.default ?? "" }), hint);
+  }
+  if (part.type === "string") {
+    const long = (part.maxLength ?? 0) > 200 || part.format === "multiline";
+    const bounds = { minlength: part.minLength, maxlength: part.maxLength, value: part.default ?? "" };
+    return h("label", {}, title, long ? h("textarea", { ...common, ...bounds, rows: 4 }) : h("input", { ...common, ...bounds, type: "text" }), hint);
+  }
+  return h("label", {}, title, h("textarea", { ...common, rows: 3, "data-json": true, value: part.default === undefined ? "" : JSON.stringify(part.default) }), hint ?? h("small", {}, "JSON"));
+}
+
+function collect(form, schema) {
+  const value = {};
+  for (const [name, part] of Object.entries(schema.properties)) {
+    const input = form.elements[name];
+    if (part.type === "boolean") value[name] = input.checked;
+    else if (input.value === "") continue;
+    else if (part.enum) value[name] = JSON.parse(input.value);
+    else if (part.type === "number" || part.type === "integer") value[name] = Number(input.value);
+    else if (part.type === "string") value[name] = input.value;
+    else value[name] = JSON.parse(input.value);
+  }
+  return value;
+}

@@ -1,0 +1,39 @@
+// What somebody should look at.
+
+import { get, post } from "../api.js";
+import { h } from "../dom.js";
+import { attempt, badge, button, empty, panel, table, taskLink } from "../parts.js";
+import { query, setFilters } from "../route.js";
+import { when } from "../words.js";
+
+const MOST = 1000;
+
+export default {
+  title: "Alerts",
+
+  async load(_params, filters) {
+    const { alerts } = await get("/api/alerts", { open_only: filters.all !== "1", kind: filters.kind, limit: MOST });
+    return { alerts: alerts.reverse() };
+  },
+
+  view({ alerts }, ctx) {
+    const filters = query();
+    const seen = async (list) => {
+      const told = list.length === 1 ? "Seen." : `${list.length} alerts seen.`;
+      const all = async () => {
+        for (const alert of list) await post(`/api/alerts/${alert.seq}/acknowledge`);
+      };
+      if (await attempt(told, all)) await ctx.reload();
+    };
+    const open = alerts.filter((alert) => alert.acknowledged_at === null);
+    const columns = [
+      { title: "How bad", class: "slim", cell: (alert) => badge(alert.severity, alert.severity === "critical" ? "bad" : alert.severity === "warning" ? "warm" : "plain") },
+      { title: "What", cell: (alert) => [alert.message, h("small", {}, ` ${alert.kind}`)] },
+      { title: "Task", cell: (alert) => (alert.task_id ? taskLink(alert.task_id) : "–") },
+      { title: "When", class: "end", cell: (alert) => when(alert.at) },
+      { title: "", class: "end", cell: (alert) => (alert.acknowledged_at === null ? button("Seen", () => seen([alert]), { tone: "quiet" }) : h("small", {}, `seen by ${alert.acknowledged_by}`)) },
+    ];
+    const switches = h("span", { class: "row" }, button(filters.all === "1" ? "Only open ones" : "Also seen ones", () => setFilters({ all: filters.all === "1" ? null : "1" }), { tone: "quiet" }), open.length > 1 ? button("All seen", () => seen(open)) : null);
+    return [h("h1", {}, "Alerts"), panel("Newest first", { actions: switches }, table("Alerts", columns, alerts, { none: empty("No open alerts.", "All is well."), each: (alert) => ({ key: alert.seq }) }))];
+  },
+};

@@ -1,0 +1,144 @@
+// How the queue stands, in one look: what waits, what runs, what it costs, and what needs a person.
+
+import { get, tryGet } from "../api.js";
+import { h } from "../dom.js";
+import { chip, empty, link, meter, panel, parted, sparkline, table, taskLink } from "../parts.js";
+import { count, label, money, now, percent, plural, shortId, span, when } from "../words.js";
+
+const TIERS = ["critical", "high", "normal", "low", "background"];
+const SHOWN = 60; // points of the throughput's line
+
+export default {
+  title: "Overview",
+
+  async load() {
+    const [status, agents, running, budgets, costs, alerts, metrics, history] = await Promise.all([
+      get("/api/queue"),
+      get("/api/agents"),
+      get("/api/tasks", { status: "running", limit: 8 }),
+      get("/api/budgets", { kind: "day" }),
+      get("/api/costs", { by: "type", limit: 5 }),
+      get("/api/alerts", { open_only: true, limit: 1000 }),
+      tryGet("/api/metrics"),
+      tryGet("/api/metrics/snapshots", { limit: SHOWN }),
+    ]);
+    return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history };
+  },
+
+  // What happens is told as it happens, without asking for it again.
+  events(events, local) {
+    const told = events.filter((event) => event.verb !== "heartbeat" && event.verb !== "progress");
+    local.feed = [...told.reverse(), ...(local.feed ?? [])].slice(0, 12);
+  },
+
+  view(data, ctx) {
+    return [
+      h("h1", {}, "Overview"),
+      tiles(data),
+      h("div", { class: "columns" }, h("div", {}, runningNow(data), failures(data)), h("div", {}, attention(data), activity(ctx.local.feed ?? []))),
+    ];
+  },
+};
+
+function tiles({ status, agents, day, costs, metrics, history }) {
+  const counts = status.counts;
+  const waiting = (counts.ready ?? 0) + (counts.pending ?? 0) + (counts.retrying ?? 0);
+  const running = (counts.running ?? 0) + (counts.claimed ?? 0) + (counts.validating ?? 0);
+  const spent = day?.spent_usd ?? costs.daily_spend_usd;
+  return h(
+    "div",
+    { class: "tiles" },
+    tile("Waiting", count(waiting), link("/tasks", parted("Waiting by tier", TIERS.map((tier) => ({ name: label(tier), value: status.tiers[tier] ?? 0, tone: `tier-${tier}` }))))),
+    tile("Running", count(running), h("p", {}, `${plural(status.slots.free, "free slot")} of ${status.slots.total}`), meter(status.slots.total - status.slots.free, status.slots.total, "Slots in use")),
+    tile("Completed per minute", status.completed_per_minute.toFixed(1), sparkline(throughput(history), "Completed tasks over time"), h("p", {}, `${count(status.completions)} in all`)),
+    tile("Wait for an agent", span(quantile(metrics, "p50") ?? average(status)), waits(metrics)),
+    tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} not heard of`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Agents at work")),
+    tile("Spent today", money(spent), day?.ceiling_usd ? [h("p", {}, `of ${money(day.ceiling_usd)}, ${money(day.reserved_usd)} set aside`), meter(spent, day.ceiling_usd, "Of today's budget", percent(spent, day.ceiling_usd) > 80 ? "warm" : "")] : h("p", {}, "no limit is set")),
+  );
+}
+
+function tile(name, value, ...below) {
+  return h("div", { class: "tile", "data-key": name }, h("h2", {}, name), h("p", { class: "figure" }, value), ...below);
+}
+
+// -- figures from the metrics -------------------------------------------------------------------------------------
+
+const COMPLETED = "tasks_completed_total";
+const WAIT = "task_queue_wait_seconds";
+
+function throughput(history) {
+  const points = [...(history?.snapshots ?? [])].reverse().map((each) => ({ at: each.calculated_at, total: total(each.samples, COMPLETED) }));
+  return points.slice(1).map((point, place) => (60 * Math.max(0, point.total - points[place].total)) / Math.max(1, point.at - points[place].at));
+}
+
+function total(samples, name) {
+  return samples.filter((sample) => sample.name === name).reduce((sum, sample) => sum + sample.value, 0);
+}
+
+function quantile(metrics, name) {
+  return metrics?.samples.find((sample) => sample.name === WAIT && sample.labels.quantile === name)?.value ?? null;
+}
+
+function waits(metrics) {
+  const shown = ["p50", "p95", "p99"].map((name) => [name, quantile(metrics, name)]);
+  if (shown.every(([, value]) => value === null)) return h("p", {}, "average of the last five minutes");
+  return h("ul", { class: "legend" }, shown.map(([name, value]) => h("li", {}, name, " ", h("b", {}, value === null ? "–" : span(value)))));
+}
+
+function average(status) {
+  const known = Object.values(status.average_wait_sec).filter((value) => value !== null);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
+}
+
+// -- lists --------------------------------------------------------------------------------------------------------
+
+function runningNow({ running }) {
+  const columns = [
+    { title: "Task", cell: (task) => taskLink(task.id, task.title ?? task.type) },
+    { title: "Agent", cell: (task) => task.claim.agent_id },
+    { title: "Progress", class: "slim", cell: (task) => (task.progress?.pct === undefined ? "–" : meter(task.progress.pct, 100, "Done")) },
+    { title: "Since", class: "end", cell: (task) => span(now() - (task.started_at ?? task.claimed_at)) },
+  ];
+  const none = empty("Nothing runs.", "Start an agent: shiftwork work, or claim over HTTP.");
+  return panel("Running now", { actions: link("/tasks?status=running", "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
+}
+
+function failures({ status }) {
+  const columns = [
+    { title: "Task", cell: (failure) => taskLink(failure.task_id, failure.type ?? shortId(failure.task_id)) },
+    { title: "Why", cell: (failure) => h("span", { class: "cut", title: failure.error }, failure.error ?? failure.reason) },
+    { title: "Agent", cell: (failure) => failure.agent_id ?? "–" },
+    { title: "When", class: "end", cell: (failure) => when(failure.at) },
+  ];
+  return panel("Recent failures", {}, table("Recent failures", columns, status.recent_failures.slice(0, 6), { none: empty("No attempt failed lately."), each: (failure) => ({ key: `${failure.task_id}${failure.at}`, href: `/tasks/${failure.task_id}` }) }));
+}
+
+function attention({ status, alerts }) {
+  const counts = status.counts;
+  const asks = [
+    counts.waiting_approval && ["/approvals", plural(counts.waiting_approval, "task waits", "tasks wait"), " for a person's word", "warm"],
+    counts.dead_lettered && ["/dead-letters", plural(counts.dead_lettered, "dead letter"), " to review", "bad"],
+    status.paused.length && ["/protection", "Paused", `: ${status.paused.join(", ")}`, "warm"],
+    ...status.capacity_warnings.map((warning) => ["/protection", "Capacity", `: ${warning}`, "warm"]),
+  ].filter(Boolean);
+  const newest = kinds(alerts).slice(0, 6);
+  const items = [
+    ...asks.map(([path, what, more, tone]) => h("li", { class: tone }, link(path, h("b", {}, what), more))),
+    ...newest.map(({ alert, more }) => h("li", { class: alert.severity === "critical" ? "bad" : "warm", "data-key": `alert-${alert.kind}` }, h("span", {}, alert.task_id ? taskLink(alert.task_id, alert.message.replace(alert.task_id, shortId(alert.task_id))) : alert.message, more ? h("small", {}, ` and ${count(more)} more`) : null), when(alert.at))),
+  ];
+  return panel("Needs attention", { actions: link("/alerts", "All alerts") }, items.length ? h("ul", { class: "feed" }, items) : empty("All is well."));
+}
+
+// The newest of each kind, and how many more there are of it.
+function kinds(alerts) {
+  const found = new Map();
+  for (const alert of alerts) found.set(alert.kind, { alert, more: (found.get(alert.kind)?.more ?? -1) + 1 });
+  return [...found.values()].sort((a, b) => b.alert.at - a.alert.at);
+}
+
+function activity(feed) {
+  const items = feed.map((event) =>
+    h("li", { "data-key": `event-${event.seq}` }, event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb)), h("span", {}, event.task_id ? taskLink(event.task_id, event.type ?? undefined) : (event.data?.agent ?? ""), h("small", {}, ` ${event.actor}`)), when(event.at)),
+  );
+  return panel("Activity", { note: "as it happens" }, items.length ? h("ul", { class: "feed" }, items) : empty("Quiet.", "What happens from now on appears here."));
+}

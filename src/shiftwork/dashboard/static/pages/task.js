@@ -1,0 +1,198 @@
+// One task: why it waits or what became of it, its attempts in time, and what can be done.
+
+import { change, get, post, tryGet } from "../api.js";
+import { h } from "../dom.js";
+import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, table, taskLink } from "../parts.js";
+import { count, label, money, now, shortId, span, when } from "../words.js";
+
+const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
+const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
+
+export default {
+  title: "Task",
+
+  async load({ id }) {
+    const path = `/api/tasks/${encodeURIComponent(id)}`;
+    const [task, history, explained, steps, artifacts, children, asked] = await Promise.all([
+      get(path),
+      get(`${path}/history`),
+      get(`${path}/explain`),
+      get(`${path}/steps`),
+      tryGet(`${path}/artifacts`),
+      get("/api/tasks", { parent: id, limit: 50 }),
+      get("/api/approvals", { task: id }),
+    ]);
+    return { title: task.title ?? task.type, task, history, explained, steps: steps.steps, artifacts: artifacts?.artifacts ?? [], children: children.tasks, asked: asked.approvals };
+  },
+
+  view(data, ctx) {
+    const { task } = data;
+    return [
+      h("p", { class: "crumbs" }, link("/tasks", "Tasks"), " / ", h("code", {}, task.id)),
+      h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), chip(task.status), h("div", { class: "actions" }, actions(data, ctx))),
+      why(data),
+      h("div", { class: "columns" }, h("div", {}, timeline(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
+    ];
+  },
+};
+
+// -- what can be done ---------------------------------------------------------------------------------------------
+
+function actions({ task, asked }, ctx) {
+  const path = `/api/tasks/${task.id}`;
+  const done = async (what, action) => {
+    if (await attempt(what, action)) await ctx.reload();
+  };
+  const found = [];
+  if (asked.length) found.push(link("/approvals", h("span", { class: "button primary" }, asked[0].kind === "question" ? "Answer" : "Decide")));
+  if (CHANGEABLE.has(task.status)) {
+    found.push(
+      button("Priority", async () => {
+        const filled = await ask("Priority", { text: "0 is the most urgent, 100 the least.", fields: [{ name: "priority", label: "Priority", type: "number", value: task.priority, min: 0, max: 100, required: true }], yes: "Change" });
+        if (filled) await done("The priority was changed.", () => change(path, { priority: Number(filled.priority) }));
+      }),
+    );
+  }
+  if (!ENDED.has(task.status)) {
+    found.push(
+      button(
+        "Cancel",
+        async () => {
+          const filled = await ask("Cancel this task?", { text: "Whoever works on it is told to stop; what depends on it is cancelled, too.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the task", tone: "danger" });
+          if (filled) await done("It is being cancelled.", () => post(`${path}/cancel`, filled.reason ? { reason: filled.reason } : {}));
+        },
+        { tone: "danger" },
+      ),
+    );
+  } else {
+    found.push(
+      button("Run again", async () => {
+        if (await ask("Run it again?", { text: "A new task is made from this one; this one stays as it is.", yes: "Run again" })) await done("It runs again.", () => post(`${path}/rerun`));
+      }),
+    );
+  }
+  return found;
+}
+
+// -- why ----------------------------------------------------------------------------------------------------------
+
+function why({ task, explained }) {
+  if (task.status === "completed" || task.status === "running") return null;
+  const holds = explained.holds.map((hold) => h("li", {}, h("b", {}, hold.what), hold.lifts && h("span", {}, ` – ${hold.lifts}`), hold.until && h("span", {}, " ", when(hold.until)), hold.tasks.length ? h("span", {}, " ", hold.tasks.map((id) => [taskLink(id), " "])) : null));
+  const place = explained.position === null || explained.position === undefined ? null : explained.position === 0 ? "It is next in line." : `${count(explained.position)} before it.`;
+  return h("div", { class: "why", "data-key": "why" }, h("p", { class: "strong" }, label(explained.summary)), holds.length ? h("ul", {}, holds) : null, place && task.status === "ready" && !holds.length ? h("p", {}, place) : null, task.last_error && h("p", { class: "error" }, task.last_error));
+}
+
+// -- attempts in time ---------------------------------------------------------------------------------------------
+
+function timeline({ task, history }) {
+  const live = task.claim.claimed_at ? [{ fence: task.fence, agent_id: task.claim.agent_id, claimed_at: task.claim.claimed_at, ended_at: null, outcome: "running", cost_usd: null }] : [];
+  const attempts = [...history.attempts, ...live];
+  if (!attempts.length) return panel("Attempts", {}, empty("Nobody has worked on it yet."));
+  const begin = task.created_at;
+  const end = Math.max(...attempts.map((each) => each.ended_at ?? now()));
+  const whole = Math.max(1, end - begin);
+  const share = (at) => `${((100 * (at - begin)) / whole).toFixed(2)}%`;
+  const rows = attempts.map((each, place) => {
+    const until = each.ended_at ?? now();
+    const told = `${each.agent_id}: ${each.outcome} after ${span(until - each.claimed_at)}`;
+    return h(
+      "li",
+      { "data-key": `attempt-${each.fence}` },
+      h("span", { class: "who" }, h("b", {}, place + 1), ` ${each.agent_id}`),
+      h("span", { class: "lane" }, h("span", { class: `stay is-${tone(each.outcome)}`, style: { left: share(each.claimed_at), width: `max(3px, ${((100 * (until - each.claimed_at)) / whole).toFixed(2)}%)` }, title: told })),
+      h("span", { class: "told" }, label(each.outcome), each.reason ? ` · ${each.reason}` : "", h("small", {}, ` ${span(until - each.claimed_at)}${each.cost_usd ? ` · ${money(each.cost_usd)}` : ""}`)),
+      each.error ? h("p", { class: "error" }, each.error) : null,
+    );
+  });
+  return panel("Attempts", { note: `over ${span(whole)} since it was created` }, h("ol", { class: "timeline" }, rows));
+}
+
+function tone(outcome) {
+  return { completed: "completed", failed: "failed", running: "running", released: "pending", reclaimed: "retrying" }[outcome] ?? "pending";
+}
+
+function stepsOf({ steps }) {
+  if (!steps.length) return null;
+  const columns = [
+    { title: "Step", cell: (step) => h("b", {}, step.name) },
+    { title: "State", cell: (step) => label(step.status) },
+    { title: "Result", cell: (step) => (step.result === null ? "–" : h("details", {}, h("summary", {}, "show"), json(step.result))) },
+    { title: "Cost", class: "end", cell: (step) => money(step.cost_usd) },
+    { title: "Done", class: "end", cell: (step) => when(step.done_at) },
+  ];
+  return panel("Steps", { note: "kept, whatever happens to the agent" }, table("Steps", columns, steps, { each: (step) => ({ key: step.name }) }));
+}
+
+function output({ task }) {
+  if (task.result === null || task.result === undefined) return null;
+  const { result } = task;
+  return panel("Output", { note: result.status ? label(result.status) : "waits for its verdict" }, result.text && h("p", { class: "prose" }, result.text), result.data !== null && json(result.data), result.error && h("p", { class: "error" }, result.error));
+}
+
+function input({ task }) {
+  return panel("Input", {}, json(task.payload), task.spec && h("details", {}, h("summary", {}, "Specification"), json(task.spec)));
+}
+
+// -- beside it ----------------------------------------------------------------------------------------------------
+
+function about({ task }) {
+  return panel(
+    "About",
+    {},
+    task.status === "running" && task.progress?.pct !== undefined ? h("p", {}, meter(task.progress.pct, 100, "Done"), ` ${task.progress.pct} % ${task.progress.message ?? ""}`) : null,
+    facts([
+      ["Type", task.type],
+      ["Agent", task.claim.agent_id],
+      ["Priority", `${task.priority_tier} · ${task.effective_priority.toFixed(1)} (set to ${task.priority})`],
+      ["Created", [when(task.created_at), task.created_by ? ` by ${task.created_by}` : ""]],
+      ["Started", task.started_at && when(task.started_at)],
+      ["Finished", task.finished_at && when(task.finished_at)],
+      ["Next attempt", task.available_at && when(task.available_at)],
+      ["Deadline", task.deadline && when(task.deadline)],
+      ["Attempts", `${task.attempts} of ${task.max_attempts}`],
+      ["Cost", `${money(task.cost_usd)} · ${count(task.tokens_used.input)} tokens in, ${count(task.tokens_used.output)} out`],
+      ["Issue", task.issue_id],
+      ["Session", task.session_id && h("code", {}, task.session_id)],
+      ["Tags", task.tags.length ? task.tags.map((tag) => badge(tag)) : null],
+      ["Workspace", task.workspace_id],
+    ]),
+  );
+}
+
+function family({ task, children }) {
+  const lone = !task.dependencies.length && !children.length && !task.parent_id && !task.rerun_of && !task.retry_of && !task.superseded_by;
+  const own = task.dag_id.slice(4) === task.id.slice(5);
+  if (lone && own) return null;
+  return panel(
+    "Relations",
+    {},
+    facts([
+      ["DAG", own ? null : link(`/dags/${task.dag_id}`, h("code", {}, shortId(task.dag_id)))],
+      ["Needs", task.dependencies.length ? task.dependencies.map((id) => [taskLink(id), task.blocked_by.includes(id) ? " (open) " : " "]) : null],
+      ["Parent", task.parent_id && taskLink(task.parent_id)],
+      ["Spawned", children.length ? children.map((child) => h("div", {}, taskLink(child.id, child.title ?? child.type), " ", chip(child.status))) : null],
+      ["Retry of", task.retry_of && taskLink(task.retry_of)],
+      ["Runs again", task.rerun_of && taskLink(task.rerun_of)],
+      ["Followed by", task.superseded_by && taskLink(task.superseded_by)],
+    ]),
+  );
+}
+
+function files({ artifacts }) {
+  if (!artifacts.length) return null;
+  return panel("Artifacts", {}, h("ul", { class: "feed" }, artifacts.map((each) => h("li", {}, h("span", {}, each.name ?? each.id), h("small", {}, `${count(each.size)} bytes`)))));
+}
+
+function story({ history }) {
+  const items = [...history.events].reverse().slice(0, 60).map((event) =>
+    h(
+      "li",
+      { "data-key": `event-${event.seq}` },
+      event.path.length ? chip(event.path.at(-1)) : h("span", { class: "chip" }, label(event.verb)),
+      h("span", {}, event.verb === "message" ? h("span", { class: "said" }, event.data?.kind === "tool_call" ? h("code", {}, event.data.text) : event.data?.text) : label(event.verb), h("small", {}, ` ${event.actor}${event.reason ? ` · ${event.reason}` : ""}`)),
+      when(event.at),
+    ),
+  );
+  return panel("History", { note: "newest first" }, h("ul", { class: "feed" }, items));
+}

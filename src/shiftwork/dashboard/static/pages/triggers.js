@@ -1,0 +1,45 @@
+// Where work comes from by itself: schedules, hooks, files, events.
+
+import { post, tryGet } from "../api.js";
+import { h } from "../dom.js";
+import { attempt, badge, button, empty, panel, table } from "../parts.js";
+import { count, when } from "../words.js";
+
+export default {
+  title: "Triggers",
+
+  load: async () => (await tryGet("/api/triggers", { limit: 200 })) ?? { triggers: [] },
+
+  view({ triggers }, ctx) {
+    const act = async (told, action) => {
+      if (await attempt(told, action)) await ctx.reload();
+    };
+    const path = (each) => `/api/triggers/${encodeURIComponent(each.name)}`;
+    const columns = [
+      { title: "Trigger", cell: (each) => h("b", {}, each.name) },
+      { title: "Goes off", cell: (each) => source(each.on) },
+      { title: "Creates", cell: (each) => (each.dag ? `DAG ${each.dag.title ?? ""}` : each.task?.type) },
+      { title: "Next", class: "end", cell: (each) => (each.paused_at ? badge("paused", "warm") : when(each.next_at)) },
+      { title: "Last", class: "end", cell: (each) => when(each.last_fired_at) },
+      { title: "Fired", class: "end", cell: (each) => count(each.fired) },
+      {
+        title: "",
+        class: "end",
+        cell: (each) =>
+          h(
+            "span",
+            { class: "row end" },
+            button("Fire", () => act(`${each.name} went off.`, () => post(`${path(each)}/fire`)), { tone: "quiet" }),
+            each.paused_at ? button("Resume", () => act(`${each.name} goes on.`, () => post(`${path(each)}/resume`)), { tone: "quiet" }) : button("Pause", () => act(`${each.name} rests.`, () => post(`${path(each)}/pause`)), { tone: "quiet" }),
+          ),
+      },
+    ];
+    const none = empty("No trigger is set.", "shiftwork triggers add NAME makes one: a schedule, a webhook, a file, an event.");
+    return [h("h1", {}, "Triggers"), panel("Where work comes from by itself", {}, table("Triggers", columns, triggers, { none, each: (each) => ({ key: each.name }) }))];
+  },
+};
+
+function source(on) {
+  const { kind, ...terms } = on;
+  return [badge(kind ?? "event"), " ", h("code", {}, terms.cron ? `${terms.cron}${terms.timezone ? ` ${terms.timezone}` : ""}` : Object.values(terms).filter((each) => typeof each === "string").join(" "))];
+}

@@ -1,0 +1,1 @@
+"""The queue for agents that speak the Model Context Protocol: small tools, resources and prompts over the verbs."""

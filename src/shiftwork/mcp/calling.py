@@ -1,0 +1,71 @@
+"""One call of a tool: its arguments read, its work done in bounded time, its errors told so that a model can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core.errors import InputError, LeaseLost, OperationTimeout, ShiftworkError
+from shiftwork.mcp import refusals, submitting, working
+from shiftwork.mcp.desk import Seat
+from shiftwork.mcp.tool import Tool
+from shiftwork.queue import check
+
+log = logging.getLogger("shiftwork.mcp")
+TOOLS: dict[str, Tool] = {each.name: each for each in [*working.tool.all, *submitting.tool.all]}
+
+
+class Reply(NamedTuple):
+    """What a call came to, as data and as text."""
+
+    content: dict[str, Any]
+    text: str
+    failed: bool = False
+
+
+def offered(seat: Seat) -> list[Tool]:
+    """The tools that this caller has."""
+    return [tool for tool in TOOLS.values() if seat.may(tool)]
+
+
+async def call(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> Reply:
+    try:
+        answer = await _answer(seat, tool, arguments)
+    except ShiftworkError as error:
+        if isinstance(error, LeaseLost):
+            seat.let_go(str(arguments.get("token")))
+        return _refused(error)
+    except Exception:
+        log.exception("tool %s failed", tool.name)
+        return _refused(refusals.internal())
+    content: dict[str, Any] = msgspec.to_builtins(answer)
+    return Reply(content, msgspec.json.encode(content).decode())
+
+
+def _refused(error: ShiftworkError) -> Reply:
+    return Reply(refusals.told(error), refusals.sentence(error), failed=True)
+
+
+async def _answer(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:
+    seat.require(tool.scope)
+    taken = _read(tool, arguments)
+    limit = seat.desk.options.longest_call_sec
+    try:
+        async with asyncio.timeout(limit):
+            return await tool.handler(seat, taken)
+    except TimeoutError:
+        mend = "The queue is busy or away; whether the call had its effect is not known."
+        raise OperationTimeout(f"{tool.name} was not answered within {limit:g} s", mend=mend) from None
+
+
+def _read(tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:
+    try:
+        return check.read(arguments, tool.takes)
+    except InputError as error:
+        takes = ", ".join(tool.takes.__struct_encode_fields__)
+        raise InputError(
+            error.what, where=error.where, mend=f"{tool.name} takes {takes}; nothing was changed."
+        ) from None

@@ -1,0 +1,28 @@
+"""Tasks as a model writes them, turned into what the queue takes, and what it answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.core.task import Submitted
+from shiftwork.mcp.shapes import Draft, Made
+
+_SAME = ("title", "payload", "key", "dependencies", "priority", "tags", "max_attempts", "timeout_sec")
+_LONGEST_KEY = 255
+
+
+def new_task(draft: Draft, *, under: str | None = None) -> dict[str, Any]:
+    """The fields of a new task. `under` a task its key stands for it there: spawned again, it is the same one."""
+    task: dict[str, Any] = {"type": draft.type, **{name: getattr(draft, name) for name in _SAME}}
+    if draft.prompt is not None or draft.context_refs:
+        task["spec"] = {"prompt": draft.prompt, "context_refs": draft.context_refs}
+    if draft.output_schema is not None:
+        task["output"] = {"type": "json", "validation": "json-schema", "validation_schema": draft.output_schema}
+    known = draft.idempotency_key
+    if known is None and under is not None and draft.key is not None:
+        known = f"{under}/{draft.key}"[:_LONGEST_KEY]
+    return task if known is None else {**task, "idempotency_key": known}
+
+
+def made(submitted: Submitted) -> Made:
+    return Made(task_id=submitted.id, status=submitted.status, key=submitted.key, duplicate=submitted.duplicate)

@@ -1,0 +1,185 @@
+"""MCP over streamable HTTP: many clients, let in as `shiftwork serve` lets its callers in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+import uvicorn
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shiftwork.client.opening import AnyQueue
+from shiftwork.core.errors import InputError, ShiftworkError
+from shiftwork.mcp.desk import Desk, Options, Seat
+from shiftwork.mcp.protocol import Context, build
+from shiftwork.mcp.serving import open_desk
+from shiftwork.queue import check
+from shiftwork.queue.engine import Caller
+from shiftwork.queue.queue import Queue
+from shiftwork.wire import problem
+from shiftwork.wire.access import ANYBODY, Gatekeeper, Identity, check_local
+from shiftwork.wire.listening import address, check_guarded, listen
+
+PATH = "/mcp"
+SEAT = "shiftwork.seat"
+SESSION = "mcp-session-id"
+STOP_GRACE_SEC = 5
+LARGEST_HEAD = 65_536
+MOST_CONNECTIONS = 10_000
+
+
+class Entrance:
+    """Says who calls: by their token, or anybody on this machine where none is needed."""
+
+    def __init__(self, desk: Desk, *, tokens: bool) -> None:
+        self._desk = desk
+        queue = desk.queue
+        self._gatekeeper = Gatekeeper(queue, tokens=tokens) if isinstance(queue, Queue) else None
+        if tokens and self._gatekeeper is None:
+            raise InputError(
+                "tokens are checked where the queue is, not through another server",
+                where="--tokens",
+                mend="Name the database with --store, or serve on 127.0.0.1 without --tokens.",
+            )
+
+    async def seat(self, headers: Headers, query: bytes) -> tuple[Seat, Identity]:
+        who = await self._identify(headers)
+        options, queue = self._desk.options, self._desk.queue
+        named = parse_qs(query.decode("latin-1")).get("agent", [who.name or options.agent_id])[0]
+        holder = None if who.may("operate") else who.token_id
+        if isinstance(queue, Queue) and who.workspace is not None:
+            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=holder))
+        seat = Seat(
+            self._desk,
+            queue,
+            check.name(named, "agent"),
+            scopes=who.scopes,
+            name=who.name,
+            holder=holder,
+            session=headers.get(SESSION),
+        )
+        return seat, who
+
+    async def _identify(self, headers: Headers) -> Identity:
+        if self._gatekeeper is not None:
+            return await self._gatekeeper.identify(headers)
+        check_local(headers)
+        return ANYBODY
+
+
+class Gate:
+    """Lets each request in before the SDK sees it, and notices when a client ends its session."""
+
+    def __init__(self, app: ASGIApp, desk: Desk, entrance: Entrance) -> None:
+        self._app = app
+        self._desk = desk
+        self._entrance = entrance
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            seat, who = await self._entrance.seat(headers, scope["query_string"])
+        except ShiftworkError as error:
+            await _refusal(error)(scope, receive, send)
+            return
+        known = {**scope, SEAT: seat}
+        if who.token_id is not None:  # the SDK then gives a session to nobody but the token that began it
+            access = AccessToken(token="", client_id=who.token_id, scopes=sorted(who.scopes))
+            known["user"] = AuthenticatedUser(access)
+        await self._app(known, receive, self._watching(scope, headers, send))
+
+    def _watching(self, scope: Scope, headers: Headers, send: Send) -> Send:
+        session = headers.get(SESSION)
+        if scope["method"] != "DELETE" or session is None:
+            return send
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300:
+                self._desk.keeper.end(session)
+            await send(message)
+
+        return watch
+
+
+def _refusal(error: ShiftworkError) -> Response:
+    told = problem.of(error)
+    headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
+    return Response(msgspec.json.encode(told), told.status, headers, problem.MEDIA_TYPE)
+
+
+def _seat_of(ctx: Context) -> Seat:
+    assert ctx.request is not None
+    seat: Seat = ctx.request.scope[SEAT]
+    return seat
+
+
+def app_of(desk: Desk, entrance: Entrance) -> ASGIApp:
+    """The application; hosts and origins are checked by our own rules, not again by the SDK's."""
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    inner = build(desk, _seat_of).streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)
+    return Gate(inner, desk, entrance)
+
+
+class Server(uvicorn.Server):
+    """Tells where it serves, once that can be asked for."""
+
+    def __init__(self, app: ASGIApp, listening: socket.socket, announce: Callable[[str], None]) -> None:
+        self._url = address(listening) + PATH
+        self._announce = announce
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                h11_max_incomplete_event_size=LARGEST_HEAD,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_graceful_shutdown=STOP_GRACE_SEC,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce(self._url)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002  # uvicorn's signature
+        """A stop that was asked for is no failure."""
+        self.should_exit = True
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where to serve, and whether callers need a token."""
+
+    host: str
+    port: int
+    tokens: bool = False
+
+
+def check_place(place: Place) -> None:
+    """Before anything is opened or made."""
+    check_guarded(place.host, "--http", tokens=place.tokens)
+
+
+async def serve(queue: AnyQueue, options: Options, place: Place, announce: Callable[[str], None]) -> None:
+    """Serve until stopped; `announce` is told where."""
+    check_place(place)
+    with listen(place.host, place.port, "--http") as listening:
+        async with open_desk(queue, options) as desk:
+            app = app_of(desk, Entrance(desk, tokens=place.tokens))
+            await Server(app, listening, announce).serve(sockets=[listening])

@@ -1,0 +1,83 @@
+"""Errors as a model gets them: what happened, how to mend it, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shiftwork.core.errors import (
+    AgentUnavailable,
+    AgentUnknown,
+    CircularDependency,
+    ConflictError,
+    DuplicateTask,
+    FenceRequired,
+    Forbidden,
+    InputError,
+    LeaseLost,
+    NotFound,
+    NotYourClaim,
+    OperationTimeout,
+    QueueFull,
+    ReportRequired,
+    RevisionChanged,
+    ShiftworkError,
+    SpawnLimit,
+    StoreError,
+    Unauthorized,
+    UnknownDependency,
+    VersionConflict,
+    WrongState,
+    from_dict,
+)
+
+# The first that fits an error's class counts.
+NEXT: tuple[tuple[type[ShiftworkError], str], ...] = (
+    (FenceRequired, "Call again with the `token` exactly as `claim` answered it, or call `claim` to get one."),
+    (ReportRequired, "Call `complete` again with the same token and a `decision_report`."),
+    (UnknownDependency, "Name a `key` of the same call or the id of a task that exists, and call again."),
+    (CircularDependency, "Remove one of these dependencies and call again."),
+    (InputError, "Correct the argument and call the tool again."),
+    (
+        LeaseLost,
+        "Stop working on this task and drop its token; do not hand its result in. Call `claim` for other work.",
+    ),
+    (NotYourClaim, "Drop this token and call `claim` for work of your own."),
+    (Unauthorized, "Do not try again. Tell the person you work for that this server needs a token."),
+    (Forbidden, "Do not try again. Tell the person you work for which scope is missing."),
+    (NotFound, "Check the id with `list`; do not invent ids."),
+    (DuplicateTask, "Use the task that is there already; `get` tells how it stands."),
+    (QueueFull, "Do not submit more now. Try again after `retry_after` seconds."),
+    (SpawnLimit, "Do this work yourself, under the token you hold."),
+    (RevisionChanged, "Look at the task with `get` again before you decide."),
+    (VersionConflict, "Look at the task with `get` again before you decide."),
+    (WrongState, "Look at the task with `get`; what you asked for is not possible in its status."),
+    (AgentUnknown, "Do not try again. Tell the person you work for that this agent must be registered."),
+    (AgentUnavailable, "Stop claiming: somebody has taken this agent out of service."),
+    (ConflictError, "Look at the task with `get` before you go on."),
+    (OperationTimeout, "Look with `get` or `list` whether it had its effect; then call again with the same arguments."),
+    (StoreError, "Wait some seconds and call again with the same arguments; what was acknowledged is safe."),
+    (ShiftworkError, "Wait some seconds and call again with the same arguments; if it stays, tell the person."),
+)
+
+
+def next_step(error: ShiftworkError) -> str:
+    return next(step for kind, step in NEXT if isinstance(error, kind))
+
+
+def told(error: ShiftworkError) -> dict[str, Any]:
+    """The error as structured content."""
+    plain: dict[str, Any] = msgspec.to_builtins(error.as_dict(), enc_hook=str)
+    return {"error": {name: value for name, value in plain.items() if value is not None} | {"next": next_step(error)}}
+
+
+def sentence(error: ShiftworkError) -> str:
+    """The error as text."""
+    return f"{error} {next_step(error)}"
+
+
+def internal() -> ShiftworkError:
+    """Something that should not happen; what it was stands in the log alone."""
+    what = "the MCP server met an error of its own"
+    return from_dict({"code": "internal", "what": what, "mend": "It is in the log of the MCP server."})

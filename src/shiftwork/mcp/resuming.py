@@ -1,0 +1,92 @@
+"""A claimed task as a model gets it: the work, and what earlier attempts at it have left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shiftwork.client.opening import AnyQueue
+from shiftwork.core.task import Task, Wait
+from shiftwork.mcp.shapes import Checkpoint, Child, Waited, Work
+from shiftwork.queue.claim import Assignment
+
+MOST_KEPT = 100
+"""Checkpoints and children that come with a claim; `get` and `list` tell the rest."""
+MOST_WAITS = 20
+
+
+async def work_of(queue: AnyQueue, assignment: Assignment) -> Work:
+    task, token = assignment.task(), assignment.token
+    kept = await _kept(queue, task, token) if task.fence > 1 else {}
+    deadline = assignment.execution_deadline
+    return Work(
+        token=token,
+        task_id=task.id,
+        type=task.type,
+        attempt=task.attempts + 1,
+        max_attempts=task.max_attempts,
+        title=task.title,
+        prompt=prompt_of(task),
+        payload=task.payload,
+        output=task.output,
+        inputs=assignment.inputs,
+        dependencies=task.dependencies,
+        tags=task.tags,
+        model=assignment.model,
+        last_error=task.last_error,
+        time_left_sec=None if deadline is None else max(0.0, deadline - queue.now()),
+        **kept,
+    )
+
+
+def prompt_of(task: Task) -> str | None:
+    return (task.spec or {}).get("prompt")
+
+
+def waited(wait: Wait) -> Waited:
+    return Waited(
+        name=wait.name,
+        status=wait.status,
+        question=wait.question,
+        event=wait.event,
+        value=wait.value,
+        answered_by=wait.answered_by,
+    )
+
+
+async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
+    """Whoever takes it up now may know nothing of what was done, asked and spawned before."""
+    steps = await queue.steps(task.id, limit=MOST_KEPT)
+    below = await queue.tasks(parent=task.id, limit=MOST_KEPT)
+    return {
+        "checkpoints": [
+            Checkpoint(name=step.name, done=step.status == "done", result=step.result, artifact=step.artifact)
+            for step in steps
+        ],
+        "waits": await _waits(queue, task.id, token),
+        "children": [_child(child) for child in below.tasks if child.superseded_by is None],
+    }
+
+
+async def _waits(queue: AnyQueue, task_id: str, token: str) -> list[Waited]:
+    """What the task has waited for, by its history; the wait of a name answers what came of it."""
+    events = await queue.history(task_id)
+    begun = [event.data for event in events if event.verb == "waited" and event.data and "wait" in event.data]
+    return [waited(await _again(queue, token, told)) for told in begun[-MOST_WAITS:]]
+
+
+async def _again(queue: AnyQueue, token: str, told: dict[str, Any]) -> Wait:
+    what = "until" if told["kind"] == "time" else "event" if told["kind"] == "event" else "question"
+    return await queue.wait(token, told["wait"], **{what: told[what]})
+
+
+def _child(task: Task) -> Child:
+    result = task.result
+    return Child(
+        task_id=task.id,
+        type=task.type,
+        status=task.status,
+        title=task.title,
+        data=result.data if result else None,
+        text=result.text if result else None,
+        error=result.error if result else None,
+    )

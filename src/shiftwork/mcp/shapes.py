@@ -1,0 +1,351 @@
+"""What the tools take and give: few fields, each described, since a model reads all of it before every call."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.core.task import Fields, Name, Priority, Text, Usage
+from shiftwork.queue.inputs import Input
+
+LONGEST_WAIT_SEC = 20.0
+"""A claim waits no longer for work: with what comes before and after, a call is answered within 25 s."""
+MOST_LISTED = 100
+MOST_TASKS = 100
+
+ClaimToken = Annotated[str, Meta(min_length=1, max_length=300, description="The token that `claim` answered.")]
+TaskId = Annotated[str, Meta(min_length=1, max_length=255, description="The task's id.")]
+WaitName = Annotated[
+    str,
+    Meta(min_length=1, max_length=255, description="Names this wait inside its task; the same name, the same answer."),
+]
+
+
+class Given(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Base of what the tools answer: what says nothing is left out."""
+
+
+# -- working -----------------------------------------------------------------------------------------------------
+
+
+class ClaimArguments(Fields):
+    wait_sec: Annotated[
+        float, Meta(ge=0, le=LONGEST_WAIT_SEC, description="Wait so long for work when there is none.")
+    ] = 0
+    types: Annotated[list[Name] | None, Meta(description="Only tasks of these types.")] = None
+
+
+class Checkpoint(Given):
+    """A result that this or an earlier attempt has stored; not done where it was begun and never stored."""
+
+    name: str
+    done: bool = False
+    result: Any = None
+    artifact: str | None = None
+    """Where a result lies that is too large to stand here."""
+
+
+class Waited(Given):
+    """What the task has waited for, and what came of it."""
+
+    name: str
+    status: Literal["open", "met", "expired"]
+    question: str | None = None
+    event: str | None = None
+    value: Any = None
+    answered_by: str | None = None
+
+
+class Child(Given):
+    """A task that this one has spawned."""
+
+    task_id: str
+    type: str
+    status: str
+    title: str | None = None
+    data: Any = None
+    text: str | None = None
+    error: str | None = None
+
+
+class Work(Given):
+    """A task in your hands."""
+
+    token: str
+    """Names this claim in every call about it."""
+    task_id: str
+    type: str
+    attempt: int
+    max_attempts: int
+    title: str | None = None
+    prompt: str | None = None
+    payload: dict[str, Any] = {}
+    output: dict[str, Any] | None = None
+    """What must be handed in, and how it is checked."""
+    inputs: list[Input] = []
+    dependencies: list[str] = []
+    """Tasks that were done before it; `get` tells their results."""
+    tags: list[str] = []
+    model: str | None = None
+    last_error: str | None = None
+    """Why the attempt before this one failed."""
+    time_left_sec: float | None = None
+    checkpoints: list[Checkpoint] = []
+    waits: list[Waited] = []
+    children: list[Child] = []
+
+
+class Claimed(Given):
+    """A task to work on, or why there is none."""
+
+    next: str
+    task: Work | None = None
+    holding: list[str] = []
+    """Tokens of other tasks that you still hold."""
+    closed: list[str] = []
+    """What hands out nothing now."""
+    slow_down_sec: float | None = None
+
+
+class HeartbeatArguments(Fields):
+    token: ClaimToken
+    progress: Annotated[Any, Meta(description="How far the work is: a sentence, or any JSON.")] = None
+    usage: Annotated[Usage | None, Meta(description="What was spent since the last report.")] = None
+
+
+class Beaten(Given):
+    """Whether to go on."""
+
+    task_id: str
+    action: Literal["continue", "cancel", "lost", "yield"]
+    next: str
+    reason: str | None = None
+    slow_down_sec: float | None = None
+
+
+class CheckpointArguments(Fields):
+    token: ClaimToken
+    name: Annotated[Name, Meta(description="Names the step inside its task.")]
+    result: Annotated[
+        Any, Meta(description="What to keep: any JSON. Left out: ask for what is kept, and say that you begin.")
+    ] = msgspec.UNSET
+    usage: Annotated[Usage | None, Meta(description="What the step cost.")] = None
+
+
+class Draft(Fields):
+    """A task to be done by somebody."""
+
+    type: Annotated[Name, Meta(description="What kind of work it is: decides who may take it.")]
+    title: Annotated[Text | None, Meta(description="What it is, in a line.")] = None
+    prompt: Annotated[str | None, Meta(description="What to do, for the agent that takes it.")] = None
+    payload: Annotated[dict[str, Any], Meta(description="Parameters of the work.")] = {}
+    key: Annotated[Name | None, Meta(description="Names it in this call, so that others can depend on it.")] = None
+    dependencies: Annotated[list[Name], Meta(description="Keys or ids of tasks that must be done before.")] = []
+    context_refs: Annotated[
+        list[Name], Meta(description="Artifacts, or outputs of dependencies (`task:KEY:output`), to hand over with it.")
+    ] = []
+    priority: Annotated[Priority, Meta(description="0 (first) to 100 (last).")] = 50
+    tags: list[Name] = []
+    output_schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that the result must meet.")] = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    idempotency_key: Annotated[Name | None, Meta(description="The same key twice is one task.")] = None
+
+
+Drafts = Annotated[list[Draft], Meta(min_length=1, max_length=MOST_TASKS)]
+
+
+class SpawnArguments(Fields):
+    token: ClaimToken
+    tasks: Annotated[Drafts, Meta(description="Give each a `key`: sent twice, it is then one task.")]
+    wait: Annotated[bool, Meta(description="Give your task back until they are done.")] = False
+
+
+class Made(Given):
+    """One task that was submitted."""
+
+    task_id: str
+    status: str
+    key: str | None = None
+    duplicate: bool = False
+    """It was there already."""
+
+
+class Spawned(Given):
+    tasks: list[Made]
+    next: str
+
+
+class WaitArguments(Fields):
+    token: ClaimToken
+    tasks: Annotated[list[Name], Meta(description="Wait until these tasks are done.")] = []
+    seconds: Annotated[float, Meta(gt=0, description="Wait so long.")] | None = None
+    event: Annotated[Name | None, Meta(description="Wait until somebody sends this event.")] = None
+    name: WaitName | None = None
+    timeout_sec: Annotated[float, Meta(gt=0, description="How long to wait for the event at most.")] | None = None
+
+
+class AskArguments(Fields):
+    token: ClaimToken
+    question: Annotated[str, Meta(min_length=1, max_length=65_536)]
+    name: WaitName
+    schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that the answer must meet.")] = None
+    timeout_sec: Annotated[float, Meta(gt=0, description="How long to wait at most.")] | None = None
+
+
+class Parked(Given):
+    """What came of a wait; while it is open the task is no longer yours."""
+
+    status: Literal["waiting", "met", "expired"]
+    next: str
+    value: Any = None
+    answered_by: str | None = None
+
+
+class CompleteArguments(Fields):
+    token: ClaimToken
+    data: Annotated[Any, Meta(description="The result as JSON.")] = None
+    text: Annotated[str | None, Meta(description="The result in words.")] = None
+    artifacts: Annotated[list[Name], Meta(description="Ids or addresses of what was made.")] = []
+    decision_report: Annotated[
+        dict[str, Any] | None, Meta(description="What was decided and why, where the task asks for it.")
+    ] = None
+    usage: Annotated[Usage | None, Meta(description="What was spent since the last report.")] = None
+
+
+class FailArguments(Fields):
+    token: ClaimToken
+    error: Annotated[Text, Meta(min_length=1, description="What went wrong, for the next attempt.")]
+    reason: Annotated[Name | None, Meta(description="A known kind, e.g. network, rate_limit, invalid_input.")] = None
+    retry: Annotated[bool, Meta(description="False where another attempt cannot help.")] = True
+    usage: Annotated[Usage | None, Meta(description="What was spent since the last report.")] = None
+
+
+class ReleaseArguments(Fields):
+    token: ClaimToken
+    reason: Text | None = None
+
+
+class Ended(Given):
+    """What became of the task."""
+
+    task_id: str
+    status: str
+    next: str
+    repeated: bool = False
+    """It was said before; nothing was changed by saying it again."""
+
+
+# -- submitting --------------------------------------------------------------------------------------------------
+
+
+class SubmitArguments(Fields):
+    tasks: Annotated[Drafts, Meta(description="One task, or several that go in together or not at all.")]
+    title: Annotated[Text | None, Meta(description="Of several: what they are for.")] = None
+
+
+class Submission(Given):
+    tasks: list[Made]
+    dag_id: str | None = None
+
+
+class GetArguments(Fields):
+    task_id: TaskId
+
+
+class Outcome(Given):
+    """What a task came to."""
+
+    data: Any = None
+    text: str | None = None
+    artifacts: list[str] = []
+    error: str | None = None
+    reason: str | None = None
+
+
+class Seen(Given):
+    """A task as it stands."""
+
+    task_id: str
+    type: str
+    status: str
+    why: str
+    """Why it stands there, in a sentence."""
+    lifts: list[str] = []
+    """What would let it go on."""
+    title: str | None = None
+    prompt: str | None = None
+    payload: dict[str, Any] = {}
+    dag_id: str | None = None
+    parent_id: str | None = None
+    dependencies: list[str] = []
+    blocked_by: list[str] = []
+    tags: list[str] = []
+    priority: float = 50
+    failed_attempts: int = 0
+    max_attempts: int = 1
+    agent_id: str | None = None
+    progress: Any = None
+    waits: list[Waited] = []
+    last_error: str | None = None
+    failure_reason: str | None = None
+    result: Outcome | None = None
+    cost_usd: float = 0
+    version: int = 0
+
+
+class ListArguments(Fields):
+    status: Annotated[Name | None, Meta(description="E.g. ready, running, completed, dead_lettered.")] = None
+    type: Name | None = None
+    tag: Name | None = None
+    dag_id: Name | None = None
+    parent_id: Annotated[Name | None, Meta(description="Only what this task has spawned.")] = None
+    for_people: Annotated[bool, Meta(description="Only what waits for a person: approvals and questions.")] = False
+    after: Annotated[Name | None, Meta(description="Go on behind this task id.")] = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 20
+
+
+class Line(Given):
+    """One task of a list."""
+
+    task_id: str
+    type: str
+    status: str
+    title: str | None = None
+    agent_id: str | None = None
+    last_error: str | None = None
+    question: str | None = None
+    """What its agent asks; `answer` it."""
+    schema: dict[str, Any] | None = None
+    revision: str | None = None
+    """Of the work that is to be approved."""
+
+
+class Listing(Given):
+    tasks: list[Line]
+    next: str | None = None
+    """The `after` of the following page."""
+
+
+class CancelArguments(Fields):
+    task_id: TaskId
+    reason: Annotated[Text, Meta(min_length=1)] = "cancelled"
+
+
+class ApproveArguments(Fields):
+    task_id: TaskId
+    decision: Annotated[Literal["approve", "reject"], Meta(description="reject cancels the task.")] = "approve"
+    note: Annotated[Text | None, Meta(description="Why; stands in the history.")] = None
+    revision: Annotated[Name | None, Meta(description="Only if the work is still this revision.")] = None
+
+
+class AnswerArguments(Fields):
+    task_id: TaskId
+    value: Annotated[Any, Meta(description="The answer: any JSON, as the question's schema says.")]
+
+
+class Changed(Given):
+    task_id: str
+    status: str

@@ -1,0 +1,146 @@
+"""The tools of agents that bring work in, look after it, and decide about it."""
+
+from __future__ import annotations
+
+from shiftwork.core.task import Result, Task
+from shiftwork.mcp.desk import Seat
+from shiftwork.mcp.drafts import made, new_task
+from shiftwork.mcp.resuming import prompt_of, waited
+from shiftwork.mcp.shapes import (
+    AnswerArguments,
+    ApproveArguments,
+    CancelArguments,
+    Changed,
+    GetArguments,
+    Line,
+    ListArguments,
+    Listing,
+    Outcome,
+    Seen,
+    Submission,
+    SubmitArguments,
+)
+from shiftwork.mcp.tool import Tools
+from shiftwork.queue import claims
+from shiftwork.queue.approvals import Asked
+from shiftwork.queue.explain import Explanation
+
+tool = Tools()
+
+
+@tool("submit", "submitter", takes=SubmitArguments, gives=Submission)
+async def submit(seat: Seat, args: SubmitArguments) -> Submission:
+    """Hand work to the queue: one task, or several with dependencies between them, all or nothing."""
+    tasks = [new_task(draft) for draft in args.tasks]
+    if len(tasks) == 1 and args.title is None:
+        return Submission(tasks=[made(await seat.asking.submit(tasks[0]))])
+    done = await seat.asking.submit_dag({"title": args.title, "tasks": tasks})
+    return Submission(tasks=[made(each) for each in done], dag_id=done[0].dag_id)
+
+
+@tool("read", "worker", "submitter", takes=GetArguments, gives=Seen)
+async def get(seat: Seat, args: GetArguments) -> Seen:
+    """Look at one task: how it stands and why, what would let it go on, and its result."""
+    task = await seat.asking.get(args.task_id)
+    return _seen(task, None if task.archived else await seat.asking.explain(task.id))
+
+
+def _seen(task: Task, explanation: Explanation | None) -> Seen:
+    return Seen(
+        task_id=task.id,
+        type=task.type,
+        status=task.status,
+        why=explanation.summary if explanation else task.status,
+        lifts=[hold.lifts for hold in explanation.holds] if explanation else [],
+        title=task.title,
+        prompt=prompt_of(task),
+        payload=task.payload,
+        dag_id=task.dag_id,
+        parent_id=task.parent_id,
+        dependencies=task.dependencies,
+        blocked_by=task.blocked_by,
+        tags=task.tags,
+        priority=task.priority,
+        failed_attempts=task.attempts,
+        max_attempts=task.max_attempts,
+        agent_id=task.claim.agent_id,
+        progress=task.progress,
+        waits=[waited(each) for each in task.waits],
+        last_error=task.last_error,
+        failure_reason=task.failure_reason,
+        result=None if task.result is None else _outcome(task.result),
+        cost_usd=task.cost_usd,
+        version=task.version,
+    )
+
+
+def _outcome(result: Result) -> Outcome:
+    return Outcome(
+        data=result.data, text=result.text, artifacts=result.artifacts, error=result.error, reason=result.reason
+    )
+
+
+@tool("read", "submitter", takes=ListArguments, gives=Listing)
+async def list_(seat: Seat, args: ListArguments) -> Listing:
+    """List tasks in the order of their creation, or only what waits for a person."""
+    if args.for_people:
+        found = await seat.asking.approvals(type=args.type, after=args.after, limit=args.limit)
+        return Listing(
+            tasks=[_asked(each) for each in found], next=found[-1].task_id if len(found) == args.limit else None
+        )
+    page = await seat.asking.tasks(
+        status=args.status,
+        type=args.type,
+        tag=args.tag,
+        dag=args.dag_id,
+        parent=args.parent_id,
+        after=args.after,
+        limit=args.limit,
+    )
+    return Listing(tasks=[_line(task) for task in page.tasks], next=page.next)
+
+
+def _line(task: Task) -> Line:
+    return Line(
+        task_id=task.id,
+        type=task.type,
+        status=task.status,
+        title=task.title,
+        agent_id=task.claim.agent_id,
+        last_error=task.last_error,
+    )
+
+
+def _asked(asked: Asked) -> Line:
+    return Line(
+        task_id=asked.task_id,
+        type=asked.type,
+        status="waiting_approval" if asked.kind == "approval" else "pending",
+        title=asked.title,
+        question=asked.question,
+        schema=asked.schema,
+        revision=asked.revision,
+    )
+
+
+@tool("operate", "submitter", takes=CancelArguments, gives=Changed, destroys=True, once=True)
+async def cancel(seat: Seat, args: CancelArguments) -> Changed:
+    """Cancel a task that has not ended. Its agent is told to stop."""
+    return _changed(await seat.asking.cancel(args.task_id, args.reason))
+
+
+@tool("operate", "submitter", takes=ApproveArguments, gives=Changed, destroys=True)
+async def approve(seat: Seat, args: ApproveArguments) -> Changed:
+    """Let a task run that waits for approval, or reject it. Decide only what you were asked to decide."""
+    decide = seat.asking.approve if args.decision == "approve" else seat.asking.reject
+    return _changed(await decide(args.task_id, note=args.note, revision=args.revision))
+
+
+@tool("operate", "submitter", takes=AnswerArguments, gives=Changed)
+async def answer(seat: Seat, args: AnswerArguments) -> Changed:
+    """Answer the question that a task asks, with what a person told you."""
+    return _changed(await seat.asking.answer(args.task_id, args.value))
+
+
+def _changed(told: claims.Outcome) -> Changed:
+    return Changed(task_id=told.task_id, status=told.status or "")

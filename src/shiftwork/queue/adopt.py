@@ -1,0 +1,77 @@
+"""Adopting: hold tasks for an agent that has claimed them elsewhere, in the files of a folder."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+
+from shiftwork.core import ids
+from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.states import State
+from shiftwork.queue import breakers, check, read
+from shiftwork.queue.admission import Admitted
+from shiftwork.queue.claim import hand_over, lock_claimer
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.folder import ScriptClaim
+from shiftwork.queue.pick import ClaimRequest
+from shiftwork.queue.purse import open_purse
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Row, Tx
+
+
+async def adopt(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str, claims: Sequence[ScriptClaim]
+) -> dict[str, int]:
+    """By task, the fence under which it is held now. What is free no longer, or was of an older attempt, is left out.
+
+    The work has begun already, so pauses, breakers and limits are not asked; the money is. Where a breaker waits for
+    a trial, this is one.
+    """
+    check.name(agent_id, "claimedBy")
+    free = await _free(tx, workspace, claims)
+    if not free:
+        return {}
+    request = ClaimRequest(workspace, agent_id, start=True)
+    agent = await lock_claimer(tx, engine, request)
+    purse = await open_purse(tx, engine, workspace, agent)
+    await purse.look(tx, free)
+    paid = []
+    for row in free:
+        if purse.fits(row):
+            purse.take(row)
+            paid.append(row)
+    chosen = await purse.lock(tx, paid)
+    work = Work(tx, engine, caller)
+    await _on_trial(work, workspace, chosen)
+    assignments = await hand_over(work, request, agent, purse, Admitted(chosen, {}))
+    return {ids.show_task(assignment.claim.id): assignment.fence for assignment in assignments}
+
+
+async def _free(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> Sequence[Row]:
+    """Those that nobody holds. Locked first: a claim passes over what is locked, while this one must not."""
+    fences: dict[str, int] = {}
+    for claim in claims:
+        with suppress(NotFound, InputError):
+            fences[await read.find(tx, workspace, claim.task_id)] = claim.fence
+    if not fences:
+        return []
+    free = []
+    for place, row in enumerate(await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(fences)])):
+        same = row["workspace"] == workspace and row["fence"] == fences[row["id"]]
+        if same and row["status"] == State.READY:
+            free.append((place, row["id"], row["lane"]))
+    return await tx.all("take_chosen", items=free, count=len(free)) if free else []
+
+
+async def _on_trial(work: Work, workspace: str, rows: Sequence[Row]) -> None:
+    gates = await work.tx.all("read_gates", workspace=workspace)
+    due = {gate["scope"] for gate in gates if gate["kind"] == "breaker" and (gate["until"] or math.inf) <= work.now}
+    trials: dict[breakers.Name, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["type"] in due:
+            trials[workspace, row["type"]].append(row)
+    if trials:
+        may_go = await breakers.try_out(work, trials)
+        await breakers.save(work, dict(change for change in may_go.values() if change is not None))

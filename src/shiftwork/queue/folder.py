@@ -1,0 +1,214 @@
+"""A `.loki` folder, whose scripts claim the same tasks as our agents: its lock, its files, and a claim beside them.
+
+Scripts see nothing but `pending.json`. So a claim of ours does there what the scripts do: it takes the lock, looks who
+has claimed what, and writes its own claims into the file before it lets go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.errors import FolderUnavailable, LockTimeout
+from shiftwork.queue.claim import ClaimAnswer
+
+QUEUES = ("pending", "in-progress", "completed", "dead-letter", "cancelled")
+LOCK = "state/locks/queue.lock"
+KEPT = "shiftwork"
+"""Who has claimed, in `pending.json`, what no script may take now."""
+
+Entry = dict[str, Any]
+"""One task as it stands in a file."""
+
+
+class Folder:
+    """The queue files of one `.loki` folder, each read whole and replaced whole."""
+
+    def __init__(self, path: Path, patience: float) -> None:
+        self.path = path
+        self._patience = patience
+
+    def file(self, queue: str) -> Path:
+        return self.path / "queue" / f"{queue}.json"
+
+    def make(self) -> None:
+        """What scripts expect to be there. A claim makes nothing: a setting must not choose where files come to be."""
+        try:
+            self.file("pending").parent.mkdir(parents=True, exist_ok=True)
+            (self.path / LOCK).parent.mkdir(parents=True, exist_ok=True)
+            (self.path / LOCK).touch()
+        except OSError as error:
+            raise _unavailable(self.path, error) from error
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """While nobody else, script or not, reads and writes. Whoever is killed lets go."""
+        try:
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unavailable(self.path / LOCK, error) from error
+        try:
+            await self._wait_for(lock)
+            yield
+        finally:
+            os.close(lock)
+
+    async def _wait_for(self, lock: int) -> None:
+        """Stand in line, in a thread of its own: whoever only looks now and then is never served beside scripts."""
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        loop = asyncio.get_running_loop()
+        served: asyncio.Future[None] = loop.create_future()
+        threading.Thread(target=_stand_in_line, args=(os.dup(lock), loop, served), daemon=True).start()
+        try:
+            async with asyncio.timeout(self._patience):
+                await served
+        except TimeoutError:
+            where = str(self.path / LOCK)
+            raise LockTimeout(f"{LOCK} has been held for {self._patience:g} s", where=where) from None
+
+    async def read(self, queue: str) -> list[Entry]:
+        """The tasks in one file; none where there is no file."""
+        return await asyncio.to_thread(self._read, queue)
+
+    def _read(self, queue: str) -> list[Entry]:
+        file = self.file(queue)
+        try:
+            tasks = msgspec.json.decode(file.read_bytes(), type=_Content).tasks
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unavailable(file, error) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FolderUnavailable(f"{file.name} is not a list of tasks: {error}", where=str(file)) from error
+        nameless = [place for place, task in enumerate(tasks) if not isinstance(task.get("id", ""), str)]
+        if nameless:
+            raise FolderUnavailable(f"task {nameless[0]} of {file.name} has an id that is no text", where=str(file))
+        return tasks
+
+    async def write(self, queue: str, tasks: Sequence[Entry]) -> None:
+        """Replace one file by a rename, so that nobody ever sees half of it."""
+        await asyncio.to_thread(self._write, queue, tasks)
+
+    def _write(self, queue: str, tasks: Sequence[Entry]) -> None:
+        text = msgspec.json.format(msgspec.json.encode({"tasks": tasks}), indent=2) + b"\n"
+        replace(self.file(queue), text)
+
+
+def _stand_in_line(lock: int, loop: asyncio.AbstractEventLoop, served: asyncio.Future[None]) -> None:
+    """Where nobody waits any more, this is the last handle of the lock: it goes as soon as it comes."""
+
+    def serve() -> None:
+        if not served.done():
+            served.set_result(None)
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(serve)
+    finally:
+        os.close(lock)
+
+
+class _Content(msgspec.Struct):
+    tasks: list[Entry]
+
+
+def replace(file: Path, text: bytes) -> None:
+    """Write a file anew beside itself, then put it in its place."""
+    beside = file.with_name(file.name + ".tmp")
+    try:
+        with beside.open("wb") as new:
+            new.write(text)
+            new.flush()
+            os.fsync(new.fileno())
+        beside.replace(file)
+    except OSError as error:
+        raise _unavailable(file, error) from error
+
+
+def _unavailable(path: Path, error: OSError) -> FolderUnavailable:
+    return FolderUnavailable(f"{path.name} cannot be used: {error.strerror}", where=str(path))
+
+
+# -- claims ----------------------------------------------------------------------------------------------------------
+
+
+class ScriptClaim(NamedTuple):
+    """A claim that a script has written into `pending.json`."""
+
+    task_id: str
+    agent_id: str
+    fence: int
+    """Of the task as the script saw it: a claim of an older attempt is none."""
+
+
+def claims_in(tasks: Sequence[Entry]) -> list[ScriptClaim]:
+    """What scripts have claimed of the tasks in `pending.json`."""
+    claims = []
+    for task in tasks:
+        agent, fence = task.get("claimedBy"), task.get("fence", 0)
+        if isinstance(agent, str) and agent not in {"", KEPT} and isinstance(fence, int) and "id" in task:
+            claims.append(ScriptClaim(task["id"], agent, fence))
+    return claims
+
+
+def by_agent(claims: Sequence[ScriptClaim]) -> dict[str, list[ScriptClaim]]:
+    found: dict[str, list[ScriptClaim]] = {}
+    for claim in claims:
+        found.setdefault(claim.agent_id, []).append(claim)
+    return found
+
+
+async def claim_beside_scripts(
+    folder: Folder,
+    adopt: Callable[[Sequence[ScriptClaim]], Awaitable[object]],
+    claim: Callable[[], Awaitable[ClaimAnswer]],
+    now: Callable[[], float],
+) -> ClaimAnswer:
+    """Claim while no script can. What scripts have claimed is theirs; what is claimed now is not free to them.
+
+    Nothing is free in the file while the choice is made: whoever dies between the commit and the file's last writing
+    leaves work that scripts pass over, not work that two have.
+    """
+    async with folder.locked():
+        tasks = await folder.read("pending")
+        for claims in by_agent(claims_in(tasks)).values():
+            await adopt(claims)
+        if not any(is_free(task) for task in tasks):
+            return await claim()
+        await folder.write("pending", [{**task, "claimedBy": KEPT} if is_free(task) else task for task in tasks])
+        holders: dict[str, str] = {}
+        try:
+            answer = await claim()
+            holders = {name: a.task().claim.agent_id or "" for a in answer.assignments for name in _names(a.task())}
+        finally:
+            await folder.write("pending", [_claimed(task, holders, now()) for task in tasks])
+        return answer
+
+
+def is_free(task: Mapping[str, Any]) -> bool:
+    return task.get("claimedBy") is None
+
+
+def _names(task: Any) -> list[str]:
+    uuid = ids.parse(task.id) or task.id
+    return [uuid] if task.external_id is None else [uuid, task.external_id]
+
+
+def _claimed(task: Entry, holders: Mapping[str, str], now: float) -> Entry:
+    agent = holders.get(str(task.get("id")))
+    if agent is None:
+        return task
+    return {**task, "claimedBy": agent, "claimedAt": datetime.fromtimestamp(now, UTC).isoformat()}

@@ -1,0 +1,43 @@
+"""The dashboard's files, with the headers that keep a browser to them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from shiftwork import dashboard
+
+HEADERS = {
+    "content-security-policy": dashboard.POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+"""No copy is used unasked, so that a new version is there at once; an unchanged file is answered by 304."""
+
+
+def routes() -> list[BaseRoute]:
+    """A route for each address of the dashboard, and one for its files. No token is asked for: they hold no data."""
+    files = dashboard.files()
+    tags = {name: f'"{hashlib.sha256(file.content).hexdigest()[:16]}"' for name, file in files.items()}
+
+    def answer(request: Request, name: str) -> Response:
+        file = files.get(name)
+        if file is None:
+            return Response("There is no such file.", 404, HEADERS, "text/plain")
+        headers = {**HEADERS, "etag": tags[name]}
+        if request.headers.get("if-none-match") == tags[name]:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, 200, headers, file.media_type)
+
+    async def page(request: Request) -> Response:
+        return answer(request, "index.html")
+
+    async def static(request: Request) -> Response:
+        return answer(request, request.path_params["name"])
+
+    return [*(Route(path, page) for path in dashboard.PATHS), Route("/static/{name:path}", static)]

@@ -1,0 +1,44 @@
+"""What is measured, for monitoring systems and for programs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from shiftwork.queue.metering import LARGEST_PAGE
+from shiftwork.queue.metrics import Metrics
+from shiftwork.server import metrics as exposition
+from shiftwork.server.ask import Ask
+from shiftwork.server.door import Doors, PlainText, Query
+from shiftwork.wire.metrics import MetricSnapshots
+
+door = Doors("Metrics")
+
+
+@door("GET /metrics", "read", answer=PlainText)
+async def scrape(ask: Ask) -> Any:
+    """Every metric of a workspace in the text format of Prometheus, with the latencies of this server."""
+    found, house = await ask.queue.metrics(), ask.house
+    told = exposition.text(found, house.latencies, house.queue.engine.counters)
+    return Response(told, headers={"content-type": exposition.MEDIA_TYPE})
+
+
+@door("GET /api/metrics", "read", answer=Metrics)
+async def metrics(ask: Ask) -> Any:
+    """The same as JSON, without what this server says of itself."""
+    return await ask.queue.metrics()
+
+
+class SnapshotQuery(Query):
+    """Of which time, and how many."""
+
+    since: float | None = None
+    limit: Annotated[int, Meta(ge=1, le=LARGEST_PAGE)] = 10
+
+
+@door("GET /api/metrics/snapshots", "read", query=SnapshotQuery, answer=MetricSnapshots)
+async def metric_snapshots(ask: Ask) -> Any:
+    """What was measured every `maintenance.metrics_sec`, the newest first; histograms are not kept."""
+    return MetricSnapshots(await ask.queue.metric_snapshots(since=ask.query.since, limit=ask.query.limit))

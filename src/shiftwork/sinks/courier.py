@@ -1,0 +1,130 @@
+"""Sends what is due, outside of any transaction: taken under a lease, sent with a time limit, then recorded.
+
+Whoever dies between sending and recording leaves a lease that runs out; the notification is then sent again with the
+same id. A sink that is slow or dead holds up nobody but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from shiftwork.core.errors import ShiftworkError
+from shiftwork.policy.delivery import Outcome
+from shiftwork.queue import deliveries
+from shiftwork.queue.deliveries import Parcel
+from shiftwork.queue.engine import Engine
+
+if TYPE_CHECKING:
+    from shiftwork.sinks.mail import Post
+    from shiftwork.sinks.web import Web
+
+log = logging.getLogger("shiftwork.sinks")
+TICK_SEC = 1.0
+AT_ONCE = 32
+"""Deliveries under way in one process."""
+
+GRACE_SEC = 2.0
+"""How long what is under way may take when the process is to end."""
+
+
+class Courier:
+    """Sends for all sinks of all workspaces; many may be at work on one store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._senders: tuple[Web, Post] | None = None
+        self._unable = False
+        self._under_way: dict[asyncio.Task[None], str] = {}
+        """Each with the sink it goes to."""
+
+    async def run_for_ever(self) -> None:
+        """Until cancelled. What is under way then is sent again by whoever comes after."""
+        try:
+            while True:
+                try:
+                    found = await self._set_out()
+                except ShiftworkError as error:
+                    log.warning("notifications wait: %s", error)
+                    found = 0
+                await self._pause(found)
+        finally:
+            await self._close()
+
+    async def send_due(self) -> int:
+        """Send until nothing is due; how many attempts that took."""
+        total = 0
+        try:
+            while (found := await self._set_out()) or self._under_way:
+                total += found
+                await self._pause(found=1)
+        finally:
+            await self._close()
+        return total
+
+    async def _set_out(self) -> int:
+        room = AT_ONCE - len(self._under_way)
+        if self._unable or room <= 0 or not await self._store.read(deliveries.is_due) or not self._equip():
+            return 0
+        busy = Counter(self._under_way.values())
+        taken = await self._store.run(lambda tx: deliveries.lease(tx, self._engine, busy, room))
+        for parcel in taken:
+            task = asyncio.create_task(self._deliver(parcel))
+            self._under_way[task] = parcel.sink_id
+            task.add_done_callback(self._under_way.pop)
+        return len(taken)
+
+    def _equip(self) -> bool:
+        """What is needed to send is loaded when something is first to be sent."""
+        if self._senders is None:
+            try:
+                from shiftwork.sinks.mail import Post  # noqa: PLC0415  # no worker waits for it at its start
+                from shiftwork.sinks.web import Web  # noqa: PLC0415  # likewise
+            except ImportError as error:
+                log.warning("notifications are left to others: %s is not installed (shiftwork[client])", error.name)
+                self._unable = True
+                return False
+            self._senders = Web(), Post()
+        return True
+
+    async def _pause(self, found: int) -> None:
+        """Until something ends and makes room; where nothing is under way, for a tick."""
+        if self._under_way:
+            limit = None if found and len(self._under_way) >= AT_ONCE else TICK_SEC
+            await asyncio.wait(set(self._under_way), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        elif not found:
+            await asyncio.sleep(TICK_SEC)
+
+    async def _deliver(self, parcel: Parcel) -> None:
+        outcome = await self._send(parcel)
+        try:
+            status = await self._store.run(lambda tx: deliveries.record(tx, self._engine, parcel, outcome))
+        except ShiftworkError as error:
+            log.warning("notification %s is sent again, since its end could not be recorded: %s", parcel.id, error)
+            return
+        if status == "dead":
+            log.warning("notification %s is given up after %d attempts: %s", parcel.id, parcel.attempts, outcome.error)
+
+    async def _send(self, parcel: Parcel) -> Outcome:
+        assert self._senders is not None
+        sender = self._senders[parcel.place.kind == "email"]
+        try:
+            return await sender.send(parcel, self._store.now())
+        except Exception as error:  # noqa: BLE001  # a notification nobody can send must not end the courier
+            # Without its trace, which may show the address.
+            log.warning("notification %s could not be sent: %s", parcel.id, type(error).__name__)
+            return Outcome(f"it could not be sent ({type(error).__name__})")
+
+    async def _close(self) -> None:
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=GRACE_SEC)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        if self._senders is not None:
+            web, post = self._senders
+            await web.close()
+            post.close()

@@ -1,0 +1,150 @@
+"""Traces: where work comes from, carried as a W3C `traceparent`; spans only where OpenTelemetry is in use.
+
+Nothing of OpenTelemetry is imported here unless the environment names a receiver. A program that has set it up itself
+gets its spans without that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Literal
+
+log = logging.getLogger("shiftwork.tracing")
+PATTERN = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
+VARIABLE = "TRACEPARENT"
+"""How a command is told, and tells us, which trace it belongs to."""
+
+Kind = Literal["internal", "server", "producer", "consumer"]
+_FORM = re.compile(PATTERN)
+_RECEIVERS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_carried: ContextVar[str | None] = ContextVar("shiftwork_traceparent", default=None)
+_task: ContextVar[str | None] = ContextVar("shiftwork_task", default=None)
+
+
+def set_up(service: str) -> None:
+    """Send spans by OTLP over HTTP to the receiver that the standard variables name, if any."""
+    if not any(os.environ.get(name) for name in _RECEIVERS) or _is_off():
+        return
+    try:
+        from opentelemetry import trace  # noqa: PLC0415  # an extra
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  # the same
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415  # the same
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415  # the same
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415  # the same
+    except ImportError as error:
+        log.warning("no traces are sent: %s is not installed; pip install 'shiftwork[otel]'", error.name)
+        return
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
+    provider = TracerProvider(resource=Resource.create(named))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)  # it sends what is left when the process ends
+
+
+def _is_off() -> bool:
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return disabled or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") == "none"
+
+
+def _api() -> Any:
+    """OpenTelemetry as far as this program uses it, else None."""
+    return sys.modules.get("opentelemetry.trace")
+
+
+def is_on() -> bool:
+    return _api() is not None
+
+
+def read(text: str | None) -> str | None:
+    """A traceparent as it was sent; what is none belongs to no trace, and is nobody's error."""
+    return text if text is not None and _FORM.match(text) else None
+
+
+def current() -> str | None:
+    """Where work that begins here comes from."""
+    if (api := _api()) is not None:
+        here = api.get_current_span().get_span_context()
+        if here.is_valid:
+            return f"00-{here.trace_id:032x}-{here.span_id:016x}-{int(here.trace_flags):02x}"
+    return _carried.get()
+
+
+def of_environment() -> str | None:
+    """The trace that whoever started this process works in."""
+    return read(os.environ.get(VARIABLE))
+
+
+def facts() -> dict[str, str]:
+    """What a log line says of the task and the trace it was written in."""
+    found = {} if (task := _task.get()) is None else {"task_id": task}
+    if (here := current()) is not None:
+        _, trace_id, span_id, _ = here.split("-")
+        found |= {"trace_id": trace_id, "span_id": span_id}
+    return found
+
+
+@contextmanager
+def carrying(traceparent: str | None) -> Iterator[None]:
+    """What begins inside belongs to this trace."""
+    reset = _carried.set(traceparent)
+    try:
+        yield
+    finally:
+        _carried.reset(reset)
+
+
+@contextmanager
+def working_on(task_id: str) -> Iterator[None]:
+    """What is logged inside is about this task."""
+    reset = _task.set(task_id)
+    try:
+        yield
+    finally:
+        _task.reset(reset)
+
+
+def span(
+    name: str, kind: Kind = "internal", parent: str | None = None, **facts: str | float
+) -> AbstractContextManager[None]:
+    """A span around what is done inside, below `parent` or what runs here; nothing where no spans are made."""
+    if (api := _api()) is None:
+        return _NOTHING if parent is None else carrying(parent)
+    return _span(api, name, kind, parent or current(), facts)
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _span(api: Any, name: str, kind: Kind, above: str | None, facts: dict[str, str | float]) -> Iterator[None]:
+    with carrying(above):
+        made = api.get_tracer("shiftwork").start_as_current_span(
+            name,
+            context=None if above is None else _context(api, above),
+            kind=api.SpanKind[kind.upper()],
+            attributes={f"shiftwork.{fact}": value for fact, value in facts.items()},
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        with made as here:
+            try:
+                yield
+            except Exception as error:
+                here.record_exception(error)
+                here.set_status(api.StatusCode.ERROR, type(error).__name__)
+                raise
+
+
+def _context(api: Any, parent: str) -> Any:
+    """What a span below this one begins in. That of the caller goes on, so that what else it carries is kept."""
+    here = api.get_current_span().get_span_context()
+    _, trace_id, span_id, flags = parent.split("-")
+    if here.is_valid and here.span_id == int(span_id, 16):
+        return None
+    named = api.SpanContext(int(trace_id, 16), int(span_id, 16), True, api.TraceFlags(int(flags, 16)))  # noqa: FBT003  # it is remote
+    return api.set_span_in_context(api.NonRecordingSpan(named))

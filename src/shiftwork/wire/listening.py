@@ -1,0 +1,45 @@
+"""Where a server listens: only on this machine, unless it asks for tokens."""
+
+from __future__ import annotations
+
+import socket
+
+from shiftwork.core.errors import InputError
+from shiftwork.wire.access import is_loopback
+
+DEAD_SEC = 60
+"""A connection whose other end takes nothing for so long is cut off."""
+
+
+def check_guarded(host: str, where: str, *, tokens: bool) -> None:
+    """What would be open to the world must ask for tokens."""
+    if not tokens and not is_loopback(host):
+        raise InputError(
+            f"{host} can be reached from other machines, and this server would let everybody in",
+            where=where,
+            mend="Add --tokens and make some with `shiftwork token create`, or serve on 127.0.0.1.",
+        )
+
+
+def listen(host: str, port: int, where: str = "--port") -> socket.socket:
+    """The socket to serve on, taken before anything else is done."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}",
+            where=where,
+            mend="Choose another port (0 finds a free one), or stop the program that has it.",
+        ) from None
+    # Connections take these over. asyncio sets the first one only on sockets it made itself: 40 ms an answer.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * DEAD_SEC)
+    return listening
+
+
+def address(listening: socket.socket) -> str:
+    """Where callers find this socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

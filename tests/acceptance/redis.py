@@ -1,0 +1,103 @@
+"""The Redis Streams protocol as its reader has it: a server, a bridge, and workers with nothing but a Redis client."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from shiftwork.core import ids
+from tests.bridges.redis.streams import Client, Entry, HandWorker, orchestrator
+from tests.conformance.steps import sql
+from tests.server.running import Running, running
+
+STANDS_AT = 1_790_000_000.0
+
+
+class Protocol:
+    """One server in the protocol's profile, with a bridge that looks whenever something may have happened."""
+
+    def __init__(self, api: Running, redis: Client, url: str) -> None:
+        self.api = api
+        self.redis = redis
+        self.queue = api.house.queue
+        self.bridge = orchestrator(self.queue, url)
+        self._numbers = itertools.count(1)
+
+    async def ask(self, call: str, body: Any = None) -> Any:
+        """The answer to a call that must be good, in the protocol's names."""
+        method, path = call.split(" ")
+        joint = "&" if "?" in path else "?"
+        reply = await self.api.call(method, f"{path}{joint}view=redis", body)
+        assert reply.status in {200, 201}, reply
+        return reply.json
+
+    async def look(self) -> None:
+        await self.bridge.run_once()
+
+    async def pass_time(self, seconds: float) -> None:
+        """By the server's clock; its duties run."""
+        await self.api.pass_time(seconds)
+        await self.look()
+
+    # -- the orchestrator ------------------------------------------------------------------------------------------
+
+    async def create(self, **fields: Any) -> dict[str, Any]:
+        """A task with a key of its own, unless one is given."""
+        given = {"tool_name": "send_mail", "payload": {"to": "ada"}, "idempotency_key": f"key-{next(self._numbers)}"}
+        made: dict[str, Any] = await self.ask("POST /api/tasks", {**given, **fields})
+        await self.look()
+        return made
+
+    async def get(self, task: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = await self.ask(f"GET /api/tasks/{task['task_id']}")
+        return found
+
+    async def status(self, task: dict[str, Any]) -> str:
+        return str((await self.get(task))["status"])
+
+    async def event_log(self, task: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the database table holds about a task, in order."""
+        uuid = ids.parse(task["task_id"])
+        return await sql(self.queue, f"select * from event_log where task_id = '{uuid}' order by id, part")
+
+    async def logged(self, task: dict[str, Any]) -> list[str]:
+        return [row["event_type"] for row in await self.event_log(task)]
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def worker(self, name: str = "worker-1") -> HandWorker:
+        return HandWorker(self.redis, name)
+
+    async def taken(self, task: dict[str, Any], name: str = "worker-1") -> Entry:
+        """The task's entry, as this worker reads it."""
+        entry = await self.worker(name).read_one()
+        assert entry[1]["task_id"] == task["task_id"]
+        await self.look()
+        return entry
+
+    async def token(self, task: dict[str, Any]) -> str:
+        """The claim that the worker of an entry has, for what it says over HTTP."""
+        return str((await self.api.get(f"/api/tasks/{task['task_id']}"))["claim"]["assignment_id"])
+
+    async def fail(self, task: dict[str, Any], error: str) -> None:
+        await self.worker().fail(await self.taken(task), error)
+        await self.look()
+
+
+@asynccontextmanager
+async def served(store_url: str, redis_url: str, patch: pytest.MonkeyPatch) -> AsyncIterator[Protocol]:
+    """A server whose clock stands until it is moved."""
+    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    redis = Redis.from_url(redis_url, decode_responses=True)
+    async with running(store_url, profile="redis") as api:
+        protocol = Protocol(api, redis, redis_url)
+        await api.call("PATCH", "/api/settings", {"profile": "redis"})  # where the workspace was there before
+        yield protocol
+        await protocol.bridge.desk.redis.aclose()
+    await redis.aclose()

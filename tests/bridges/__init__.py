@@ -1,0 +1,1 @@
+"""The same tasks in the files and streams of other systems."""

@@ -1,0 +1,1 @@
+"""The `.loki` folder: its files, and its scripts."""

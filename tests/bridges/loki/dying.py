@@ -1,0 +1,40 @@
+"""Does one thing with a folder and dies by its own hand: `python -m tests.bridges.loki.dying URL FOLDER WHAT NUMBER`.
+
+It is killed in the middle of the write with this number, counted from 1, half of the new file written.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from shiftwork import Queue
+from shiftwork.bridges.loki.bridge import Bridge
+from shiftwork.queue import folder
+
+_whole = folder.replace
+_written: list[Path] = []
+_deadly = 0
+
+
+def replace(file: Path, text: bytes) -> None:
+    _written.append(file)
+    if len(_written) == _deadly:
+        file.with_name(file.name + ".tmp").write_bytes(text[: len(text) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    _whole(file, text)
+
+
+async def main(url: str, path: str, what: str) -> None:
+    folder.replace = replace
+    async with await Queue.open(url) as queue:
+        if what == "claim":
+            await queue.claim("doomed")
+        else:
+            await Bridge(queue, Path(path), 10, two_way=True).once()
+
+
+if __name__ == "__main__":
+    _deadly = int(sys.argv[4])
+    asyncio.run(main(*sys.argv[1:4]))

@@ -1,0 +1,218 @@
+"""The files of a `.loki` folder show the queue, and what stood in them before is taken in."""
+
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock
+from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, plain
+from tests.conformance.steps import REPORT, take
+
+TASK: dict[str, Any] = {"type": "eng-backend", "priority": 5, "dependencies": [], "payload": {"action": "implement"}}
+
+
+async def enqueue(queue: Queue, number: int = 0, **fields: Any) -> str:
+    return (await queue.submit(type="eng-backend", payload={"n": number}, **fields)).id
+
+
+async def dead(queue: Queue, number: int = 0) -> str:
+    task_id = await enqueue(queue, number, max_attempts=1)
+    await queue.fail((await take(queue)).token, "crash", "no database")
+    return task_id
+
+
+# -- the mirror ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-032", "L-033", "L-034", "L-035", "L-036", "L-037")
+async def test_every_task_is_listed_in_the_file_of_its_queue_and_nowhere_else(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder)
+    task_id = await enqueue(loki, max_attempts=1)
+    await bridge.once()
+    assert sorted(file.name for file in (folder.path / "queue").iterdir()) == sorted(f"{q}.json" for q in QUEUES)
+    assert folder.where(task_id) == ["pending"]
+    token = (await take(loki)).token
+    await bridge.once()
+    assert folder.where(task_id) == ["in-progress"]
+    await loki.complete(token, "done", decision_report=REPORT)
+    letter, cancelled = await dead(loki, 1), await enqueue(loki, 2)
+    await loki.cancel(cancelled, "obsolete")
+    await bridge.once()
+    assert [folder.where(t) for t in (task_id, letter, cancelled)] == [["completed"], ["dead-letter"], ["cancelled"]]
+    assert (folder.one(cancelled)["cancelReason"], folder.one(letter)["lastError"]) == ("obsolete", "no database")
+    assert folder.one(task_id)["result"] == {"status": "success", "output": "done", "decisionReport": REPORT}
+
+
+async def test_waiting_tasks_stand_in_the_order_in_which_they_are_to_be_taken(loki: Queue, folder: DotLoki) -> None:
+    low, high, middle = [await enqueue(loki, n, priority=p) for n, p in enumerate((80, 10, 50))]
+    await (await bridged(loki, folder)).once()
+    assert folder.ids("pending") == [plain(t) for t in (high, middle, low)]
+
+
+async def test_a_file_that_says_the_same_is_not_written_again(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder)
+    await enqueue(loki)
+    await bridge.once()
+    before = {queue: folder.file(queue).stat().st_ino for queue in QUEUES}
+    await take(loki)
+    await bridge.once()
+    after = {queue: folder.file(queue).stat().st_ino for queue in QUEUES}
+    assert [queue for queue in QUEUES if before[queue] != after[queue]] == ["pending", "in-progress"]
+
+
+async def test_a_file_holds_so_many_tasks_and_no_more(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, most=3)
+    made = [await enqueue(loki, number) for number in range(8)]
+    await bridge.once()
+    assert folder.ids("pending") == [plain(t) for t in made[:3]]
+    for _ in range(6):
+        await loki.complete((await take(loki)).token, decision_report=REPORT)
+        await bridge.once()
+    assert folder.ids("pending") == [plain(t) for t in made[6:]]
+    assert folder.ids("completed") == [plain(t) for t in made[3:6]]
+
+
+async def test_what_was_purged_or_deleted_is_shown_no_longer(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    letter, gone = await dead(loki, 1), await enqueue(loki, 2)
+    await bridge.once()
+    await loki.review(letter, "delete")
+    await loki.set_setting("purge.mode", "delete")
+    await loki.purge(status=["ready"])
+    await bridge.once()
+    assert (folder.where(letter), folder.where(gone)) == ([], [])
+    assert (await loki.status()).counts == {"dead_lettered": 1}
+
+
+# -- files that cannot be read ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"tasks": 3}', '{"tasks": [{"id": 7}]}', "\x00", '{"tasks": [1]}'])
+async def test_a_broken_file_is_told_and_left_untouched(loki: Queue, folder: DotLoki, content: str) -> None:
+    folder.make()
+    folder.file("completed").write_text(content)
+    waits = await enqueue(loki, 1)
+    bridge = await bridged(loki, folder)
+    await loki.complete((await take(loki)).token, decision_report=REPORT)
+    waits = await enqueue(loki, 2)
+    report = await bridge.once(take_new=True)
+    assert len(report.broken) == 1
+    assert "completed.json" in report.broken[0]
+    assert folder.file("completed").read_text() == content
+    assert folder.ids("pending") == [plain(waits)]
+    folder.file("completed").write_text('{"tasks": []}')
+    assert (await bridge.once()).broken == []
+    assert len(folder.ids("completed")) == 1
+
+
+# -- taking in what was there ----------------------------------------------------------------------------------------
+
+
+async def test_a_folder_that_was_there_before_is_imported(loki: Queue, folder: DotLoki) -> None:
+    result = {"status": "success", "output": "built", "decisionReport": REPORT}
+    own = "3f2b8a52-6a35-4a90-9d31-0b8f7a5c1e11"
+    folder.put("pending", {**TASK, "id": own, "priority": 8, "dependencies": ["done-1", "dead-1"]})
+    folder.put("in-progress", {**TASK, "id": "held-1", "payload": {"n": 1}, "claimedBy": "a7"})
+    folder.put("completed", {**TASK, "id": "done-1", "payload": {"n": 2}, "claimedBy": "a8", "result": result})
+    folder.put("dead-letter", {**TASK, "id": "dead-1", "payload": {"n": 3}, "lastError": "boom", "retries": 3})
+    folder.put("cancelled", {**TASK, "id": "gone-1", "payload": {"n": 4}, "cancelReason": "obsolete"})
+    report = await (await bridged(loki, folder)).once(take_new=True)
+    assert report.taken == {"submitted": 5, "claimed": 1, "completed": 1, "dead-lettered": 1, "cancelled": 1}
+    waiting, held, done = await loki.get(own), await loki.get("held-1"), await loki.get("done-1")
+    assert (waiting.status, waiting.priority, len(waiting.blocked_by)) == ("pending", 20, 1)
+    assert (held.status, held.claim.agent_id) == ("running", "a7")
+    assert done.result is not None
+    assert (done.status, done.result.data, done.result.worker_id) == ("completed", "built", "a8")
+    assert ((await loki.get("dead-1")).last_error, (await loki.get("gone-1")).cancel_reason) == ("boom", "obsolete")
+    assert [folder.where(t) for t in (own, "held-1", "done-1", "dead-1", "gone-1")] == [[queue] for queue in QUEUES]
+    again = await (await bridged(loki, folder)).once(take_new=True)
+    assert (again.taken, (await loki.status()).counts["pending"]) == ({}, 1)
+
+
+async def test_more_tasks_than_are_taken_in_at_once(loki: Queue, folder: DotLoki) -> None:
+    folder.put("pending", *({**TASK, "id": f"own-{n}", "payload": {"n": n}} for n in range(450)))
+    report = await (await bridged(loki, folder)).once(take_new=True)
+    assert (report.taken, report.tasks["pending"]) == ({"submitted": 450}, 450)
+
+
+async def test_a_task_that_is_not_asked_for_stays_in_its_file(loki: Queue, folder: DotLoki) -> None:
+    theirs = {**TASK, "id": "theirs"}
+    folder.put("pending", theirs)
+    mine = await enqueue(loki, 1)
+    report = await (await bridged(loki, folder)).once()
+    assert (report.strays, report.taken) == (1, {})
+    assert folder.ids("pending") == [plain(mine), "theirs"]
+    assert folder.tasks("pending")[1] == theirs
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 11}, {"colour": "red"}, {"type": None}, {"payload": 3}])
+async def test_a_task_that_cannot_be_submitted_stays_as_it_is(
+    loki: Queue, folder: DotLoki, wrong: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = {**TASK, "id": "bad", **wrong}
+    folder.put("pending", bad, {**TASK, "id": "good"})
+    bridge = await bridged(loki, folder)
+    report = await bridge.once(take_new=True)
+    assert (report.taken, report.strays, folder.tasks("pending")[1]) == ({"submitted": 1}, 1, bad)
+    await bridge.once(take_new=True)
+    assert len([line for line in caplog.messages if line.startswith("bad in pending.json")]) == 1
+
+
+async def test_a_duplicate_is_the_task_that_is_there(loki: Queue, folder: DotLoki) -> None:
+    folder.put("pending", {**TASK, "id": "first"}, {**TASK, "id": "second"})
+    report = await (await bridged(loki, folder)).once(take_new=True)
+    assert (report.taken, folder.ids("pending")) == ({"submitted": 1, "duplicates": 1}, ["first"])
+
+
+# -- what people decide ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-089")
+async def test_each_decision_about_a_dead_letter_is_logged_once(
+    loki: Queue, folder: DotLoki, clock: MovedClock
+) -> None:
+    clock.advance(1_760_000_000 - clock())
+    first, second = await dead(loki, 1), await dead(loki, 2)
+    person = loki.as_caller("human:ada")
+    await person.review(first, "escalate", note="is the\ndatabase ours?")
+    await (await bridged(loki, folder)).once()
+    file = folder.path / "logs" / "decisions" / "dlq-review-2025-10-09.md"
+    file.write_text(file.read_text() + "A person's own words.\n")
+    await person.review(second, "retry", note="fixed the agent")
+    bridge = await bridged(loki, folder)
+    await bridge.once()
+    await bridge.once()
+    title, _, escalated, words, retried = file.read_text().splitlines()
+    assert title == "# Dead letters reviewed on 2025-10-09"
+    assert escalated.startswith(
+        f"- 08:53:20Z **escalate** of `{plain(first)}` (eng-backend) by human:ada: is the database ours?."
+    )
+    assert "Last error: no database" in escalated
+    assert words == "A person's own words."
+    assert f"**retry** of `{plain(second)}` (eng-backend) by human:ada: fixed the agent." in retried
+    clock.advance(86_400)
+    await person.review(first, "abandon")
+    await bridge.once()
+    assert "**abandon**" in (file.parent / "dlq-review-2025-10-10.md").read_text()
+
+
+# -- the rules of breakers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-114")
+async def test_the_folders_rules_of_breakers_are_in_force(loki: Queue, folder: DotLoki) -> None:
+    file = folder.path / "config" / "circuit-breakers.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("defaults:\n  failureThreshold: 2\n")
+    bridge = await bridged(loki, folder, two_way=True)
+    await bridge.once()
+    assert (await loki.breakers("eng-backend"))[0].failure_threshold == 2
+    file.write_text("defaults:\n  failureThreshold: 7\noverrides:\n  x:\n    failureThreshold: 1\n")
+    await bridge.once()
+    assert [(await loki.breakers(t))[0].failure_threshold for t in ("eng-backend", "x")] == [7, 1]
+    file.write_text("defaults: [\n")
+    (broken,) = (await bridge.once()).broken
+    assert "circuit-breakers.yaml" in broken
+    assert (await loki.breakers("x"))[0].failure_threshold == 1
+    assert file.read_text() == "defaults: [\n"

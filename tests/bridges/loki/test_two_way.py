@@ -1,0 +1,342 @@
+"""Two-way: what scripts write into the files is done by the queue, and nothing is claimed twice."""
+
+import asyncio
+import fcntl
+import json
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.bridges.loki.bridge import Bridge
+from shiftwork.core.errors import AgentUnavailable, ConflictError, FolderUnavailable, LockTimeout
+from shiftwork.testing import MovedClock, pass_time
+from tests.bridges.loki.dot_loki import DotLoki, bridged, plain
+from tests.bridges.loki.test_files import TASK, dead, enqueue
+from tests.conformance.steps import REPORT, take
+
+RESULT = {"status": "success", "output": "built", "decisionReport": REPORT}
+
+
+async def history(queue: Queue, task_id: str) -> list[tuple[str, str]]:
+    return [(event.verb, event.actor) for event in await queue.history(task_id)]
+
+
+# -- what scripts do -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-054", "L-056", "L-059")
+async def test_the_documents_own_script_claims_a_task_and_the_queue_honours_it(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    first, second = await enqueue(loki, 1), await enqueue(loki, 2)
+    await bridge.once()
+    before = folder.tasks("pending")
+    assert await folder.claim("script-1") == plain(first)
+    after = folder.tasks("pending")
+    assert {name for name in after[0] if after[0][name] != before[0][name]} == {"claimedBy", "claimedAt"}
+    assert (after[0]["claimedBy"], after[1]) == ("script-1", before[1])
+    await bridge.once()
+    held = await loki.get(first)
+    assert (held.status, held.claim.agent_id) == ("running", "script-1")
+    assert (folder.where(first), folder.one(first)["claimedBy"]) == (["in-progress"], "script-1")
+    assert await folder.claim("script-2") == plain(second)
+    assert await folder.claim("script-3") is None
+
+
+async def test_a_claim_by_moving_the_task_is_honoured_too(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    folder.move(task_id, "in-progress", claimedBy="a1", claimedAt="2026-01-01T00:00:00Z")
+    assert (await bridge.once()).taken == {"claimed": 1}
+    assert (await loki.get(task_id)).claim.agent_id == "a1"
+
+
+async def test_a_result_in_the_files_completes_the_task(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    child = await enqueue(loki, 2, dependencies=[task_id])
+    await bridge.once()
+    assert await folder.claim("script-1") == plain(task_id)
+    await bridge.once()
+    folder.move(task_id, "completed", completedAt="2026-01-01T00:00:00Z", result=RESULT)
+    assert (await bridge.once()).taken == {"completed": 1}
+    task = await loki.get(task_id)
+    assert task.result is not None
+    assert (task.status, task.result.data, task.result.decision_report) == ("completed", "built", REPORT)
+    assert (await history(loki, task_id))[-1] == ("completed", "agent:script-1")
+    assert folder.one(child)["claimedBy"] is None  # its dependency is met, so scripts may take it
+
+
+async def test_a_task_that_was_claimed_and_completed_between_two_looks(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    await folder.claim("script-1")
+    folder.move(task_id, "completed", result=RESULT)
+    assert (await bridge.once()).taken == {"completed": 1}
+    assert [verb for verb, _ in await history(loki, task_id)] == ["submitted", "claimed", "completed"]
+
+
+async def test_a_failure_in_the_files_is_retried_as_the_queue_says(
+    loki: Queue, folder: DotLoki, clock: MovedClock
+) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    await folder.claim("script-1")
+    await bridge.once()
+    folder.move(task_id, "pending", retries=1, lastError="no database")  # with its old claim, as the document has it
+    assert (await bridge.once()).taken == {"failed": 1}
+    shown = folder.one(task_id)
+    assert (shown["status"], shown["retries"], shown["lastError"]) == ("pending", 1, "no database")
+    assert (shown["claimedBy"], await folder.claim("script-2")) == ("shiftwork", None)  # not before its time
+    await pass_time(loki, clock, 66)
+    await bridge.once()
+    assert await folder.claim("script-2") == plain(task_id)
+
+
+async def test_dead_letters_cancellations_and_revivals(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    letter, doomed, unwanted = await dead(loki, 3), await enqueue(loki, 1), await enqueue(loki, 2)
+    await bridge.once()
+    await folder.claim("script-1")
+    folder.move(doomed, "dead-letter", retries=3, lastError="beyond repair")
+    folder.move(unwanted, "cancelled", cancelReason="obsolete")
+    folder.move(letter, "pending", retries=0, claimedBy=None)
+    assert (await bridge.once()).taken == {"dead-lettered": 1, "cancelled": 1, "retried": 1}
+    assert ((await loki.get(doomed)).status, (await loki.get(doomed)).last_error) == ("dead_lettered", "beyond repair")
+    assert (await loki.get(unwanted)).cancel_reason == "obsolete"
+    assert ((await loki.get(letter)).status, (await loki.get(letter)).attempts) == ("ready", 0)
+    assert "**retry**" in next((folder.path / "logs" / "decisions").iterdir()).read_text()
+
+
+async def test_a_new_task_in_the_file_is_submitted(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    await bridge.once()
+    folder.put("pending", {**TASK, "id": "own-1", "priority": 9}, {**TASK, "payload": {"n": 2}})
+    assert (await bridge.once()).taken == {"submitted": 2}
+    assert ((await loki.get("own-1")).priority, len(folder.ids("pending"))) == (10, 2)
+
+
+# -- what the queue does not take over -------------------------------------------------------------------------------
+
+
+def refusals(folder: DotLoki) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder.path / "logs" / "shiftwork-refused.jsonl").read_text().splitlines()]
+
+
+async def test_a_result_without_a_decision_report_is_incomplete_and_not_lost(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    await folder.claim("script-1")
+    await bridge.once()
+    folder.move(task_id, "completed", result={"status": "success", "output": "built"})
+    assert (await bridge.once()).refused == 1
+    assert (folder.where(task_id), folder.one(task_id)["incomplete"]) == (["in-progress"], True)
+    (refused,) = refusals(folder)
+    assert (refused["file"], refused["task"]["result"]["output"]) == ("completed.json", "built")
+    assert "report_required" in refused["why"]
+
+
+async def test_a_claim_of_what_was_gone_is_refused(loki: Queue, folder: DotLoki) -> None:
+    """Cancelling takes no lock: a script may claim what has just been cancelled."""
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    await loki.cancel(task_id)
+    assert await folder.claim("script-1") == plain(task_id)
+    report = await bridge.once()
+    assert (report.taken, report.refused) == ({}, 1)
+    assert "script-1 claimed it too late" in refusals(folder)[0]["why"]
+    assert (folder.where(task_id), (await loki.get(task_id)).status) == (["cancelled"], "cancelled")
+
+
+async def test_what_is_written_about_an_older_attempt_changes_nothing(
+    loki: Queue, folder: DotLoki, clock: MovedClock
+) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    await folder.claim("script-1")
+    await bridge.once()
+    stale = folder.one(task_id)
+    await pass_time(loki, clock, 3601)  # its time is up
+    assert (await take(loki, "a2")).id == task_id
+    await bridge.once()
+    folder.move(task_id, "completed", **{**stale, "result": RESULT})
+    assert (await bridge.once()).taken == {}
+    task = await loki.get(task_id)
+    assert (task.status, task.claim.agent_id, folder.where(task_id)) == ("running", "a2", ["in-progress"])
+
+
+async def test_a_workspace_has_one_folder(loki: Queue, folder: DotLoki) -> None:
+    await loki.set_setting("claim_folder", "/somewhere/else/.loki")
+    with pytest.raises(ConflictError, match="is bridged with /somewhere/else"):
+        await Bridge(loki, folder.path, 1, two_way=True).open()
+
+
+# -- claims of our own agents ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("L-039", "L-059")
+async def test_a_claim_of_ours_is_in_the_file_when_it_is_answered(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    first, second = await enqueue(loki, 1), await enqueue(loki, 2)
+    await bridge.once()
+    before = folder.tasks("pending")
+    assert (await take(loki, "a1")).id == first
+    after = folder.tasks("pending")
+    assert (after[0]["claimedBy"], after[1]) == ("a1", before[1])
+    assert await folder.claim("script-1") == plain(second)
+
+
+@pytest.mark.requirement("L-039")
+async def test_what_a_script_has_claimed_is_not_ours_before_the_bridge_has_seen_it(
+    loki: Queue, folder: DotLoki
+) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    first, second = await enqueue(loki, 1), await enqueue(loki, 2)
+    await bridge.once()
+    assert await folder.claim("script-1") == plain(first)
+    assert [a.id for a in await loki.claim("a1", 5)] == [second]
+    assert (await loki.get(first)).claim.agent_id == "script-1"
+    await bridge.once()
+    assert (folder.ids("pending"), len(folder.ids("in-progress"))) == ([], 2)
+
+
+@pytest.mark.requirement("L-039")
+async def test_a_claim_gives_up_when_it_does_not_get_the_lock(loki: Queue, folder: DotLoki) -> None:
+    (limit,) = [setting for setting in await loki.settings() if setting.key == "lock_timeout_sec"]
+    assert limit.value == 10
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    await loki.set_setting("lock_timeout_sec", 0.05)
+    with (folder.path / "state" / "locks" / "queue.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LockTimeout):
+            await loki.claim("a1")
+        assert (await loki.get(task_id)).status == "ready"
+    assert len(await loki.claim("a1")) == 1
+
+
+async def test_a_claim_that_waits_for_the_lock_gets_it(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    await enqueue(loki)
+    await bridge.once()
+    with (folder.path / "state" / "locks" / "queue.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        claiming = asyncio.ensure_future(loki.claim("a1"))
+        assert not (await asyncio.wait({claiming}, timeout=0.05))[0]
+    assert len(await claiming) == 1
+
+
+async def test_nobody_claims_while_the_file_cannot_be_read(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki)
+    await bridge.once()
+    whole = folder.file("pending").read_text()
+    folder.file("pending").write_text(whole[:40])
+    with pytest.raises(FolderUnavailable):
+        await loki.claim("a1")
+    await bridge.once()
+    assert (folder.file("pending").read_text(), (await loki.get(task_id)).status) == (whole[:40], "ready")
+    folder.file("pending").write_text(whole)
+    assert [a.id for a in await loki.claim("a1")] == [task_id]
+
+
+async def test_a_folder_that_is_not_here_is_said_to_be_missing(loki: Queue, folder: DotLoki) -> None:
+    await enqueue(loki)
+    await loki.set_setting("claim_folder", str(folder.path))
+    with pytest.raises(FolderUnavailable, match="claim where the folder is"):
+        await loki.claim("a1")
+    await loki.unset_setting("claim_folder")
+    assert len(await loki.claim("a1")) == 1
+
+
+async def test_a_claim_that_finds_nothing_leaves_the_file_as_it_was(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    await enqueue(loki)
+    await bridge.once()
+    before = folder.tasks("pending")
+    assert await loki.claim("a1", types=["ops-devops"]) == []
+    await loki.set_agent_status("a1", "draining")
+    with pytest.raises(AgentUnavailable):
+        await loki.claim("a1")
+    assert folder.tasks("pending") == before
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": "", "claimedBy": "a"},
+        {"id": "\x00", "claimedBy": "a"},
+        {"id": "x" * 300, "claimedBy": "\x00"},
+        {"claimedBy": 7},
+        {"id": "unknown", "claimedBy": "a", "fence": "one"},
+        {"id": "unknown", "claimedBy": ["a"], "retries": "many"},
+    ],
+)
+async def test_odd_words_in_the_file_hold_nobody_up(loki: Queue, folder: DotLoki, odd: dict[str, Any]) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    first, second = await enqueue(loki, 1), await enqueue(loki, 2)
+    await bridge.once()
+    folder.put("pending", odd)
+    folder.change(second, claimedBy="n" * 300)
+    assert (await take(loki, "a1")).id == first
+    await bridge.once()
+    assert folder.where(first) == ["in-progress"]
+    assert folder.where(second) == ["pending"]
+
+
+async def test_odd_results_are_refused_and_kept(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    made = [await enqueue(loki, number) for number in range(4)]
+    await bridge.once()
+    folder.move(made[0], "completed", result="fine")
+    folder.move(made[1], "completed", result={"status": "success", "decisionReport": "because"})
+    folder.move(made[2], "completed", result={"status": "success", "colour": "red"})
+    folder.move(made[3], "dead-letter", lastError={"code": 7})
+    assert (await bridge.once()).refused == 3
+    assert len(refusals(folder)) == 3
+    assert ((await loki.get(made[3])).status, (await loki.get(made[3])).last_error) == ("dead_lettered", '{"code":7}')
+
+
+# -- what scripts may not take ---------------------------------------------------------------------------------------
+
+
+async def test_scripts_pass_over_what_cannot_be_claimed_now(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    free = await enqueue(loki, 1)
+    await loki.submit(type="eng-backend", payload={"n": 2}, dependencies=[free])
+    await loki.submit(type="eng-backend", payload={"n": 3}, target_agent_id="ada")
+    await loki.submit(type="ops-devops", payload={"n": 4})
+    capable = {"constraints": {"required_capabilities": ["docker"]}}
+    await loki.submit(type="eng-backend", payload={"n": 5}, spec=capable)
+    await loki.pause("ops-devops")
+    await bridge.once()
+    assert len(folder.ids("pending")) == 5
+    assert [task["id"] for task in folder.tasks("pending") if task["claimedBy"] is None] == [plain(free)]
+    await loki.resume("ops-devops")
+    await bridge.once()
+    assert len([task for task in folder.tasks("pending") if task["claimedBy"] is None]) == 2
+
+
+async def test_one_task_tries_a_breaker_that_was_open(loki: Queue, folder: DotLoki, clock: MovedClock) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    for number in range(5):
+        await dead(loki, number)
+    trial, _ = await enqueue(loki, 10), await enqueue(loki, 11)
+    await bridge.once()
+    assert await folder.claim("script-1") is None
+    await pass_time(loki, clock, 61)
+    await bridge.once()
+    assert (await folder.claim("script-1"), await folder.claim("script-2")) == (plain(trial), None)
+    await bridge.once()
+    assert (await loki.breakers("eng-backend"))[0].state == "half-open"
+    folder.move(trial, "completed", result=RESULT)
+    await bridge.once()
+    assert (await loki.breakers("eng-backend"))[0].state == "closed"
+    assert await folder.claim("script-2") is not None

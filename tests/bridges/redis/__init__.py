@@ -1,0 +1,1 @@
+"""The Redis Streams protocol, against a real server."""

@@ -1,0 +1,71 @@
+"""One look of a bridge that dies at a point: `python -m tests.bridges.redis.mortal STORE REDIS POINT`."""
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from shiftwork import Queue
+from shiftwork.bridges.redis import reclaiming, results
+from shiftwork.bridges.redis.desk import Desk
+from tests.bridges.redis.streams import orchestrator
+
+Step = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after(step: Step, verb: str | None = None) -> Step:
+    """The same step, after which the process is no more: where it did something, and was about this verb."""
+
+    @functools.wraps(step)
+    async def run(*args: Any, **named: Any) -> Any:
+        answer = await step(*args, **named)
+        if answer and (verb is None or getattr(args[1], "__name__", "") == verb):
+            die()
+        return answer
+
+    return run
+
+
+def before(step: Step, statement: str | None = None) -> Step:
+    """The process is no more when it comes to this step, or to this statement."""
+
+    @functools.wraps(step)
+    async def run(*args: Any, **named: Any) -> Any:
+        if statement is None or args[1] == statement:
+            die()
+        return await step(*args, **named)
+
+    return run
+
+
+def arm(point: str) -> None:
+    """Both sides of each seam between the store and Redis."""
+    if point == "published: committed":
+        Desk.run = after(Desk.run, "publish")  # type: ignore[method-assign]  # made to die
+    elif point == "published: written":
+        Desk.call = after(Desk.call)  # type: ignore[method-assign]  # made to die
+    elif point == "heard: committed":
+        results._acknowledge = before(results._acknowledge)
+    elif point == "ended: removed":
+        Desk.note = before(Desk.note, "forget_published")  # type: ignore[method-assign]  # made to die
+    elif point == "recovered":
+        reclaiming.recover = after(reclaiming.recover)
+
+
+async def main(store: str, redis: str, point: str) -> None:
+    arm(point)
+    async with await Queue.open(store) as queue:
+        bridge = orchestrator(queue, redis)
+        await bridge.run_once()
+        await bridge.desk.redis.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4]))

@@ -1,0 +1,165 @@
+"""Failures of foreign workers: retries, dead letters, and what comes back from them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.bridges.redis.fields import LETTER
+from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.duties.runner import run_once
+from shiftwork.testing import MovedClock
+from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, pending, submit, told
+
+SCHEDULE = (60, 300, 900)
+
+
+async def fail_once(queue: Queue, bridge: Orchestrator, worker: HandWorker, error: str) -> dict[str, str]:
+    """The worker's next try, which fails; the fields it was given."""
+    await bridge.run_once()
+    entry = await worker.read_one()
+    await bridge.run_once()
+    await worker.fail(entry, error)
+    await bridge.run_once()
+    return entry[1]
+
+
+async def exhaust(queue: Queue, bridge: Orchestrator, worker: HandWorker, clock: MovedClock) -> list[dict[str, str]]:
+    """Fail until the queue tries no more; what the worker was given each time."""
+    given = []
+    for number, delay in enumerate((*SCHEDULE, 0)):
+        given.append(await fail_once(queue, bridge, worker, f"boom {number + 1}"))
+        clock.advance(delay)
+        await run_once(queue.engine, force=True)
+    return given
+
+
+@pytest.mark.requirement("R-005", "R-026", "R-027", "R-028", "R-034", "R-036", "R-058")
+@pytest.mark.requirement("R-037", "R-039", "R-040", "R-041", "R-042")
+async def test_the_fourth_failure_is_a_dead_letter(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
+) -> None:
+    task_id = await submit(streams)
+    given = await exhaust(streams, bridge, worker, clock)
+    assert [fields["retry_count"] for fields in given] == ["0", "1", "2", "3"]
+    await bridge.run_once()
+    (letter,) = await entries(redis, DLQ)
+    assert set(LETTER) <= letter.keys()
+    assert (letter["task_id"], letter["tool_name"], letter["retry_count"]) == (task_id, "send_mail", "4")
+    assert (json.loads(letter["payload"]), letter["error"]) == ({"to": "ada"}, "boom 4")
+    assert (await streams.get(task_id)).status == "dead_lettered"
+    assert await told(streams, task_id) == ["task.created", *["task.claimed", "task.failed"] * 4, "task.dlq"]
+    assert (await pending(redis), await redis.xlen(TASK), await redis.xlen(RESULT)) == (0, 0, 4)
+
+
+@pytest.mark.requirement("R-029")
+async def test_a_retry_is_not_in_the_stream_before_its_time(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
+) -> None:
+    await submit(streams)
+    await fail_once(streams, bridge, worker, "boom")
+    clock.advance(59)
+    await run_once(streams.engine, force=True)
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == 0
+    clock.advance(1)
+    await run_once(streams.engine, force=True)
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == 1
+
+
+async def test_a_failure_that_is_said_not_to_be_retryable_is_a_dead_letter_at_once(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await worker.fail(await worker.read_one(), "no such customer", retryable="false")
+    await bridge.run_once()
+    assert (await streams.get(task_id)).status == "dead_lettered"
+    assert [letter["error"] for letter in await entries(redis, DLQ)] == ["no such customer"]
+
+
+@pytest.mark.requirement("R-035", "R-043", "R-053")
+async def test_an_entry_a_worker_adds_to_the_dead_letters_is_a_failure_that_is_not_retried(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    entry = await worker.read_one()
+    letter = {"task_id": task_id, "tool_name": "send_mail", "payload": entry[1]["payload"]}
+    await redis.xadd(DLQ, {**letter, "error": "schema invalid: no subject", "retry_count": "0", "failed_at": "now"})
+    await worker.acknowledge(entry)
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.status, task.attempts, task.last_error) == ("dead_lettered", 1, "schema invalid: no subject")
+    (only,) = await entries(redis, DLQ)
+    assert (only["retry_count"], only["written_by"]) == ("1", "queue")
+    assert await told(streams, task_id) == ["task.created", "task.claimed", "task.failed", "task.dlq"]
+    await bridge.run_once()
+    assert await redis.xlen(DLQ) == 1
+
+
+@pytest.mark.requirement("R-045")
+async def test_a_dead_letter_is_replayed_after_its_payload_was_mended(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await worker.fail(await worker.read_one(), "no such customer", retryable="false")
+    await bridge.run_once()
+    await streams.review(task_id, "modify_and_retry", change={"payload": {"to": "grace"}})
+    await bridge.run_once()
+    assert await redis.xlen(DLQ) == 0
+    entry = await worker.read_one()
+    assert (json.loads(entry[1]["payload"]), entry[1]["retry_count"]) == ({"to": "grace"}, "0")
+    await worker.succeed(entry)
+    await bridge.run_once()
+    assert (await streams.get(task_id)).status == "completed"
+
+
+@pytest.mark.requirement("R-046")
+async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await worker.fail(await worker.read_one(), "no such customer", retryable="false")
+    await bridge.run_once()
+    await streams.review(task_id, "abandon", note="the customer is gone")
+    await bridge.run_once()
+    assert (await redis.xlen(DLQ), await redis.xlen(TASK)) == (1, 0)
+    (letter,) = await streams.dead_letters(reviewed_too=True)
+    assert (letter.resolution, letter.reviewed) == ("abandon", True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"status": "succeeded", "worker": "worker-1"}, "task_id is missing"),
+        ({"task_id": "TASK", "worker": "worker-1"}, "status is missing"),
+        ({"task_id": "TASK", "status": "done", "worker": "worker-1"}, "expected succeeded or failed, got 'done'"),
+        ({"task_id": "TASK", "status": "succeeded", "worker": "worker-1", "result": "{"}, "result: not JSON"),
+        ({"task_id": "TASK", "status": "succeeded"}, "worker is missing"),
+        ({"task_id": "nobody", "status": "succeeded", "worker": "worker-1"}, "there is no task 'nobody'"),
+        ({"task_id": "TASK", "status": "failed", "worker": "worker-1", "error": "a\0b"}, "NUL"),
+        ({"task_id": "TASK", "status": "succeeded", "worker": "w" * 300}, "at most 255"),
+    ],
+)
+async def test_a_malformed_result_goes_to_the_dead_letters_with_the_reason(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, fields: dict[str, Any], why: str
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await worker.read_one()
+    await redis.xadd(RESULT, {name: task_id if value == "TASK" else value for name, value in fields.items()})
+    await bridge.run_once()
+    (letter,) = await entries(redis, DLQ)
+    assert why in letter["error"]
+    assert json.loads(letter["payload"])["stream"] == RESULT
+    assert (await streams.get(task_id)).status == "running"
+    await bridge.run_once()
+    assert await redis.xlen(DLQ) == 1
+    assert (await redis.xpending(RESULT, "cg:orchestrator"))["pending"] == 0

@@ -1,0 +1,196 @@
+"""Our workers for an orchestrator written by hand, and for one of our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.bridges.redis.foreign import Foreign
+from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.testing import MovedClock
+from tests.bridges.redis.streams import DLQ, GROUP, RESULT, TASK, Client, entries, foreign, pending, submit
+
+
+@pytest.fixture
+async def side(queue: Queue, redis_url: str, redis: Client) -> AsyncIterator[Foreign]:
+    """Our side, in the profile that a new queue has; the orchestrator has made the group."""
+    await redis.xgroup_create(TASK, GROUP, id="0", mkstream=True)
+    made = foreign(queue, redis_url)
+    yield made
+    await made.desk.redis.aclose()
+
+
+async def order(redis: Client, key: str = "key-1", retry_count: Any = 0, **fields: Any) -> str:
+    """What an orchestrator writes; the message id."""
+    given = {"task_id": f"theirs-{key}", "tool_name": "send_mail", "payload": '{"to": "ada"}', "idempotency_key": key}
+    written: str = await redis.xadd(TASK, {**given, "retry_count": str(retry_count), "type": "mail", **fields})
+    return written
+
+
+async def test_an_entry_becomes_a_task_and_its_result_is_written_back(
+    queue: Queue, side: Foreign, redis: Client
+) -> None:
+    await order(redis)
+    await side.run_once()
+    (claim,) = await queue.claim("ada", start=True)
+    task = claim.task()
+    assert (task.type, task.tool_name, task.payload, task.idempotency_key) == (
+        "mail", "send_mail", {"to": "ada"}, "key-1",
+    )  # fmt: skip
+    await side.run_once()
+    assert await pending(redis) == 1
+    await queue.complete(claim.token, {"sent": True})
+    await side.run_once()
+    assert await entries(redis, RESULT) == [
+        {
+            "task_id": "theirs-key-1", "status": "succeeded", "result": '{"sent":true}', "error": "",
+            "retryable": "true", "worker": side.desk.us,
+        }
+    ]  # fmt: skip
+    assert await pending(redis) == 0
+
+
+async def test_the_orchestrator_decides_about_retries_and_the_last_failure_is_a_dead_letter(
+    queue: Queue, side: Foreign, redis: Client
+) -> None:
+    for retry_count in range(4):
+        await order(redis, retry_count=retry_count)
+        await side.run_once()
+        (claim,) = await queue.claim("ada", start=True)
+        await queue.fail(claim.token, "crash", f"boom {retry_count}")
+        await side.run_once()
+    said = await entries(redis, RESULT)
+    assert [(each["status"], each["error"], each["retryable"]) for each in said] == [
+        ("failed", f"boom {n}", "true") for n in range(3)
+    ]
+    (letter,) = await entries(redis, DLQ)
+    assert (letter["task_id"], letter["error"], letter["retry_count"]) == ("theirs-key-1", "boom 3", "4")
+    assert json.loads(letter["payload"]) == {"to": "ada"}
+    assert "written_by" not in letter
+    assert await pending(redis) == 0
+
+
+async def test_wrong_input_is_a_dead_letter_at_once(queue: Queue, side: Foreign, redis: Client) -> None:
+    await order(redis)
+    await side.run_once()
+    (claim,) = await queue.claim("ada", start=True)
+    await queue.fail(claim.token, "invalid_input", "no such customer")
+    await side.run_once()
+    assert [letter["error"] for letter in await entries(redis, DLQ)] == ["no such customer"]
+    assert await redis.xlen(RESULT) == 0
+
+
+@pytest.mark.requirement("R-013", "R-032")
+async def test_the_same_key_sent_twice_is_done_once_and_answered_twice(
+    queue: Queue, side: Foreign, redis: Client
+) -> None:
+    await order(redis)
+    await order(redis)
+    await side.run_once()
+    (claim,) = await queue.claim("ada", 5, start=True)
+    await queue.complete(claim.token, 7)
+    await order(redis)
+    await side.run_once()
+    await side.run_once()
+    assert await queue.claim("ada") == []
+    assert [each["result"] for each in await entries(redis, RESULT)] == ["7", "7", "7"]
+    assert await pending(redis) == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"task_id": ""}, "task_id is missing"),
+        ({"idempotency_key": ""}, "idempotency_key is missing"),
+        ({"payload": "{"}, "payload: not JSON"),
+        ({"payload": "[1]"}, "payload: expected a JSON object"),
+        ({"retry_count": "many"}, "retry_count: expected a whole number"),
+        ({"type": "x" * 300}, "type"),
+    ],
+)
+@pytest.mark.requirement("R-035")
+async def test_a_malformed_entry_goes_to_the_dead_letters_with_the_reason(
+    queue: Queue, side: Foreign, redis: Client, fields: dict[str, str], why: str
+) -> None:
+    await order(redis, **fields)
+    await side.run_once()
+    (letter,) = await entries(redis, DLQ)
+    assert why in letter["error"]
+    assert await pending(redis) == 0
+    assert (await queue.tasks()).tasks == []
+
+
+async def test_what_we_work_on_is_not_idle_for_the_orchestrator(queue: Queue, side: Foreign, redis: Client) -> None:
+    message_id = await order(redis)
+    await side.run_once()
+    await redis.xclaim(TASK, GROUP, side.desk.us, 0, [message_id], idle=299_000, justid=True)
+    await side.run_once()
+    (held,) = await redis.xpending_range(TASK, GROUP, "-", "+", 1)
+    assert held["time_since_delivered"] < 100_000
+
+
+async def test_an_answer_to_what_was_taken_from_us_is_dropped(queue: Queue, side: Foreign, redis: Client) -> None:
+    message_id = await order(redis)
+    await side.run_once()
+    (claim,) = await queue.claim("ada", start=True)
+    await redis.xclaim(TASK, GROUP, "another", 0, [message_id])
+    await queue.complete(claim.token)
+    await side.run_once()
+    assert await redis.xlen(RESULT) == 0
+    assert await pending(redis) == 1
+
+
+async def test_a_bridge_that_died_before_it_noted_a_task_takes_it_in_once(
+    queue: Queue, side: Foreign, redis: Client, redis_url: str
+) -> None:
+    """Read and submitted, and then killed: the entry is still pending with us."""
+    await order(redis)
+    await redis.xreadgroup(GROUP, side.desk.us, {TASK: ">"})
+    await queue.submit(type="mail", tool_name="send_mail", payload={"to": "ada"}, idempotency_key="key-1")
+    await side.run_once()
+    await side.run_once()
+    (claim,) = await queue.claim("ada", 5, start=True)
+    await queue.complete(claim.token)
+    await side.run_once()
+    assert await redis.xlen(RESULT) == 1
+
+
+async def test_no_more_is_taken_in_than_wanted(queue: Queue, redis: Client, redis_url: str, side: Foreign) -> None:
+    narrow = foreign(queue, redis_url, ahead=2)
+    for n in range(5):
+        await order(redis, f"key-{n}")
+    await narrow.run_once()
+    await narrow.run_once()
+    assert len((await queue.tasks()).tasks) == 2
+    await narrow.desk.redis.aclose()
+
+
+async def test_two_queues_of_ours_are_each_others_orchestrator_and_worker(
+    streams: Queue, bridge: Orchestrator, redis_url: str, redis: Client, tmp_path: Path, clock: MovedClock
+) -> None:
+    task_id, lost = await submit(streams, "order-1"), await submit(streams, "order-2", payload={"to": ""})
+    async with await Queue.open(f"sqlite:///{tmp_path}/workers.db", clock=clock) as workers:
+        there = foreign(workers, redis_url)
+        await workers.register_agent(id="ada", max_concurrent_tasks=5)
+        await bridge.run_once()
+        await there.run_once()
+        await bridge.run_once()
+        assert (await streams.get(task_id)).status == "running"
+        for claim in await workers.claim("ada", 5, start=True):
+            if claim.payload["to"]:
+                await workers.complete(claim.token, "sent")
+            else:
+                await workers.fail(claim.token, "invalid_input", "nobody to write to")
+        await there.run_once()
+        await there.desk.redis.aclose()
+    await bridge.run_once()
+    done = await streams.get(task_id)
+    assert (done.status, done.result and done.result.data) == ("completed", "sent")
+    assert (await streams.get(lost)).last_error == "nobody to write to"
+    assert (await streams.get(lost)).status == "dead_lettered"
+    assert await pending(redis) == 0

@@ -1,0 +1,186 @@
+"""The queue for workers written by hand from the Redis Streams protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.bridges.redis.orchestrator import Orchestrator
+from tests.bridges.redis.streams import RESULT, TASK, Client, HandWorker, entries, pending, submit
+
+
+@pytest.mark.requirement("R-003", "R-007", "R-030", "R-038")
+async def test_a_submitted_task_is_an_entry_with_the_fields_of_the_protocol(
+    streams: Queue, bridge: Orchestrator, redis: Client
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    (entry,) = await entries(redis, TASK)
+    assert json.loads(entry.pop("payload")) == {"to": "ada"}
+    assert entry.pop("trace").startswith("dag_")
+    assert entry == {
+        "task_id": task_id, "tool_name": "send_mail", "idempotency_key": "order-1", "retry_count": "0", "type": "tool",
+    }  # fmt: skip
+    assert (await streams.get(task_id)).status == "ready"
+
+
+@pytest.mark.requirement("R-008", "R-015", "R-049")
+async def test_a_task_runs_from_the_moment_a_worker_has_read_its_entry(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    message_id, _ = await worker.read_one()
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.status, task.claim.agent_id) == ("running", "worker-1")
+    assert await pending(redis) == 1
+    claimed = [event for event in await streams.history(task_id) if "task.claimed" in event.names]
+    assert [event.data for event in claimed] == [{"message_id": message_id}]
+
+
+@pytest.mark.requirement("R-004", "R-009", "R-014", "R-057")
+async def test_a_result_completes_the_task_once_and_leaves_nothing_pending(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    entry = await worker.read_one()
+    await bridge.run_once()
+    await worker.succeed(entry, {"sent": True})
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert task.status == "completed"
+    assert task.result is not None
+    assert (task.result.data, task.result.worker_id) == ({"sent": True}, "worker-1")
+    assert await pending(redis) == 0
+    assert await redis.xlen(TASK) == 0
+    assert await redis.xlen(RESULT) == 1
+
+
+@pytest.mark.requirement("R-006")
+async def test_each_entry_goes_to_one_worker(streams: Queue, bridge: Orchestrator, redis: Client) -> None:
+    tasks = [await submit(streams, f"order-{n}") for n in range(6)]
+    await bridge.run_once()
+    first, second = HandWorker(redis, "worker-1"), HandWorker(redis, "worker-2")
+    one, two = await first.read(3), await second.read(10)
+    assert [fields["task_id"] for _, fields in one + two] == tasks
+    await bridge.run_once()
+    holders = [(await streams.get(task_id)).claim.agent_id for task_id in tasks]
+    assert holders == ["worker-1"] * 3 + ["worker-2"] * 3
+
+
+async def test_a_worker_faster_than_the_bridge_is_believed_all_the_same(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await worker.succeed(await worker.read_one(), 7)
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.status, task.result and task.result.data) == ("completed", 7)
+    assert [event.verb for event in await streams.history(task_id)] == [
+        "submitted",
+        "published",
+        "claimed",
+        "completed",
+    ]
+
+
+async def test_what_is_published_is_out_of_the_way_of_our_own_agents(streams: Queue, bridge: Orchestrator) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    assert await streams.claim("local") == []
+    assert "stream" in (await streams.explain(task_id)).summary
+
+
+async def test_no_more_than_so_many_entries_wait_unread(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client
+) -> None:
+    bridge = make_bridge(ahead=2)
+    for n in range(5):
+        await submit(streams, f"order-{n}")
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == 2
+    worker = HandWorker(redis, "worker-1")
+    await worker.read_one()
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == 3
+
+
+async def test_only_the_types_named_are_offered(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client
+) -> None:
+    bridge = make_bridge(types=("remote",))
+    await submit(streams, "here", type="local")
+    there = await submit(streams, "there", type="remote")
+    await bridge.run_once()
+    assert [entry["task_id"] for entry in await entries(redis, TASK)] == [there]
+
+
+@pytest.mark.parametrize("way", ["pause", "cancel", "update"])
+async def test_an_entry_that_nobody_has_read_is_taken_away_when_it_should_not_be_done(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, way: str
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    if way == "pause":
+        await streams.pause()
+    elif way == "cancel":
+        await streams.cancel(task_id)
+    else:
+        await streams.pause()
+        await streams.update(task_id, {"priority": 10})
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == 0
+    assert await worker.read() == []
+    await streams.resume()
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == (0 if way == "cancel" else 1)
+
+
+async def test_a_changed_task_is_offered_as_it_is_now(streams: Queue, bridge: Orchestrator, redis: Client) -> None:
+    task_id = await submit(streams, type="tool")
+    await bridge.run_once()
+    (before,) = await redis.xrange(TASK)
+    await streams.update(task_id, {"priority": 10})
+    await bridge.run_once()
+    (after,) = await redis.xrange(TASK)
+    assert before[0] != after[0]
+    assert before[1]["task_id"] == after[1]["task_id"]
+
+
+async def test_two_bridges_on_one_queue_publish_once_and_accept_once(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client
+) -> None:
+    """Each look of one runs into a look of the other."""
+    bridges = [make_bridge(), make_bridge()]
+    tasks = {await submit(streams, f"order-{n}") for n in range(40)}
+    worker, seen = HandWorker(redis, "worker-1"), []
+    for _ in range(12):
+        await asyncio.gather(*(bridge.run_once() for bridge in bridges))
+        for entry in await worker.read(7):
+            seen.append(entry[1]["task_id"])
+            await worker.succeed(entry)
+    await asyncio.gather(*(bridge.run_once() for bridge in bridges))
+    assert sorted(seen) == sorted(tasks)
+    assert {(await streams.get(task_id)).status for task_id in tasks} == {"completed"}
+    events, _ = await streams.events(limit=10_000)
+    assert sum(event.verb == "completed" for event in events) == 40
+    assert (await pending(redis), await redis.xlen(TASK)) == (0, 0)
+
+
+async def test_all_unread_entries_can_be_taken_back(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    first, second = await submit(streams, "a"), await submit(streams, "b")
+    await bridge.run_once()
+    await worker.read_one()
+    await bridge.run_once()
+    assert await bridge.withdraw() == 1
+    assert [found.id for found in await streams.claim("local", 5)] == [second]
+    assert (await streams.get(first)).status == "running"

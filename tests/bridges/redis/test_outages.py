@@ -1,0 +1,139 @@
+"""Redis restarts, loses its data or is away, a bridge is killed: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as Away
+from redis.exceptions import ResponseError
+
+from shiftwork import Queue
+from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.bridges.redis.running import look, look_for_ever
+from shiftwork.core.errors import RedisUnavailable
+from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, pending, submit
+from tests.services.redis import Redis as Server
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+async def test_what_redis_has_lost_is_offered_again(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    tasks = [await submit(streams, f"order-{n}") for n in range(3)]
+    await bridge.run_once()
+    taken = await worker.read_one()
+    await bridge.run_once()
+    await redis.flushdb()
+    await bridge.run_once()
+    await bridge.run_once()
+    assert sorted(entry["task_id"] for entry in await entries(redis, TASK)) == tasks[1:]
+    await worker.succeed(taken, "it went on all the same")
+    for entry in await worker.read(10):
+        await worker.succeed(entry)
+    await bridge.run_once()
+    assert {(await streams.get(task_id)).status for task_id in tasks} == {"completed"}
+
+
+async def test_dead_letters_that_redis_has_lost_are_written_again(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await worker.fail(await worker.read_one(), "boom", retryable="false")
+    await bridge.run_once()
+    await redis.flushdb()
+    await bridge.run_once()
+    assert [letter["task_id"] for letter in await entries(redis, DLQ)] == [task_id]
+
+
+async def test_work_goes_on_when_redis_is_back(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
+) -> None:
+    bridge = make_bridge(own_server.url)
+    redis = bridge.desk.redis
+    first = await submit(streams, "first")
+    await bridge.run_once()
+    own_server.kill9()
+    second = await submit(streams, "second")
+    with pytest.raises(RedisUnavailable, match="redis_unavailable"):
+        await look(bridge)
+    with pytest.raises(Away):
+        await bridge.run_once(thorough=False)
+    own_server.start_again()
+    worker, seen = HandWorker(redis, "worker-1"), Counter[str]()
+    for _ in range(3):
+        await bridge.run_once()
+        for entry in await worker.read(10):
+            seen[entry[1]["task_id"]] += 1
+            await worker.succeed(entry)
+    await bridge.run_once()
+    assert seen == {first: 1, second: 1}
+    assert {(await streams.get(task_id)).status for task_id in (first, second)} == {"completed"}
+
+
+async def test_a_running_bridge_waits_for_redis_and_goes_on_by_itself(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
+) -> None:
+    bridge = make_bridge(own_server.url)
+    running = asyncio.create_task(look_for_ever(bridge))
+    own_server.kill9()
+    task_id = await submit(streams)
+    own_server.start_again()
+    worker = HandWorker(Redis.from_url(own_server.url, decode_responses=True), "worker-1")
+    with suppress(ResponseError):  # the bridge was faster
+        await worker.redis.xgroup_create(TASK, "cg:workers", id="0", mkstream=True)
+    found = await worker.redis.xreadgroup("cg:workers", "worker-1", {TASK: ">"}, block=20_000)
+    assert str(found).count(task_id) == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await worker.redis.aclose()
+
+
+POINTS = ("published: committed", "published: written", "heard: committed", "ended: removed", "recovered")
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_bridge_that_is_killed_at_any_point_leaves_the_next_one_to_finish(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client, redis_url: str, store_url: str, point: str
+) -> None:
+    """The same two tasks, one that fails once and is not retried: whatever dies, each has one outcome."""
+    worker, seen = HandWorker(redis, "worker-1"), Counter[str]()
+    good, bad = await submit(streams, "good"), await submit(streams, "bad")
+    command, died = [sys.executable, "-m", "tests.bridges.redis.mortal", store_url, redis_url, point], 0
+    bridge = make_bridge()
+    for turn in range(6):
+        if turn % 2 != (point == "recovered"):
+            await bridge.run_once()
+        else:
+            ended = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, check=False)
+            assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
+            died += ended.returncode != 0
+        for entry in await worker.read(1):
+            task_id = entry[1]["task_id"]
+            seen[task_id] += 1
+            if point == "recovered" and seen[task_id] == 1 and task_id == good:
+                await worker.idle_for(entry, 301)
+            elif task_id == good:
+                await worker.succeed(entry, "done")
+            else:
+                await worker.fail(entry, "boom", retryable="false")
+    await bridge.run_once()
+    await bridge.run_once()
+    assert died
+    assert seen == {good: 2 if point == "recovered" else 1, bad: 1}
+    assert [(await streams.get(task_id)).status for task_id in (good, bad)] == ["completed", "dead_lettered"]
+    events, _ = await streams.events(limit=1000)
+    assert Counter(e.verb for e in events)["completed"] == 1
+    assert Counter(e.verb for e in events)["failed"] == 1
+    assert (await pending(redis), await redis.xlen(TASK), await redis.xlen(DLQ)) == (0, 0, 1)
+    assert (await redis.xpending(RESULT, "cg:orchestrator"))["pending"] == 0

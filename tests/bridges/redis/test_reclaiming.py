@@ -1,0 +1,199 @@
+"""Workers that fall silent, come back too late, or take from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.duties.runner import run_once
+from shiftwork.testing import MovedClock
+from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, Entry, HandWorker, pending, submit, told
+from tests.services.redis import Redis as Server
+
+
+async def taken(queue: Queue, bridge: Orchestrator, worker: HandWorker, key: str = "order-1") -> tuple[str, Entry]:
+    """A task that the worker has, and the bridge knows of."""
+    task_id = await submit(queue, key)
+    await bridge.run_once()
+    entry = await worker.read_one()
+    await bridge.run_once()
+    return task_id, entry
+
+
+@pytest.mark.requirement("R-018", "R-019", "R-024")
+async def test_an_entry_is_taken_from_its_worker_at_300_seconds_and_not_before(
+    streams: Queue, bridge: Orchestrator, worker: HandWorker
+) -> None:
+    task_id, entry = await taken(streams, bridge, worker)
+    await worker.idle_for(entry, 290)
+    await bridge.run_once()
+    assert (await streams.get(task_id)).claim.agent_id == "worker-1"
+    await worker.idle_for(entry, 300)
+    await bridge.run_once()
+    assert (await streams.get(task_id)).claim.agent_id is None
+
+
+@pytest.mark.parametrize("way", ["xautoclaim", "xclaim"])
+@pytest.mark.requirement("R-021", "R-022", "R-023", "R-025", "R-052", "R-059")
+async def test_a_silent_workers_task_is_given_to_another_and_the_log_says_so(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server, way: str
+) -> None:
+    bridge = make_bridge(own_server.url, reclaim=way)
+    redis = bridge.desk.redis
+    worker, other = HandWorker(redis, "worker-1"), HandWorker(redis, "worker-2")
+    task_id, entry = await taken(streams, bridge, worker)
+    await worker.idle_for(entry, 301)
+    await bridge.run_once()
+    again = await other.read_one()
+    await bridge.run_once()
+    claims = [event for event in await streams.history(task_id) if event.verb == "claimed"]
+    assert claims[-1].data == {
+        "original_consumer": "worker-1", "new_consumer": "worker-2", "message_id": again[0],
+    }  # fmt: skip
+    await other.succeed(again)
+    await bridge.run_once()
+    assert (await streams.get(task_id)).attempts == 0
+    assert await told(streams, task_id) == [
+        "task.created", "task.claimed", "task.claimed", "task.reclaimed", "task.succeeded",
+    ]  # fmt: skip
+    used = await redis.info("commandstats")
+    assert ("cmdstat_xautoclaim" in used) == (way == "xautoclaim")
+    assert f"cmdstat_{way}" in used
+    assert await pending(redis) == 0
+
+
+@pytest.mark.requirement("R-012")
+async def test_a_result_that_comes_after_its_task_was_given_on_changes_nothing(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id, entry = await taken(streams, bridge, worker)
+    await worker.idle_for(entry, 301)
+    await bridge.run_once()
+    await worker.succeed(entry, "late, before anybody has it")
+    await bridge.run_once()
+    other = HandWorker(redis, "worker-2")
+    again = await other.read_one()
+    await bridge.run_once()
+    await worker.succeed(entry, "late, while another has it")
+    await bridge.run_once()
+    assert (await streams.get(task_id)).claim.agent_id == "worker-2"
+    await other.succeed(again, "in time")
+    await bridge.run_once()
+    result = (await streams.get(task_id)).result
+    assert result is not None
+    assert result.data == "in time"
+
+
+@pytest.mark.requirement("R-012")
+async def test_of_two_results_the_first_is_the_result(streams: Queue, bridge: Orchestrator, worker: HandWorker) -> None:
+    task_id, entry = await taken(streams, bridge, worker)
+    await worker.say(entry, "succeeded", result='"first"')
+    await worker.say(entry, "failed", error="second")
+    await bridge.run_once()
+    await worker.say(entry, "succeeded", result='"third"')
+    await bridge.run_once()
+    result = (await streams.get(task_id)).result
+    assert result is not None
+    assert result.data == "first"
+    assert (await told(streams, task_id)).count("task.succeeded") == 1
+
+
+async def test_a_failure_is_not_heard_again_as_that_of_the_next_attempt(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
+) -> None:
+    """Redis forgot that the entry was acknowledged, and the same worker has the task again."""
+    task_id, entry = await taken(streams, bridge, worker)
+    said = await worker.say(entry, "failed", error="boom")
+    await bridge.run_once()
+    clock.advance(60)
+    await run_once(streams.engine, force=True)
+    await bridge.run_once()
+    await worker.read_one()
+    await bridge.run_once()
+    await redis.xgroup_setid(RESULT, "cg:orchestrator", "0")
+    await bridge.run_once()
+    assert said
+    task = await streams.get(task_id)
+    assert (task.status, task.attempts) == ("running", 1)
+
+
+async def test_a_worker_may_take_over_from_another_by_itself(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id, entry = await taken(streams, bridge, worker)
+    await redis.xclaim(TASK, GROUP, "worker-2", 0, [entry[0]])
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.status, task.claim.agent_id) == ("running", "worker-2")
+    await worker.succeed(entry, "lost it")
+    await bridge.run_once()
+    assert (await streams.get(task_id)).status == "running"
+    await HandWorker(redis, "worker-2").succeed(entry, "has it")
+    await bridge.run_once()
+    result = (await streams.get(task_id)).result
+    assert result is not None
+    assert result.data == "has it"
+    assert "task.reclaimed" in await told(streams, task_id)
+
+
+async def test_whoever_took_over_unseen_is_believed(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    task_id, entry = await taken(streams, bridge, worker)
+    await redis.xclaim(TASK, GROUP, "worker-2", 0, [entry[0]])
+    await HandWorker(redis, "worker-2").succeed(entry, "has it")
+    await bridge.run_once()
+    result = (await streams.get(task_id)).result
+    assert result is not None
+    assert (result.data, result.worker_id) == ("has it", "worker-2")
+
+
+@pytest.mark.parametrize("acknowledged", ["after a look", "at once"])
+async def test_a_worker_that_only_acknowledges_has_crashed_after_the_visibility_timeout(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock, acknowledged: str
+) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    entry = await worker.read_one()
+    if acknowledged == "after a look":
+        await bridge.run_once()
+    await worker.acknowledge(entry)
+    await bridge.run_once()
+    clock.advance(299)
+    await bridge.run_once()
+    assert (await streams.get(task_id)).attempts == 0
+    clock.advance(1)
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.status, task.attempts, task.failure_reason) == ("retrying", 1, "crash")
+    assert await redis.xlen(TASK) == 0
+
+
+async def test_the_clock_of_the_queue_alone_takes_nothing_from_a_foreign_worker(
+    streams: Queue, bridge: Orchestrator, worker: HandWorker, clock: MovedClock
+) -> None:
+    """While no bridge looks, its result may lie in the stream already."""
+    task_id, entry = await taken(streams, bridge, worker)
+    await worker.succeed(entry, "long ago")
+    clock.advance(3600)
+    await run_once(streams.engine, force=True)
+    assert (await streams.get(task_id)).status == "running"
+    await bridge.run_once()
+    assert (await streams.get(task_id)).status == "completed"
+
+
+@pytest.mark.requirement("R-016")
+async def test_signs_of_life_are_not_written_to_the_streams(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
+) -> None:
+    task_id, _ = await taken(streams, bridge, worker)
+    before = [await redis.xlen(TASK), await redis.xlen(RESULT)]
+    token = await streams.current_token(task_id)
+    for _ in range(100):
+        clock.advance(1)
+        await streams.heartbeat(token, {"percent": 50})
+        await bridge.run_once(thorough=False)
+    assert [await redis.xlen(TASK), await redis.xlen(RESULT)] == before

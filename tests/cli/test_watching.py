@@ -1,0 +1,91 @@
+"""`watch` on a terminal of its own: it moves by itself, ends with a key, and leaves the terminal as it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cli.terminal import Terminal
+
+PATIENCE_SEC = 30.0
+
+
+class Screen:
+    """A pseudo-terminal with a program on it."""
+
+    def __init__(self, master: int, slave: int, process: subprocess.Popen[bytes]) -> None:
+        self._master = master
+        self.slave = slave
+        self.process = process
+        self.seen = ""
+
+    def wait_for(self, text: str) -> None:
+        while text not in self.seen:
+            ready, _, _ = select.select([self._master], [], [], PATIENCE_SEC)
+            assert ready, f"{text!r} did not come; the screen says {self.seen[-2000:]!r}"
+            self.seen += os.read(self._master, 65536).decode(errors="replace")
+
+    def press(self, key: str) -> None:
+        os.write(self._master, key.encode())
+
+
+@contextmanager
+def screen(store: str, *options: str) -> Iterator[Screen]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 140, 0, 0))
+    environment = {**os.environ, "SHIFTWORK_STORE": store, "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "shiftwork", "watch", "--every", "0.2", *options]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    try:
+        yield Screen(master, slave, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(slave)
+        os.close(master)
+
+
+def test_it_moves_and_a_key_ends_it(terminal: Terminal) -> None:
+    terminal.text("migrate")
+    terminal.text("submit", "code", "--title", "The first")
+    before = None
+    with screen(terminal.url) as shown:
+        before = termios.tcgetattr(shown.slave)
+        shown.wait_for("Running (0)")
+        terminal.on_queue(lambda queue: queue.claim("ada", start=True))
+        shown.wait_for("Running (1)")
+        shown.wait_for("The first")
+        shown.press("q")
+        assert shown.process.wait(PATIENCE_SEC) == 0
+        assert termios.tcgetattr(shown.slave) == before
+
+
+def test_no_color_means_no_colour(terminal: Terminal) -> None:
+    terminal.text("migrate")
+    terminal.text("submit", "code")
+    out = terminal.run("watch", "--once", NO_COLOR="1").out
+    assert "ready" in out
+    assert "\x1b[3" not in out
+
+
+def test_where_nobody_looks_it_is_told_once(terminal: Terminal) -> None:
+    terminal.ready()
+    assert "Agents (" in terminal.text("watch")
+
+
+def test_a_paused_queue_and_what_needs_a_person_stand_at_the_top(terminal: Terminal) -> None:
+    terminal.text("migrate")
+    terminal.text("settings", "set", "guards", '[{"type": "deploy"}]')
+    terminal.text("submit", "deploy")
+    terminal.text("pause")
+    out = terminal.text("watch", "--once")
+    assert "PAUSED" in out
+    assert "1 wait for a person (shiftwork approvals)" in out

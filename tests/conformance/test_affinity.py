@@ -1,0 +1,71 @@
+"""An agent gets what is like its last task first, as long as nothing is more urgent and nobody has less to do."""
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import finish, ids_in_order, take
+
+
+async def experienced(queue: Queue, agent: str, type_: str) -> None:
+    """An agent whose last task was of this type."""
+    await queue.register_agent(id=agent, max_concurrent_tasks=5)
+    await queue.submit(type=type_, payload={"before": agent})
+    await finish(queue, agent)
+
+
+async def add(queue: Queue, clock: MovedClock, *types: str, priority: float = 50) -> list[str]:
+    """Tasks of these types, a second apart."""
+    made = []
+    for type_ in types:
+        clock.advance(1)
+        made.append((await queue.submit(type=type_, payload={"at": clock()}, priority=priority)).id)
+    return made
+
+
+@pytest.mark.requirement("C-243")
+async def test_of_equal_tasks_an_agent_gets_the_one_like_its_last(coscientist: Queue, clock: MovedClock) -> None:
+    await experienced(coscientist, "ranker", "Ranking")
+    await experienced(coscientist, "critic", "Reflection")
+    ranking, reflection = await add(coscientist, clock, "Ranking", "Reflection")
+    assert (await take(coscientist, "critic")).id == reflection
+    assert (await take(coscientist, "ranker")).id == ranking
+
+
+@pytest.mark.requirement("C-244")
+async def test_an_agent_with_more_to_do_than_another_has_no_preference(coscientist: Queue, clock: MovedClock) -> None:
+    await experienced(coscientist, "critic", "Reflection")
+    await experienced(coscientist, "ranker", "Ranking")
+    await add(coscientist, clock, "Reflection")
+    await take(coscientist, "critic")
+    ranking, reflection, _ = await add(coscientist, clock, "Ranking", "Reflection", "Evolution")
+    assert (await take(coscientist, "critic")).id == ranking
+    assert (await take(coscientist, "ranker")).id == reflection
+
+
+async def test_a_better_level_goes_before_any_preference(coscientist: Queue, clock: MovedClock) -> None:
+    await experienced(coscientist, "critic", "Reflection")
+    await add(coscientist, clock, "Reflection", priority=50)
+    (better,) = await add(coscientist, clock, "Ranking", priority=20)
+    assert (await take(coscientist, "critic")).id == better
+
+
+async def test_what_is_much_older_goes_before_any_preference(coscientist: Queue, clock: MovedClock) -> None:
+    await experienced(coscientist, "critic", "Reflection")
+    (older,) = await add(coscientist, clock, "Ranking")
+    clock.advance(60)
+    await add(coscientist, clock, "Reflection")
+    assert (await take(coscientist, "critic")).id == older
+
+
+async def test_inside_its_type_the_older_still_goes_first(coscientist: Queue, clock: MovedClock) -> None:
+    await experienced(coscientist, "critic", "Reflection")
+    other, first, second = await add(coscientist, clock, "Ranking", "Reflection", "Reflection")
+    assert await ids_in_order(coscientist, "critic") == [first, second, other]
+
+
+async def test_without_the_setting_age_alone_decides(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("ordering", "static")
+    await experienced(queue, "critic", "Reflection")
+    added = await add(queue, clock, "Ranking", "Reflection")
+    assert await ids_in_order(queue, "critic") == added

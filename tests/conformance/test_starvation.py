@@ -1,0 +1,97 @@
+"""Nothing waits for ever: under a flood of urgent work the old gets out when its age says, to the minute."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.queue.working import Report
+from shiftwork.testing import MovedClock, pass_time
+
+MINUTE = 60.0
+CAPACITY = 9
+"""Tasks done each minute, while ten come: nine urgent ones and one that is not. So the queue is never empty."""
+
+
+class Handed(NamedTuple):
+    """A task that was handed out, by the minutes of its coming and its going."""
+
+    came: int
+    went: int
+    urgent: bool
+
+
+async def soak(
+    queue: Queue, clock: MovedClock, minutes: int, priorities: tuple[float, float], **fields: object
+) -> list[Handed]:
+    """Flood the queue for so long, nine to one, and note in which order everything is handed out."""
+    await queue.register_agent(id="server", max_concurrent_tasks=1000)
+    handed: list[Handed] = []
+    for minute in range(minutes):
+        tasks = [{"type": "code", "priority": priorities[0]}] * CAPACITY + [{"type": "code", "priority": priorities[1]}]
+        await queue.submit_many(
+            [{**task, "payload": {"came": minute, "n": n}, **fields} for n, task in enumerate(tasks)]
+        )
+        taken = await queue.claim("server", CAPACITY, start=True)
+        handed += [Handed(each.payload["came"], minute, urgent=each.task().priority == priorities[0]) for each in taken]
+        await queue.complete_many([Report(each.token) for each in taken])
+        await pass_time(queue, clock, MINUTE)
+    return handed
+
+
+def gets_out_at(came: int, gap: float, rate: float) -> int:
+    """By the formula of ageing: `priority + rate * came` is what orders two tasks for ever.
+
+    A task goes after the urgent ones that came up to `gap / rate` minutes later, and after those like it that came
+    before it; so many tasks are done in so many minutes.
+    """
+    ahead = CAPACITY * (came + gap / rate) + came
+    return int(ahead // CAPACITY)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.requirement("F-123")
+async def test_ageing_brings_every_old_task_out_in_its_minute(queue: Queue, clock: MovedClock) -> None:
+    minutes, rate, urgent, background = 45, 5.0, 5, 90
+    handed = await soak(queue, clock, minutes, (urgent, background), priority_boost_per_minute=rate)
+    old = {each.came: each.went for each in handed if not each.urgent}
+    due = {came: gets_out_at(came, background - urgent, rate) for came in range(minutes)}
+    assert old == {came: went for came, went in due.items() if went < minutes}
+    assert len(old) > 20
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.requirement("C-024", "C-225")
+async def test_from_its_twentieth_minute_no_younger_task_goes_before_an_escalated_one(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    minutes, escalated = 32, 20
+    handed = await soak(coscientist, clock, minutes, (20, 70))
+    old = [each for each in handed if not each.urgent]
+    assert [each.came for each in old] == list(range(len(old)))
+    assert len(old) > 5
+    for place, each in enumerate(old):
+        assert each.went >= escalated  # strict levels: before that, the flood of the better level goes first
+        for before in _between(handed, each.came + escalated, handed.index(each)):
+            assert before.came <= each.came, f"{before} went before number {place}, {each}"
+
+
+def _between(handed: Sequence[Handed], minute: int, place: int) -> list[Handed]:
+    """What was handed out from this minute on, before this place."""
+    return [each for each in handed[:place] if each.went >= minute]
+
+
+@pytest.mark.requirement("C-131")
+async def test_a_starved_task_is_told_of_once(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.set_setting("escalation", [])
+    starved = (await coscientist.submit(type="code", priority=70)).id
+    await pass_time(coscientist, clock, 3599)
+    assert await _alerts(coscientist) == []
+    for _ in range(3):
+        await pass_time(coscientist, clock, 5)
+    assert await _alerts(coscientist) == [f"Task {starved} has waited for 3604 s and goes to the top"]
+
+
+async def _alerts(queue: Queue) -> list[str]:
+    return [alert.message for alert in await queue.alerts(kind="starved")]

@@ -1,0 +1,78 @@
+"""What a workspace does not use costs it no statement: shares, serial keys, affinity and preemption."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from shiftwork import Queue
+from shiftwork.store.store import Row, Tx, Verb
+
+T = TypeVar("T")
+
+
+class Heard:
+    """A real transaction that notes what is asked of it."""
+
+    def __init__(self, tx: Tx, names: list[str]) -> None:
+        self._tx = tx
+        self._names = names
+        self.now = tx.now
+
+    async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
+        self._names.append(name)
+        return await self._tx.all(name, **parameters)
+
+    async def one(self, name: str, /, **parameters: Any) -> Row | None:
+        self._names.append(name)
+        return await self._tx.one(name, **parameters)
+
+    async def run(self, name: str, /, **parameters: Any) -> None:
+        self._names.append(name)
+        await self._tx.run(name, **parameters)
+
+    async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
+        self._names.append(name)
+        await self._tx.insert(name, rows)
+
+    async def take_turn(self, name: str, /) -> None:
+        await self._tx.take_turn(name)
+
+    def wake(self, lane: int, /) -> None:
+        self._tx.wake(lane)
+
+
+async def statements_of_a_life(queue: Queue, monkeypatch: Any) -> list[str]:
+    """Two tasks of two types, from submit to complete."""
+    names: list[str] = []
+    run = queue.engine.store.run
+
+    async def listen(verb: Verb[T], /) -> T:
+        return await run(lambda tx: verb(Heard(tx, names)))
+
+    await queue.register_agent(id="worker", max_concurrent_tasks=10)
+    await queue.submit_many([{"type": "code", "serial_key": "a", "created_by": "me"}, {"type": "docs"}])
+    monkeypatch.setattr(queue.engine.store, "run", listen)
+    await queue.submit_many([{"type": "code", "serial_key": "a", "created_by": "you"}, {"type": "docs"}])
+    for _ in range(2):
+        held = await queue.claim("worker", 2, start=True)
+        await queue.heartbeat_many([(each.token, None, None) for each in held])
+        await queue.beat_runtime("worker", [each.token for each in held])
+        for each in held:
+            await queue.complete(each.token)
+    return names
+
+
+OURS = ("turns", "serial", "yield", "lighter")
+
+
+async def test_nothing_is_asked_where_nothing_is_used(queue: Queue, monkeypatch: Any) -> None:
+    asked = await statements_of_a_life(queue, monkeypatch)
+    assert "lane_heads" in asked
+    assert [name for name in asked if any(word in name for word in OURS)] == []
+
+
+async def test_and_it_is_where_it_is(queue: Queue, monkeypatch: Any) -> None:
+    for key, value in (("fair_share.by", "created_by"), ("serialize_by", "key"), ("affinity_sec", 60)):
+        await queue.set_setting(key, value)
+    await queue.set_setting("deadline.preempt_running", value=True)
+    asked = await statements_of_a_life(queue, monkeypatch)
+    assert {"take_turns", "save_turns", "take_serials", "end_serials", "yields_of", "lighter_agent"} <= set(asked)

@@ -1,0 +1,1 @@
+"""Whole queues: copies, snapshots, and what becomes of them when something goes wrong."""

@@ -1,0 +1,25 @@
+"""Fires schedules minute by minute for ever, and says which minute is done: `python -m tests.crashes.firer URL START`.
+
+Made to be killed. A schedule fires for each minute since START, and an event for each of its tasks.
+"""
+
+import asyncio
+import sys
+
+from shiftwork import Queue
+from shiftwork.duties import triggers
+from shiftwork.testing import MovedClock
+from tests.crashes.life import say
+
+
+async def main(url: str, start: str) -> None:
+    clock = MovedClock(float(start))
+    async with await Queue.open(url, clock=clock) as queue:
+        while True:
+            clock.advance(60)
+            await triggers.run(queue.engine)
+            say("done", str(int(clock())))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

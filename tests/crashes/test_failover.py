@@ -1,0 +1,110 @@
+"""The primary is killed under load and its standby takes over: nothing acknowledged is lost, nothing is done twice."""
+
+import asyncio
+import sys
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple, cast
+
+import pytest
+
+from shiftwork import Client, Queue
+from shiftwork.core.errors import StoreUnavailable
+from shiftwork.store import postgres as store
+from shiftwork.testing import MovedClock, pass_time
+from tests.outages.test_restarts import Fleet, check
+from tests.races.fleet import handles, hire
+from tests.server.processes import start
+from tests.services import Postgres
+from tests.services.standby import Standby
+
+
+class Pair(NamedTuple):
+    """A primary, and the standby that has every commit before it is answered."""
+
+    primary: Postgres
+    standby: Standby
+    url: str
+
+    def fail_over(self) -> None:
+        self.primary.kill9()
+        self.standby.promote()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Processes are killed here, not machines: what they wrote is there without a flush to the disk."""
+    with Postgres.start(durable=False) as primary:
+        name = primary.create_database()
+        with Standby.of(primary) as standby:
+            hosts = f"{primary.host}:{primary.port},{standby.host}:{standby.port}"
+            yield Pair(primary, standby, f"postgresql://postgres@{hosts}/{name}")
+
+
+async def test_everybody_outlives_the_primary(pair: Pair) -> None:
+    """Programs on the database, a server with its clients, and a worker process with a command for an agent."""
+    fleet = Fleet()
+    async with (
+        await start(pair.url) as server,
+        await Client.open(server.url) as submitter,
+        await Client.open(server.url) as client,
+        handles(pair.url, 2) as (queue, other),
+        working(pair.url, "pages"),
+    ):
+        apart = queue.in_workspace("pages")
+        await hire(queue, "direct", "remote")
+        pages = await apart.submit_many([{"type": "page"}] * 6)
+        loops = [
+            *(fleet.produce(queue), fleet.produce(cast(Queue, submitter))),
+            *(fleet.work(other, "direct"), fleet.work(cast(Queue, client), "remote")),
+        ]
+        running = [asyncio.create_task(loop) for loop in loops]
+        await fleet.until(20)
+        await asyncio.to_thread(pair.fail_over)
+        pages += await apart.submit_many([{"type": "page"}] * 3)
+        await fleet.until(20)
+        fleet.ending = True
+        await asyncio.gather(*running)
+        await until_completed(apart, {page.id for page in pages})
+        await check(queue, fleet)
+
+
+@asynccontextmanager
+async def working(url: str, workspace: str) -> AsyncIterator[None]:
+    command = ["work", "--store", url, "--workspace", workspace, "--type", "page", "--", "true"]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "shiftwork", *command, stdout=DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def until_completed(queue: Queue, ids: set[str]) -> None:
+    """All of these, as the log tells."""
+    async with asyncio.timeout(120):
+        async for event in queue.follow():
+            if event.verb == "completed":
+                ids.discard(event.task_id or "")
+            if not ids:
+                return
+
+
+async def test_a_standby_takes_no_work_and_claims_outlast_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is promoted nothing is acknowledged; whoever could not beat meanwhile keeps its task."""
+    monkeypatch.setattr(store, "RECONNECT_SEC", 0.2)
+    clock = MovedClock()
+    async with await Queue.open(pair.url, clock=clock) as queue:
+        task = await queue.submit(type="page", timeout_sec=86_400)
+        (held,) = await queue.claim("worker", start=True)
+        await asyncio.to_thread(pair.primary.kill9)
+        clock.advance(300)
+        with pytest.raises(StoreUnavailable):
+            await queue.heartbeat(held.token)
+        with pytest.raises(StoreUnavailable):
+            await Queue.open(pair.url)
+        await asyncio.to_thread(pair.standby.promote)
+        await pass_time(queue, clock, 1)
+        assert (await queue.get(task.id)).status == "running"
+        await queue.complete(held.token)

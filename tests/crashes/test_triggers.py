@@ -1,0 +1,52 @@
+"""kill -9 of a server that fires triggers: each tick and each event has fired once, before or after it."""
+
+import asyncio
+import random
+import sys
+from asyncio.subprocess import PIPE
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.duties import triggers
+from shiftwork.testing import MovedClock
+from tests.crashes.test_kill import until_alone
+
+KILLS = 5
+START = 1_765_800_000.0
+
+
+async def fire_until_killed(url: str, start: float, lines: int) -> float:
+    """The last minute that was said to be done before the process was killed."""
+    program = [sys.executable, "-m", "tests.crashes.firer", url, str(start)]
+    process = await asyncio.create_subprocess_exec(*program, stdout=PIPE)
+    assert process.stdout is not None
+    heard = [await process.stdout.readline() for _ in range(lines)]
+    process.kill()
+    heard += (await process.stdout.read()).splitlines(keepends=True)
+    await process.wait()
+    return max(float(line.split()[1]) for line in heard if line.endswith(b"\n"))
+
+
+@pytest.mark.requirement("F-241")
+async def test_a_killed_server_loses_no_tick_and_repeats_none(store_url: str) -> None:
+    chance = random.Random(7)
+    async with await Queue.open(store_url, clock=MovedClock(START)) as queue:
+        tick = {"tick": {"from": "tick"}}
+        task = {"type": "tick", "title": "{{ tick }}"}
+        on = {"kind": "cron", "at": "* * * * *", "missed": "all"}
+        await queue.save_trigger("minutes", on=on, task=task, parameters=tick)
+        follow = {"kind": "event", "events": ["task.created"], "where": {"type": "tick"}}
+        made = {"type": "followed", "title": "{{ tick }}"}
+        await queue.save_trigger("follow", on=follow, task=made, parameters={"tick": {"from": "task_id"}})
+    now = START
+    for _ in range(KILLS):
+        now = await fire_until_killed(store_url, now, chance.randrange(1, 8))
+        await until_alone(store_url)
+    async with await Queue.open(store_url, clock=MovedClock(now + 60)) as queue:
+        await triggers.run(queue.engine)
+        ticks = (await queue.tasks(type="tick", limit=1000)).tasks
+        minutes = sorted(str(task.title) for task in ticks)
+        assert len(minutes) == len(set(minutes)) == int(now + 60 - START) // 60
+        followed = [task.title for task in (await queue.tasks(type="followed", limit=1000)).tasks]
+        assert sorted(map(str, followed)) == sorted(task.id for task in ticks)

@@ -1,0 +1,230 @@
+"""What people do on the dashboard, clicked through: find, look, decide, and see it change by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.dashboard.conftest import Heard, Site
+
+
+def call(site: Site, path: str, body: Any = None) -> Any:
+    """What another program does meanwhile."""
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(site.url + path, data, {"Content-Type": "application/json"})) as answer:  # noqa: S310  # our own server
+        return json.loads(answer.read() or b"null")
+
+
+def submit(site: Site, **fields: Any) -> str:
+    made: dict[str, str] = call(site, "/api/tasks", {"type": "code", **fields})
+    return made["id"]
+
+
+def test_filters_live_in_the_address(page: Page) -> None:
+    page.goto("/tasks")
+    page.get_by_role("button", name=re.compile("^Dead lettered")).click()
+    expect(page).to_have_url(re.compile("status=dead_lettered"))
+    expect(page.locator("tbody tr")).to_have_count(6)
+    page.get_by_role("button", name=re.compile("^Running")).click()
+    expect(page.locator("tbody tr")).to_have_count(9)
+    page.reload()
+    expect(page.locator("tbody tr")).to_have_count(9)
+    expect(page.locator("button[aria-pressed=true]")).to_have_count(2)
+    page.get_by_role("button", name="Clear").click()
+    expect(page).to_have_url(re.compile("/tasks$"))
+
+
+def test_new_work_appears_by_itself(page: Page, site: Site) -> None:
+    page.goto("/tasks")
+    expect(page.locator(".stream")).to_have_text("Live")
+    submit(site, type="audit", title="Count the chairs")
+    expect(page.get_by_role("link", name="Count the chairs")).to_be_visible()
+
+
+def test_a_task_says_why_it_waits_and_is_cancelled(page: Page, site: Site) -> None:
+    task_id = submit(site, type="fly", title="Fly to the moon")
+    page.goto(f"/tasks/{task_id}")
+    expect(page.locator(".why")).to_contain_text("no registered agent can take it")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_label("Reason").fill("too far")
+    page.get_by_role("button", name="Cancel the task").click()
+    expect(page.locator(".heading .chip")).to_have_text("Cancelled")
+    assert call(site, f"/api/tasks/{task_id}")["cancel_reason"] == "too far"
+
+
+def test_attempts_steps_cost_and_output_stand_on_a_task_s_page(page: Page, site: Site) -> None:
+    done = call(site, "/api/tasks?status=completed&limit=200")["tasks"]
+    task = next(each for each in done if each["failure_history"])
+    page.goto(f"/tasks/{task['id']}")
+    expect(page.locator(".timeline li")).to_have_count(len(task["failure_history"]) + 1)
+    expect(page.locator(".timeline")).to_contain_text("the provider did not answer within 30 s")
+    expect(page.get_by_role("region", name="Steps")).to_contain_text("gather")
+    expect(page.get_by_label("Output").locator("pre")).to_contain_text('"summary"')
+    expect(page.get_by_label("About")).to_contain_text("tokens in")
+
+
+def test_the_priority_of_a_waiting_task_is_changed(page: Page, site: Site) -> None:
+    task_id = submit(site, type="wait", title="Wait for it", priority=50)
+    page.goto(f"/tasks/{task_id}")
+    page.get_by_role("button", name="Priority").click()
+    page.get_by_role("spinbutton").fill("7")
+    page.get_by_role("button", name="Change").click()
+    expect(page.get_by_label("About")).to_contain_text("set to 7")
+
+
+def test_a_question_is_answered_in_a_form_made_from_its_schema(page: Page, site: Site) -> None:
+    page.goto("/approvals")
+    card = page.get_by_role("article", name="Write the launch mail")
+    card.get_by_role("button", name="Answer").click()
+    expect(card).to_be_visible()  # the headline is required
+    card.get_by_label("Headline").fill("It is here")
+    card.get_by_label("When to launch").select_option("tomorrow")
+    card.get_by_label("Discount in percent").fill("15")
+    card.get_by_label("Announce it by mail").check()
+    submit(site, type="noise", title="Meanwhile")  # what happens elsewhere leaves the form alone
+    expect(card.get_by_label("Headline")).to_have_value("It is here")
+    card.get_by_role("button", name="Answer").click()
+    expect(card).to_have_count(0)
+    told = call(site, "/api/events?limit=10000")["events"]
+    assert any(event["verb"] == "question_answered" for event in told)
+
+
+def test_work_that_a_guard_stopped_is_decided(page: Page, site: Site) -> None:
+    kept = submit(site, type="deploy", title="Deploy the tax change")
+    page.goto("/approvals")
+    card = page.get_by_role("article", name="Deploy the tax change")
+    card.get_by_role("button", name="Reject").click()
+    page.get_by_label("Note (kept with the decision)").fill("not on a Friday")
+    page.get_by_role("dialog").get_by_role("button", name="Reject").click()
+    expect(card).to_have_count(0)
+    assert call(site, f"/api/tasks/{kept}")["status"] in {"cancelled", "failed"}
+    good = submit(site, type="deploy", title="Deploy the typo")
+    page.get_by_role("article", name="Deploy the typo").get_by_role("button", name="Approve").click()
+    page.get_by_role("dialog").get_by_role("button", name="Approve").click()
+    expect(page.get_by_role("article", name="Deploy the typo")).to_have_count(0)
+    assert call(site, f"/api/tasks/{good}")["status"] == "ready"
+
+
+def test_dead_letters_are_looked_at_and_driven_again_together(page: Page, site: Site) -> None:
+    page.goto("/dead-letters")
+    group = page.locator("section.panel", has_text="KeyError")
+    expect(group).to_contain_text("6 tasks")
+    group.get_by_role("button", name="Show").click()
+    expect(group.locator(".letters > li")).to_have_count(6)
+    group.locator(".letters > li").first.get_by_role("button", name="Abandon").click()
+    page.get_by_role("dialog").get_by_role("button", name="Abandon").click()
+    expect(group).to_contain_text("5 tasks")
+    group.get_by_role("button", name="Retry all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(group).to_have_count(0)
+    assert len(call(site, "/api/tasks?type=import&status=ready")["tasks"]) == 5
+
+
+def test_a_dag_is_a_picture_that_moves_with_the_work(page: Page, site: Site) -> None:
+    dag = {
+        "title": "Two steps",
+        "tasks": [
+            {"key": "a", "type": "first", "title": "Begin"},
+            {"key": "b", "type": "second", "title": "End", "dependencies": ["a"]},
+        ],
+    }
+    made = call(site, "/api/dags", dag)["tasks"]
+    page.goto(f"/dags/{made[0]['dag_id']}")
+    expect(page.locator(".node")).to_have_count(2)
+    expect(page.locator(".edge.critical")).to_have_count(1)
+    first = page.get_by_role("button", name="Begin, ready")
+    first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Task")).to_contain_text("Begin")
+    held = call(site, "/api/tasks/claim", {"agent_id": "f", "types": ["first"], "start": True})["assignments"][0]
+    expect(page.get_by_role("button", name="Begin, running")).to_be_visible()
+    call(site, f"/api/tasks/{held['task']['id']}/complete", {"token": held["token"]})
+    expect(page.get_by_role("button", name="Begin, completed")).to_be_visible()
+    expect(page.get_by_role("button", name="End, ready")).to_be_visible()
+    expect(page.locator(".big")).to_contain_text("1 of 2 done")
+
+
+def test_hundreds_of_tasks_stay_a_picture(page: Page, site: Site) -> None:
+    tasks: list[dict[str, Any]] = [{"key": "t0", "type": "wide"}]
+    tasks += [
+        {"key": f"t{n}", "type": "wide", "title": f"Part {n}", "dependencies": [f"t{(n - 1) // 3}"]}
+        for n in range(1, 300)
+    ]
+    made = call(site, "/api/dags", {"title": "Wide", "tasks": tasks})["tasks"]
+    page.goto(f"/dags/{made[0]['dag_id']}")
+    expect(page.locator(".node")).to_have_count(300)
+    boxes = page.evaluate("[...document.querySelectorAll('.node')].map(n => n.getBoundingClientRect().toJSON())")
+    assert len({(round(box["x"]), round(box["y"])) for box in boxes}) == 300, "no task hides another"
+
+
+def test_a_breaker_is_reset_and_the_queue_paused_and_resumed(page: Page, site: Site) -> None:
+    page.goto("/protection")
+    row = page.get_by_role("region", name="Circuit breakers").locator("tr", has_text="research")
+    row.get_by_role("button", name="Open").click()
+    expect(row.get_by_role("button", name="Reset")).to_be_visible()
+    row.get_by_role("button", name="Reset").click()
+    expect(row.get_by_role("button", name="Open")).to_be_visible()
+    page.get_by_role("button", name="Pause …").click()
+    page.get_by_label("Reason").fill("lunch")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("Everything")).to_be_visible()
+    assert call(site, "/api/queue")["paused"]
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("Work is handed out.")).to_be_visible()
+
+
+def test_an_agent_is_drained(page: Page, site: Site) -> None:
+    page.goto("/agents")
+    row = page.get_by_role("region", name="Agents").locator("tr", has_text="vera")
+    row.get_by_role("button", name="Drain").click()
+    expect(row).to_contain_text("Draining")
+    row.get_by_role("button", name="Activate").click()
+    expect(row).to_contain_text("Active")
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    page.goto("/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.locator("h1")).to_have_text("Tasks")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Id")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/tasks/task_"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("next and previous row")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("place", ["title", "payload"])
+def test_what_agents_write_stays_text(page: Page, site: Site, heard: Heard, place: str) -> None:
+    evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    fields: dict[str, Any] = {"title": evil} if place == "title" else {"title": "harmless", "payload": {"evil": evil}}
+    task_id = submit(site, type="evil", **fields)
+    page.on("dialog", lambda dialog: heard.complaints.append(dialog.message))
+    page.goto(f"/tasks/{task_id}")
+    expect(page.locator("main")).to_contain_text("onerror=alert(1)")
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_refusal_is_told_with_what_to_do(page: Page, site: Site, heard: Heard) -> None:
+    task_id = submit(site, type="gone", title="Gone before you click")
+    page.goto(f"/tasks/{task_id}")
+    expect(page.get_by_role("button", name="Priority")).to_be_visible()
+    page.get_by_role("button", name="Priority").click()
+    page.get_by_role("spinbutton").fill("3")
+    call(site, f"/api/tasks/{task_id}/cancel", {})
+    page.get_by_role("button", name="Change").click()
+    expect(page.locator(".toast.bad")).to_contain_text("cancelled")
+    heard.complaints.clear()  # the browser reports the 409 it was told

@@ -1,0 +1,106 @@
+"""Every page opens in a real browser, complains of nothing, asks nobody else, and can be used by everybody."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
+from playwright.sync_api import Browser, Page, expect
+
+from shiftwork import Queue
+from tests.dashboard.conftest import Heard, Site, finish, listen, served
+
+PAGES = {
+    "/": "Overview",
+    "/tasks": "Tasks",
+    "/dags": "DAGs",
+    "/approvals": "Approvals",
+    "/dead-letters": "Dead letters",
+    "/agents": "Agents",
+    "/protection": "Protection",
+    "/triggers": "Triggers",
+    "/alerts": "Alerts",
+}
+
+
+def opened(page: Page, path: str, heading: str) -> None:
+    page.goto(path)
+    expect(page.locator("h1")).to_have_text(heading)
+    expect(page.locator(".loading")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
+def test_a_page_opens_and_asks_no_other_host(page: Page, site: Site, heard: Heard, path: str, heading: str) -> None:
+    opened(page, path, heading)
+    expect(page.locator("nav [aria-current=page]")).to_contain_text(heading)
+    assert {urlsplit(url).netloc for url in heard.asked} == {urlsplit(site.url).netloc}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
+def test_a_page_has_no_accessibility_violation(
+    browser: Browser, site: Site, path: str, heading: str, scheme: Any
+) -> None:
+    context = browser.new_context(base_url=site.url, color_scheme=scheme, reduced_motion="reduce")
+    page = context.new_page()
+    opened(page, path, heading)
+    found = Axe().run(page)
+    context.close()
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
+def test_a_page_fits_a_telephone(browser: Browser, site: Site, path: str, heading: str) -> None:
+    context = browser.new_context(base_url=site.url, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    opened(page, path, heading)
+    wider = page.evaluate("document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth")
+    context.close()
+    assert wider == 0
+
+
+def test_a_page_that_is_not_there_says_so(page: Page, heard: Heard) -> None:
+    page.goto("/tasks/task_00000000000000000000000000")
+    expect(page.locator("main")).to_contain_text("there is no task")
+    heard.complaints.clear()  # the browser reports the 404 it was told
+
+
+def test_the_files_are_kept_to_themselves(site: Site) -> None:
+    with urlopen(Request(site.url + "/")) as answer:  # noqa: S310  # our own server
+        headers = answer.headers
+        policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["connect-src"] == policy["style-src"] == "'self'"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert b"<script>" not in answer.read()
+
+
+async def token_for(store: str) -> str:
+    async with await Queue.open(store) as queue:
+        return (await queue.create_token("ada", ["read"])).secret
+
+
+def test_a_server_that_asks_for_tokens_lets_in_whoever_has_one(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, heard: Heard
+) -> None:
+    store = f"sqlite:///{tmp_path_factory.mktemp('locked') / 'queue.db'}"
+    secret = finish(token_for(store))
+    with served(store, "--tokens") as locked:
+        context = browser.new_context(base_url=locked.url)
+        page = context.new_page()
+        listen(page, heard)
+        page.goto("/tasks")
+        page.get_by_label("Token").fill("sw_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".sign-in")).to_be_visible()
+        page.get_by_label("Token").fill(secret)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("h1")).to_have_text("Tasks")
+        expect(page.locator(".stream")).to_have_text("Live")
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+        context.close()
+    assert all("401" in complaint for complaint in heard.complaints)

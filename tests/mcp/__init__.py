@@ -1,0 +1,1 @@
+"""Agents that speak MCP, with the official SDK's own client."""

@@ -1,0 +1,18 @@
+"""A client in a process of its own, to be killed: claims over stdio, says what it holds, and thinks for ever."""
+
+import asyncio
+import sys
+
+from tests.mcp.talking import over_stdio
+
+
+async def main(store: str) -> None:
+    async with over_stdio(store, "--agent", "crab") as agent:
+        task = await agent.take(wait_sec=20)
+        sys.stdout.write(task["token"] + "\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

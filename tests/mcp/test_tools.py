@@ -1,0 +1,426 @@
+"""Every tool does its verb, on both stores, and what it refuses says what to do next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from shiftwork import Queue
+from shiftwork.core.errors import StoreUnavailable
+from shiftwork.mcp import resuming
+from shiftwork.mcp.calling import TOOLS
+from shiftwork.mcp.desk import Desk, Options
+from shiftwork.testing import MovedClock, pass_time
+from tests.mcp.talking import MODES, Agent, in_one_task, talking
+
+WORKER = ["claim", "heartbeat", "checkpoint", "spawn", "wait", "ask_human", "complete", "fail", "release"]
+SUBMITTER = ["submit", "get", "list", "cancel", "approve", "answer"]
+
+
+@pytest.fixture
+def desk(queue: Queue) -> Desk:
+    return Desk(queue, Options(agent_id="crab"))
+
+
+@pytest.fixture
+async def agent(desk: Desk) -> AsyncIterator[Agent]:
+    async with in_one_task(talking(desk)) as speaking:
+        yield speaking
+
+
+# -- what is offered ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "names"), [("all", [*WORKER, *SUBMITTER]), ("worker", [*WORKER, "get"]), ("submitter", SUBMITTER)]
+)
+async def test_a_role_has_its_tools_and_no_others(queue: Queue, role: Any, names: list[str]) -> None:
+    async with talking(Desk(queue, Options(role=role))) as agent:
+        assert await agent.tools() == names
+        for other in {*WORKER, *SUBMITTER} - {*names}:
+            with pytest.raises(MCPError, match="there is no tool"):
+                await agent(other, token="x", task_id="x")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_tools_are_described_in_few_words(desk: Desk, mode: str) -> None:
+    async with talking(desk, mode) as agent:
+        tools = (await agent.client.list_tools()).tools
+    for tool in tools:
+        assert tool.description, tool.name
+        assert tool.input_schema["type"] == "object"
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.output_schema is not None
+    told = json.dumps([tool.model_dump(exclude_none=True, exclude={"output_schema"}) for tool in tools])
+    assert len(told) < 20_000
+
+
+def test_every_tool_is_tested_below() -> None:
+    assert list(TOOLS) == [*WORKER, *SUBMITTER]
+
+
+# -- working -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_claimed_and_completed(agent: Agent, queue: Queue) -> None:
+    spec = {"prompt": "Write it well"}
+    made = await queue.submit(type="code", title="Write it", payload={"file": "a.py"}, spec=spec, tags=["web"])
+    task = await agent.take()
+    assert task["task_id"] == made.id
+    assert (task["prompt"], task["payload"], task["attempt"]) == ("Write it well", {"file": "a.py"}, 1)
+    assert (await queue.get(made.id)).status == "running"
+    done = await agent("complete", token=task["token"], data={"n": 1}, text="done", usage={"cost_usd": 0.5})
+    assert done["status"] == "completed"
+    kept = await queue.get(made.id)
+    assert kept.result is not None
+    assert (kept.result.data, kept.result.text, kept.cost_usd) == ({"n": 1}, "done", 0.5)
+
+
+async def test_a_result_is_accepted_once_on_its_token(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    task = await agent.take()
+    first = await agent("complete", token=task["token"], data=1, usage={"cost_usd": 1})
+    again = await agent("complete", token=task["token"], data=2, usage={"cost_usd": 1})
+    assert "repeated" not in first
+    assert again["repeated"]
+    kept = await queue.get(made.id)
+    assert kept.result is not None
+    assert (kept.result.data, kept.cost_usd) == (1, 1)
+
+
+async def test_a_claim_says_why_there_is_nothing(agent: Agent, queue: Queue) -> None:
+    assert "no work for you" in (await agent("claim"))["next"]
+    await queue.submit_many([{"type": "code"}, {"type": "code"}])
+    await queue.pause("code")
+    assert (await agent("claim"))["closed"] == ["paused: code"]
+    await queue.resume("code")
+    task = await agent.take()
+    full = await agent("claim")
+    assert "holds as many tasks as it may" in full["next"]
+    assert full["holding"] == [task["token"]]
+
+
+async def test_a_claim_takes_only_what_the_server_was_started_for(queue: Queue) -> None:
+    await queue.submit(type="code", spec={"constraints": {"required_capabilities": ["ocr"]}})
+    await queue.submit(type="docs")
+    async with talking(Desk(queue, Options(agent_id="a", types=("code",)))) as blind:
+        assert "task" not in await blind("claim")
+        refused = await blind.refusal("claim", types=["docs"])
+        assert refused["mend"] == "It has code."
+    async with talking(Desk(queue, Options(agent_id="b", types=("code",), capabilities=("ocr",)))) as able:
+        assert (await able.take(types=["code"]))["type"] == "code"
+    assert (await queue.agent("b")).capabilities == ["ocr"]
+
+
+async def test_an_agent_that_an_operator_knows_stays_as_it_is(agent: Agent, queue: Queue) -> None:
+    await queue.register_agent(id="crab", max_concurrent_tasks=2, budget_remaining_usd=5, types=["code"])
+    await queue.submit(type="code")
+    await agent.take()
+    known = await queue.agent("crab")
+    assert (known.max_concurrent_tasks, known.types) == (2, ["code"])
+    assert (known.budget_remaining_usd or 0) + known.reserved_usd == 5
+
+
+async def test_a_claim_that_cannot_be_told_is_given_back(
+    agent: Agent, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unable(_queue: Any, _assignment: Any) -> Any:
+        raise StoreUnavailable("it went away")
+
+    made = await queue.submit(type="code")
+    monkeypatch.setattr(resuming, "work_of", unable)
+    assert (await agent.refusal("claim"))["code"] == "store_unavailable"
+    task = await queue.get(made.id)
+    assert (task.status, task.attempts) == ("ready", 0)
+
+
+async def test_an_error_of_our_own_is_logged_and_not_told(
+    agent: Agent, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(_queue: Any, _assignment: Any) -> Any:
+        raise ZeroDivisionError("what was divided")
+
+    await queue.submit(type="code")
+    monkeypatch.setattr(resuming, "work_of", broken)
+    refused = await agent.refusal("claim")
+    assert refused["code"] == "internal"
+    assert "divided" not in json.dumps(refused)
+    assert "what was divided" in caplog.text
+
+
+async def test_a_heartbeat_tells_how_far_the_work_is_and_whether_to_go_on(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    assert (await agent("heartbeat", token=token, progress="half"))["action"] == "continue"
+    assert (await queue.get(made.id)).progress == "half"
+    await queue.cancel(made.id, "unwanted")
+    stopped = await agent("heartbeat", token=token)
+    assert (stopped["action"], stopped["reason"]) == ("cancel", "unwanted")
+    assert "Stop working" in stopped["next"]
+
+
+async def test_what_was_kept_comes_with_the_next_attempt(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    assert await agent("checkpoint", token=token, name="plan") == {"name": "plan"}
+    kept = await agent("checkpoint", token=token, name="plan", result={"steps": 3}, usage={"cost_usd": 0.1})
+    assert kept == {"name": "plan", "done": True, "result": {"steps": 3}}
+    assert await agent("checkpoint", token=token, name="plan", result="another") == kept
+    await agent("fail", token=token, error="the site was down", reason="network")
+    await pass_time(queue, clock, 3600)
+    second = await agent.take()
+    assert (second["attempt"], second["last_error"]) == (2, "the site was down")
+    assert second["checkpoints"] == [{"name": "plan", "done": True, "result": {"steps": 3}}]
+
+
+async def test_an_empty_result_is_kept_too(agent: Agent, queue: Queue) -> None:
+    await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    assert (await agent("checkpoint", token=token, name="nothing", result=None))["done"]
+
+
+async def test_a_failure_that_no_attempt_can_mend_is_settled(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    done = await agent("fail", token=(await agent.take())["token"], error="no such file", retry=False)
+    assert done["status"] == "dead_lettered"
+    assert (await queue.get(made.id)).last_error == "no such file"
+
+
+async def test_a_task_is_given_back_without_cost(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    done = await agent("release", token=(await agent.take())["token"], reason="not mine")
+    assert done["status"] == "ready"
+    assert (await queue.get(made.id)).attempts == 0
+
+
+async def test_a_task_is_split_and_comes_back_with_what_its_parts_came_to(agent: Agent, queue: Queue) -> None:
+    whole = await queue.submit(type="survey", priority=10)
+    token = (await agent.take())["token"]
+    parts = [{"type": "ask", "key": "ada", "title": "Ask Ada"}, {"type": "ask", "key": "sum", "dependencies": ["ada"]}]
+    spawned = await agent("spawn", token=token, tasks=parts, wait=True)
+    assert "given back" in spawned["next"]
+    assert [each["status"] for each in spawned["tasks"]] == ["ready", "pending"]
+    for _ in parts:
+        part = await agent.take()
+        assert part["type"] == "ask"
+        await agent("complete", token=part["token"], data=part["task_id"])
+    again = await agent.take()
+    assert again["task_id"] == whole.id
+    assert [child["data"] for child in again["children"]] == [each["task_id"] for each in spawned["tasks"]]
+    assert again["children"][0]["title"] == "Ask Ada"
+
+
+async def test_what_is_spawned_again_under_its_key_is_the_same_task(agent: Agent, queue: Queue) -> None:
+    await queue.submit(type="survey")
+    token = (await agent.take())["token"]
+    first = await agent("spawn", token=token, tasks=[{"type": "ask", "key": "ada"}])
+    again = await agent("spawn", token=token, tasks=[{"type": "ask", "key": "ada"}])
+    assert again["tasks"] == [{**first["tasks"][0], "duplicate": True}]
+    assert len((await queue.tasks(type="ask")).tasks) == 1
+
+
+async def test_a_person_is_asked_and_the_answer_comes_with_the_task(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    question: dict[str, Any] = {"question": "Which one?", "name": "which", "schema": {"type": "string"}}
+    assert (await agent("ask_human", token=token, **question))["status"] == "waiting"
+    (asked,) = (await agent("list", for_people=True))["tasks"]
+    assert (asked["task_id"], asked["question"], asked["schema"]) == (made.id, "Which one?", {"type": "string"})
+    assert (await agent.refusal("answer", task_id=made.id, value=7))["code"] == "invalid_input"
+    assert (await agent("answer", task_id=made.id, value="the blue one"))["status"] == "ready"
+    again = await agent.take()
+    (wait,) = again["waits"]
+    assert (wait["name"], wait["status"], wait["value"]) == ("which", "met", "the blue one")
+    repeated = await agent("ask_human", token=again["token"], **question)
+    assert (repeated["status"], repeated["value"]) == ("met", "the blue one")
+
+
+async def test_a_task_waits_for_a_time_an_event_or_other_tasks(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+    made = await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    assert (await agent("wait", token=token, seconds=60, name="nap"))["status"] == "waiting"
+    await pass_time(queue, clock, 61)
+    token = (await agent.take())["token"]
+    assert (await agent("wait", token=token, event="built", name="build", timeout_sec=600))["status"] == "waiting"
+    await queue.signal("built", {"ok": True})
+    resumed = await agent.take()
+    assert [(each["name"], each["status"]) for each in resumed["waits"]] == [("nap", "met"), ("build", "met")]
+    assert resumed["waits"][1]["value"] == {"ok": True}
+    other = await queue.submit(type="docs", priority=0)
+    waiting = await agent("wait", token=resumed["token"], tasks=[other.id])
+    assert waiting["status"] == "waiting"
+    assert (await queue.get(made.id)).blocked_by == [other.id]
+
+
+async def test_a_wait_whose_time_is_over_says_so(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    terms: dict[str, Any] = {"event": "never", "name": "never", "timeout_sec": 60}
+    await agent("wait", token=(await agent.take())["token"], **terms)
+    await pass_time(queue, clock, 61)
+    over = await agent("wait", token=(await agent.take())["token"], **terms)
+    assert over["status"] == "expired"
+    assert "Nothing came in time" in over["next"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "where"), [({}, "tasks"), ({"tasks": ["a"], "seconds": 1}, "tasks"), ({"seconds": 1}, "name")]
+)
+async def test_a_wait_is_for_one_thing_and_has_a_name(
+    agent: Agent, queue: Queue, terms: dict[str, Any], where: str
+) -> None:
+    await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    assert (await agent.refusal("wait", token=token, **terms))["where"] == where
+    assert (await agent("heartbeat", token=token))["action"] == "continue"
+
+
+# -- submitting --------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_submitted_and_looked_at(agent: Agent, queue: Queue) -> None:
+    draft = {"type": "code", "title": "Write it", "prompt": "Well", "payload": {"n": 1}, "idempotency_key": "k"}
+    made = await agent("submit", tasks=[{**draft, "output_schema": {"type": "object"}, "max_attempts": 2}])
+    (task,) = made["tasks"]
+    kept = await queue.get(task["task_id"])
+    assert (kept.title, kept.payload, kept.max_attempts) == ("Write it", {"n": 1}, 2)
+    assert kept.output is not None
+    assert kept.output["validation"] == "json-schema"
+    seen = await agent("get", task_id=task["task_id"])
+    assert (seen["status"], seen["prompt"]) == ("ready", "Well")
+    assert "no registered agent" in seen["why"]
+    (again,) = (await agent("submit", tasks=[draft]))["tasks"]
+    assert (again["task_id"], again["duplicate"]) == (task["task_id"], True)
+
+
+async def test_several_go_in_together_or_not_at_all(agent: Agent, queue: Queue) -> None:
+    tasks: list[dict[str, Any]] = [{"type": "code", "key": "a"}, {"type": "docs", "key": "b", "dependencies": ["a"]}]
+    made = await agent("submit", title="Page", tasks=tasks)
+    assert (await queue.dag(made["dag_id"])).title == "Page"
+    seen = await agent("get", task_id=made["tasks"][1]["task_id"])
+    assert seen["blocked_by"] == [made["tasks"][0]["task_id"]]
+    tasks[0]["dependencies"] = ["b"]
+    refused = await agent.refusal("submit", tasks=tasks)
+    assert refused["code"] == "circular_dependency"
+    assert (await queue.status()).counts == {"ready": 1, "pending": 1}
+
+
+async def test_a_list_goes_on_where_it_ended(agent: Agent, queue: Queue) -> None:
+    await queue.submit_many([{"type": "code", "tags": ["web"]} for _ in range(3)])
+    first = await agent("list", status="ready", type="code", tag="web", limit=2)
+    rest = await agent("list", after=first["next"])
+    assert (len(first["tasks"]), len(rest["tasks"])) == (2, 1)
+
+
+async def test_a_task_is_cancelled_with_a_reason(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    assert (await agent("cancel", task_id=made.id, reason="seen enough"))["status"] == "cancelled"
+    assert (await queue.get(made.id)).cancel_reason == "seen enough"
+
+
+@pytest.mark.parametrize(("decision", "status"), [("approve", "ready"), ("reject", "cancelled")])
+async def test_a_guarded_task_is_decided_about(agent: Agent, queue: Queue, decision: str, status: str) -> None:
+    await queue.set_setting("guards", [{"type": "ship"}])
+    made = await queue.submit(type="ship", title="Ship it")
+    (asked,) = (await agent("list", for_people=True))["tasks"]
+    terms = {"task_id": made.id, "decision": decision, "note": "as told"}
+    assert (await agent.refusal("approve", **terms, revision="another"))["code"] == "revision_changed"
+    assert (await agent("approve", **terms, revision=asked["revision"]))["status"] == status
+    assert (await queue.history(made.id))[-1].actor == "agent:crab"
+
+
+async def test_whoever_acts_is_named_where_the_server_was_told(queue: Queue) -> None:
+    made = await queue.submit(type="code")
+    async with talking(Desk(queue, Options(actor="human:ada"))) as agent:
+        await agent("cancel", task_id=made.id)
+    assert (await queue.history(made.id))[-1].actor == "human:ada"
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_claim_is_told_to_stop(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+    made = await queue.submit(type="code")
+    token = (await agent.take())["token"]
+    await pass_time(queue, clock, 3600)
+    refused = await agent.refusal("complete", token=token, text="late")
+    assert (refused["code"], refused["task_id"]) == ("lease_lost", made.id)
+    assert refused["next"].startswith("Stop working on this task")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code", "where"),
+    [
+        ("complete", {"token": "nonsense"}, "fence_required", "token"),
+        ("complete", {}, "invalid_input", None),
+        ("complete", {"token": 7}, "invalid_input", "token"),
+        ("claim", {"wait_sec": 26}, "invalid_input", "wait_sec"),
+        ("claim", {"speed": "high"}, "invalid_input", None),
+        ("get", {"task_id": "task_none"}, "not_found", None),
+        ("list", {"status": "lost"}, "invalid_input", "status"),
+        ("submit", {"tasks": []}, "invalid_input", "tasks"),
+        ("submit", {"tasks": [{"type": "a", "dependencies": ["b"]}]}, None, None),
+        ("submit", {"tasks": [{"title": "what kind?"}]}, "invalid_input", "tasks[0]"),
+        ("submit", {"tasks": [{"type": "a", "payload": {"b": "\0"}}]}, "bad_text", None),
+        ("answer", {"task_id": "x"}, "invalid_input", None),
+    ],
+)
+async def test_bad_arguments_are_named_and_change_nothing(
+    agent: Agent, queue: Queue, tool: str, arguments: dict[str, Any], code: str | None, where: str | None
+) -> None:
+    if code is None:
+        assert (await agent(tool, **arguments))["tasks"][0]["status"] == "pending"
+        return
+    refused = await agent.refusal(tool, **arguments)
+    assert refused["code"] == code
+    assert refused["mend"]
+    assert refused["next"]
+    assert where is None or refused["where"] == where
+    assert (await queue.status()).counts == {}
+
+
+async def test_an_unknown_argument_is_answered_with_those_there_are(agent: Agent) -> None:
+    refused = await agent.refusal("claim", speed="high")
+    assert "speed" in refused["what"]
+    assert refused["mend"] == "claim takes wait_sec, types; nothing was changed."
+
+
+# -- resources and prompts ---------------------------------------------------------------------------------------
+
+
+async def test_the_queue_and_its_tasks_can_be_read(agent: Agent, queue: Queue) -> None:
+    made = await queue.submit(type="code", title="Write it")
+    listed = [str(each.uri) for each in (await agent.client.list_resources()).resources]
+    assert listed == ["shiftwork://queue", "shiftwork://people"]
+    (template,) = (await agent.client.list_resource_templates()).resource_templates
+    uri = template.uri_template.replace("{task_id}", made.id)
+
+    async def read(name: str) -> Any:
+        (content,) = (await agent.client.read_resource(name)).contents
+        assert content.mime_type == "application/json"
+        return json.loads(content.text)  # type: ignore[union-attr]  # ours are text
+
+    assert (await read(listed[0]))["counts"] == {"ready": 1}
+    assert await read(listed[1]) == []
+    assert (await read(uri))["title"] == "Write it"
+    for wrong in ("shiftwork://nothing", "shiftwork://task/task_none"):
+        with pytest.raises(MCPError, match="not_found"):
+            await agent.client.read_resource(wrong)
+
+
+async def test_prompts_begin_a_piece_of_work(agent: Agent, queue: Queue) -> None:
+    prompts = (await agent.client.list_prompts()).prompts
+    assert [prompt.name for prompt in prompts] == ["work", "plan"]
+    told = await agent.client.get_prompt("work", {"types": "code, docs"})
+    text = told.messages[0].content.text  # type: ignore[union-attr]  # ours is text
+    assert "claim with types: code, docs" in text
+    plan = await agent.client.get_prompt("plan", {"goal": "a page {braces}"})
+    assert "a page {braces}" in plan.messages[0].content.text  # type: ignore[union-attr]  # ours is text
+    with pytest.raises(MCPError, match="there are work, plan"):
+        await agent.client.get_prompt("rest")
+    async with talking(Desk(queue, Options(role="worker"))) as worker:
+        assert [prompt.name for prompt in (await worker.client.list_prompts()).prompts] == ["work"]
+        assert "submit" not in (worker.client.instructions or "")

@@ -1,0 +1,90 @@
+"""Fair shares, serial keys and urgent work are found by index, however much waits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from shiftwork.policy.rank import URGENT_BELOW
+from shiftwork.queue.lanes import TARGETED
+from shiftwork.queue.merge import START
+from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
+from tests.plans.test_postgres_plans import Hot
+from tests.plans.test_sqlite_plans import plan_of, steps
+from tests.services import Databases
+
+BUCKETS = 64
+FLOOD = 100_000
+"""Ready tasks of one bucket; each of the others has one."""
+URGENT, HELD, SERIAL = 5, 1_000, 50_000
+ALL = FLOOD + BUCKETS + URGENT + HELD + SERIAL
+NOW = 1_765_800_000.0
+
+_LANE = f"case when n <= {FLOOD} then 1 when n <= {FLOOD + BUCKETS} then n - {FLOOD} else 2 end"
+_RANK = f"case when n > {FLOOD + BUCKETS} and n <= {FLOOD + BUCKETS + URGENT} then -1e9 else 50 end"
+_RUNS = f"n > {FLOOD + BUCKETS + URGENT} and n <= {ALL - SERIAL}"
+FILL = [
+    f"""insert into lanes (id, signature, workspace, type, capabilities, models, fallback, rate, mixed, bucket)
+    select n, 'lane-' || n, 'default', 'code', '[]', '[]', '[]', 0.1, {{false}}, n - 1 from {{numbers}}
+    where n <= {BUCKETS}""",
+    f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
+      dag_id, root_id, max_attempts, agent_id, runtime_id, claimed_at, started_at, fence, created_at, updated_at)
+    select {{uuid}}, 'default', 'code', case when {_RUNS} then 'running' else 'ready' end,
+      case when n > {ALL - SERIAL} then 'serial' end, {_LANE}, {_RANK}, {NOW} + n, 50, 0.1, 0, {{uuid}}, {{uuid}}, 3,
+      case when {_RUNS} then 'agent-' || n % 100 end, case when {_RUNS} then 'agent-' || n % 100 end,
+      case when {_RUNS} then {NOW} end, case when {_RUNS} then {NOW} end, 1, {NOW} + n, {NOW}
+    from {{numbers}} where n <= {ALL}""",
+    f"""insert into bodies (task_id, body) select id, '{{{{"serial_key": "a"}}}}' from tasks
+    where ordered_at <= {NOW} + 1000""",
+    """insert into serial_holds (task_id, workspace, key, lane, rank, ordered_at)
+    select id, 'default', 'key:a', lane, rank, ordered_at from tasks where hold = 'serial'""",
+]
+SQLITE, POSTGRES = sqlite_words(ALL), postgres_words(ALL)
+
+HEADS = [(lane, *START) for lane in range(1, BUCKETS + 1)]
+ASKED = [
+    Hot("open_lanes", {"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable", BUCKETS + 1),
+    Hot("lane_heads", {"lanes": HEADS, "count": 8}, "idx_tasks_claimable", 3 * BUCKETS),
+    Hot(
+        "urgent_waiting",
+        {"workspace": "default", "below": URGENT_BELOW, "count": 20},
+        "idx_tasks_claimable",
+        2 * URGENT,
+    ),
+    Hot("may_yield", {"items": [("agent-7",)], "workspace": "default", "count": 100}, "idx_tasks_holder", 20),
+    Hot("serial_heads", {"lane": 1, "count": 100}, "idx_tasks_claimable", 100),
+    Hot("serial_heirs", {"items": [("default", "key:a")]}, "idx_serial_holds_place", 10),
+    Hot("ahead_in_lane", {"lane": 1, **dict(zip(("rank", "ordered_at", "id"), (51.0, NOW, START[2]), strict=True)),
+                          "most": 1000}, "idx_tasks_claimable", 1000),
+]  # fmt: skip
+TABLES = {"tasks", "serial_holds"}
+MOST_STEPS = 30_000
+"""Of SQLite's machine; a walk over the flood takes more than half a million."""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill_sqlite(tmp_path_factory.mktemp("flooded"), FILL, SQLITE)
+
+
+@pytest.fixture
+def connection(filled: Path) -> Iterator[apsw.Connection]:
+    with undone(filled) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
+def test_sqlite_reads_no_flood(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001  # a parameter of the test
+    if analysed:
+        connection.execute("analyze").fetchall()
+    plan = plan_of(connection, asked.name, asked.parameters)
+    assert any(f"INDEX {asked.path}" in line for line in plan), plan
+    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
+
+
+@pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
+async def test_postgres_reads_no_flood(postgres: Databases, migrated_template: str) -> None:
+    async with database(postgres, migrated_template) as (_, server):
+        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []

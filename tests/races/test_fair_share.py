@@ -1,0 +1,50 @@
+"""Turns under claimers that meet: nobody waits for another's turn, and no share is passed over."""
+
+import asyncio
+from collections import Counter
+
+from shiftwork import Queue
+from tests.races.fleet import Stop, handles, hire, together
+
+NAMES = ("alice", "bob", "carol", "dave")
+
+
+async def flood(url: str, count: int) -> None:
+    """Before the others come, since they may not hear of a changed setting for a second."""
+    async with await Queue.open(url) as queue:
+        await queue.set_setting("fair_share.by", "created_by")
+        await queue.set_setting("fair_share.buckets", 64)
+        for name in NAMES:
+            await queue.submit_many([{"type": "code", "created_by": name}] * count)
+
+
+async def test_claimers_that_meet_take_of_every_share_and_none_twice(store_url: str) -> None:
+    claimers, each = 8, 15
+    await flood(store_url, 100)
+    async with handles(store_url, 4) as queues:
+        await hire(queues[0], *(f"agent-{number}" for number in range(claimers)))
+
+        async def claim(number: int) -> list[tuple[str, str]]:
+            taken = []
+            for _ in range(each):
+                (one,) = await queues[number % 4].claim(f"agent-{number}")
+                taken.append((one.id, str(one.task().created_by)))
+            return taken
+
+        answers = [one for answer in await together(*map(claim, range(claimers))) for one in answer]
+        assert len({id_ for id_, _ in answers}) == claimers * each
+        shares = Counter(name for _, name in answers)
+        assert min(shares[name] for name in NAMES) >= claimers * each // len(NAMES) // 2
+
+
+async def test_a_claimer_stalled_with_the_turns_keeps_nobody_waiting(postgres_url: str) -> None:
+    await flood(postgres_url, 10)
+    async with handles(postgres_url, 2) as (slow, quick):
+        await hire(quick, "slow", "quick")
+        stop = Stop(slow, "save_turns")
+        stalled = asyncio.create_task(slow.claim("slow"))
+        await stop.wait()
+        authors = [(await quick.claim("quick"))[0].task().created_by for _ in range(30)]
+        assert set(authors) == set(NAMES)
+        stop.go_on()
+        assert len(await stalled) == 1

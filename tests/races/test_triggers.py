@@ -1,0 +1,76 @@
+"""Many servers on one queue: each tick, event and file fires once, whoever is at it."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from shiftwork import Queue
+from shiftwork.duties import triggers as duty
+from shiftwork.server.watching import Watching
+from shiftwork.testing import MovedClock
+from tests.races.fleet import Stop, handles, together
+
+NOTE = {"type": "note", "title": "{{ tick }}"}
+MINUTE = 60.0
+
+
+async def notes(queue: Queue) -> list[str]:
+    return sorted(str(task.title) for task in (await queue.tasks(type="note", limit=1000)).tasks)
+
+
+async def test_each_tick_fires_once_however_many_servers_run(store_url: str) -> None:
+    clock = MovedClock()
+    async with handles(store_url, 3, clock=clock) as servers:
+        for number in range(10):
+            on = {"kind": "cron", "at": "* * * * *"}
+            tick = {"tick": {"from": "tick"}}
+            await servers[0].save_trigger(f"every-minute-{number}", on=on, task=NOTE, parameters=tick)
+        for minute in range(1, 6):
+            clock.advance(MINUTE)
+            await together(*(duty.run(server.engine) for server in servers))
+            assert len(await notes(servers[0])) == 10 * minute
+        assert len(set(await notes(servers[0]))) == 5
+
+
+async def test_a_schedule_that_another_server_is_firing_is_left_to_it(postgres_dsn: str) -> None:
+    clock = MovedClock()
+    async with handles(postgres_dsn, 2, clock=clock) as (first, second):
+        tick = {"tick": {"from": "tick"}}
+        await first.save_trigger("x", on={"kind": "cron", "at": "* * * * *"}, task=NOTE, parameters=tick)
+        clock.advance(MINUTE)
+        stop = Stop(first, "advance_trigger")
+        firing = asyncio.create_task(duty.run(first.engine))
+        await stop.wait()
+        assert await duty.run(second.engine) == {}
+        stop.go_on()
+        assert await firing == {"ticks": 1}
+        assert await duty.run(second.engine) == {}
+
+
+async def test_each_event_fires_once_however_many_servers_read_them(store_url: str) -> None:
+    async with handles(store_url, 3) as servers:
+        on = {"kind": "event", "events": ["task.created"], "where": {"type": "code"}}
+        seen = {"tick": {"from": "task_id"}}
+        await servers[0].save_trigger("watch", on=on, task=NOTE, parameters=seen)
+        for _ in range(5):
+            await together(
+                *(server.submit(type="code") for server in servers for _ in range(4)),
+                *(duty.run(server.engine) for server in servers),
+            )
+        await duty.run(servers[0].engine)
+        found = await notes(servers[0])
+        assert len(found) == len(set(found)) == 60
+
+
+async def test_two_servers_that_watch_one_folder_fire_once(store_url: str, tmp_path: Path) -> None:
+    async with handles(store_url, 2) as servers:
+        tick = {"tick": {"from": "path"}}
+        await servers[0].save_trigger("in", on={"kind": "file", "pattern": "*.md"}, task=NOTE, parameters=tick)
+        watching = [Watching(server, tmp_path) for server in servers]
+        await together(*(each.look() for each in watching))
+        for name in ("a.md", "b.md"):
+            (tmp_path / name).write_text(name)
+        os.utime(tmp_path / "a.md")
+        for _ in range(3):
+            await together(*(each.look() for each in watching))
+        assert await notes(servers[0]) == ["a.md", "b.md"]

@@ -1,0 +1,194 @@
+"""E-mail by a real mail server on this machine: plain, with TLS and a login, refusing, and hanging."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import bury
+from tests.sinks.steps import statuses, tell
+
+PASSWORD = "pass word"
+
+
+class Mailbox:
+    """What came, and what the server says to it."""
+
+    def __init__(self) -> None:
+        self.got: list[EmailMessage] = []
+        self.to: list[list[str]] = []
+        self.answer = "250 taken"
+
+    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802  # the library's name
+        self.to.append(envelope.rcpt_tos)
+        content = cast(bytes, envelope.content)
+        if self.answer.startswith("250"):
+            self.got.append(message_from_bytes(content, policy=policy.default))
+        return self.answer
+
+
+def _let_in(_server: SMTP, _session: Session, _envelope: Envelope, _way: str, login: Any) -> AuthResult:
+    good = isinstance(login, LoginPassword) and login == LoginPassword(b"queue", PASSWORD.encode())
+    return AuthResult(success=good)
+
+
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+async def server(mailbox: Mailbox) -> AsyncIterator[str]:
+    async with serving(mailbox) as address:
+        yield address
+
+
+@asynccontextmanager
+async def serving(mailbox: Mailbox, **options: Any) -> AsyncIterator[str]:
+    loop = asyncio.get_running_loop()
+    running = await loop.create_server(lambda: SMTP(mailbox, loop=loop, **options), "127.0.0.1", 0)
+    async with running:
+        yield f"localhost:{running.sockets[0].getsockname()[1]}"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    subprocess.run([*made, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return key, cert
+
+
+@pytest.fixture
+async def guarded(mailbox: Mailbox, certificate: tuple[Path, Path]) -> AsyncIterator[str]:
+    """A server that lets nobody in without TLS and a password."""
+    key, cert = certificate
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    strict = {"tls_context": context, "require_starttls": True, "auth_required": True}
+    async with serving(mailbox, authenticator=_let_in, **strict) as address:
+        yield address
+
+
+async def add(queue: Queue, at: str, **fields: Any) -> None:
+    known: dict[str, Any] = {"name": "mail", "kind": "email", "address": "ada@example.com, bob@example.com"}
+    known |= {"server": f"smtp://{at}", "sender": "queue@example.com", "allow_private": True}
+    await queue.add_sink({**known, **fields})
+
+
+async def test_a_dead_letter_comes_as_a_letter(queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox) -> None:
+    await add(queue, server)
+    task_id = await bury(queue)
+    await tell(queue, clock)
+    (letter,) = mailbox.got
+    (sent,) = await queue.deliveries()
+    assert letter["subject"] == f"Shiftwork: [warning] Task {task_id} moved to dead letter queue"
+    assert (letter["from"], letter["to"]) == ("queue@example.com", "ada@example.com, bob@example.com")
+    assert letter["message-id"] == f"<{sent.id}@shiftwork>"
+    assert mailbox.to == [["ada@example.com", "bob@example.com"]]
+    assert f"task_id: {task_id}" in letter.get_content()
+    assert sent.status == "sent"
+
+
+async def test_a_subject_cannot_hold_another_header(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server, wants={"alerts": [], "events": ["queue.paused"]})
+    await queue.as_caller("human:eve\r\nBcc: all@example.com").pause()
+    await tell(queue, clock)
+    (letter,) = mailbox.got
+    assert letter["bcc"] is None
+    assert letter["subject"] == "Shiftwork: queue.paused (by human:eve Bcc: all@example.com)"
+
+
+async def test_a_server_that_refuses_is_tried_again(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server)
+    await bury(queue)
+    mailbox.answer = "451 later, and your password was xyz"
+    await tell(queue, clock)
+    (kept,) = await queue.deliveries()
+    assert (kept.status, kept.error) == ("pending", "the mail server answered 451")
+    mailbox.answer = "250 taken"
+    await tell(queue, clock, 60)
+    assert len(mailbox.got) == 1
+    assert await statuses(queue) == ["sent"]
+
+
+async def test_a_password_goes_by_tls(
+    queue: Queue,
+    clock: MovedClock,
+    guarded: str,
+    mailbox: Mailbox,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[1]))
+    await add(queue, guarded, server=f"smtp://queue@{guarded}", secret=PASSWORD)
+    await bury(queue)
+    await tell(queue, clock)
+    assert len(mailbox.got) == 1
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    queue: Queue, clock: MovedClock, guarded: str, mailbox: Mailbox
+) -> None:
+    await add(queue, guarded, server=f"smtp://queue@{guarded}", secret=PASSWORD)
+    await bury(queue)
+    await tell(queue, clock)
+    assert (await queue.deliveries())[0].error == "the mail server's certificate is not good"
+    assert mailbox.got == []
+
+
+async def test_a_password_is_not_sent_in_the_clear(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server, server=f"smtp://queue@{server}", secret=PASSWORD)
+    await bury(queue)
+    await tell(queue, clock)
+    told = "the mail server offers no encryption, and a password is not sent without"
+    assert (await queue.deliveries())[0].error == told
+    assert mailbox.got == []
+
+
+async def test_a_private_mail_server_is_not_dialled(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server, allow_private=False)
+    await bury(queue)
+    await tell(queue, clock)
+    assert (await queue.deliveries())[0].error == "its address is not public, and it may not be reached there"
+
+
+async def test_a_server_that_says_nothing_is_cut_off(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shiftwork.sinks.mail.TIMEOUT_SEC", 0.2)
+    gone = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        gone.set()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with silent:
+        await add(queue, f"localhost:{silent.sockets[0].getsockname()[1]}")
+        await bury(queue)
+        await tell(queue, clock)
+        async with asyncio.timeout(10):
+            await gone.wait()
+    assert await statuses(queue) == ["pending"]
+    assert "mail server" in ((await queue.deliveries())[0].error or "")

@@ -1,0 +1,101 @@
+"""What a verb only writes goes to PostgreSQL in one statement, and means the same as one after the other."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from shiftwork.store import statements
+from shiftwork.store.postgres_tx import PostgresTx, _reach, _together
+from tests.services.postgres import Databases
+
+NOW = 1_000.0
+
+
+class Counted:
+    """A connection that counts what is sent over it."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.sent: list[str] = []
+
+    async def execute(self, text: str, *values: Any) -> Any:
+        self.sent.append(text)
+        return await self._connection.execute(text, *values)
+
+    async def fetchrow(self, text: str, *values: Any) -> Any:
+        self.sent.append(text)
+        return await self._connection.fetchrow(text, *values)
+
+
+@pytest.fixture
+async def connection(postgres: Databases, migrated_template: str) -> AsyncIterator[Counted]:
+    """A migrated database, in a transaction that is rolled back."""
+    name = postgres.create_database(migrated_template)
+    real = await asyncpg.connect(postgres.dsn(name))
+    await real.execute("begin")
+    yield Counted(real)
+    await real.close()
+    postgres.drop_database(name)
+
+
+def alert(message: str) -> tuple[Any, ...]:
+    return (NOW, "default", "queue_depth", "warning", message, None, "{}")
+
+
+async def test_writes_to_different_tables_are_one_round_trip(connection: Counted) -> None:
+    tx = PostgresTx(connection, NOW)
+    await tx.run("add_workspace", name="a", profile="standard", now=NOW)
+    await tx.insert("insert_alerts", [alert("first")])
+    await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
+    assert connection.sent == []
+    found = await tx.one("read_workspace", name="a")
+    assert found is not None
+    assert found["name"] == "a"
+    assert len(connection.sent) == 2
+    assert await tx.one("read_gates", workspace="a") is not None
+    assert len(connection.sent) == 3
+
+
+async def test_a_write_sees_what_was_written_before_it(connection: Counted) -> None:
+    tx = PostgresTx(connection, NOW)
+    await tx.run("add_workspace", name="a", profile="standard", now=NOW)
+    await tx.run("set_profile", name="a", profile="loki")
+    found = await tx.one("read_workspace", name="a")
+    assert found is not None
+    assert found["profile"] == "loki"
+
+
+async def test_the_server_runs_them_in_the_order_in_which_they_were_asked(connection: Counted) -> None:
+    await connection.execute("create temp sequence turn")
+    tables = {"add_workspace": "workspaces", "close_gate": "gates", "insert_alerts": "alerts"}
+    for table in tables.values():
+        await connection.execute(f"alter table {table} add column turn bigint default nextval('turn')")
+    tx = PostgresTx(connection, NOW)
+    await tx.run("add_workspace", name="a", profile="standard", now=NOW)
+    await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
+    await tx.insert("insert_alerts", [alert("first")])
+    await tx.flush()
+    turns = [(await connection.fetchrow(f"select max(turn) as turn from {table}"))["turn"] for table in tables.values()]
+    assert turns == sorted(turns)
+
+
+def test_parameters_are_kept_apart() -> None:
+    bodies, tags = (statements.load("postgres")[name] for name in ("insert_bodies", "insert_tags"))
+    assert _together("insert_bodies") == bodies.text
+    both = _together("insert_bodies", "insert_tags")
+    assert both.endswith(bodies.text)
+    assert "$3::text[], $4::text[], $5::uuid[]" in both
+    assert tags.text.endswith("on conflict do nothing")
+
+
+def test_only_what_writes_waits() -> None:
+    """A part that only reads or locks would not be run at all."""
+    waiting = [name for name in statements.load("postgres") if _reach(name).can_wait]
+    assert "save_tasks" in waiting
+    for name in waiting:
+        assert _reach(name).writes, name
+    for name, statement in statements.load("postgres").items():
+        if statement.text.startswith(("select", "with")):
+            assert name not in waiting
