@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import faults, growth, latency, report, serving, throughput, watching
+from bench import faults, growth, latency, report, serving, starvation, throughput, watching
 from bench.stores import Place, PostgresPlace, SqlitePlace, machine
 from shiftwork.worker.command import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
-MODULES = (throughput, latency, faults, growth, serving, watching)
+MODULES = (throughput, latency, faults, growth, serving, watching, starvation)
 """Importing them makes their measurements known."""
 
 

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 
 
-def _unit() -> configparser.ConfigParser:
+def _unit(name: str = "shiftwork.service") -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have capitals
-    parser.read(DEPLOY / "shiftwork.service", encoding="utf-8")
+    parser.read(DEPLOY / name, encoding="utf-8")
     return parser
 
 
@@ -47,6 +47,17 @@ def test_the_unit_starts_a_server_that_asks_for_tokens() -> None:
     program, *arguments = shlex.split(_unit()["Service"]["ExecStart"])
     assert program.endswith("/shiftwork")
     assert _accepts(arguments).params["tokens"]
+
+
+def test_the_unit_of_the_bridge_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHIFTWORK_REDIS_URL", "redis://localhost:6379/0")
+    program, group, *arguments = shlex.split(_unit("shiftwork-bridge.service")["Service"]["ExecStart"])
+    assert program.endswith("/shiftwork")
+    bridge = main.commands[group]
+    assert isinstance(bridge, click.Group)
+    name, command, rest = bridge.resolve_command(click.Context(bridge), arguments)
+    assert command is not None
+    assert command.make_context(name, rest).params["role"] == "orchestrator"
 
 
 def test_the_image_starts_a_server_that_asks_for_tokens() -> None:

@@ -40,8 +40,9 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "worker": (INNER | {"client", "sinks"}, ANY),
     "mcp": (INNER | {"client", "sinks", "wire"}, ANY),
     "bridges": (INNER, ANY),
-    "cli": (INNER | {"bridges", "client", "server", "worker", "mcp", "sinks", "demo", "testing"}, ANY),
+    "cli": (INNER | {"bridges", "client", "server", "worker", "mcp", "sinks", "demo", "prove", "testing"}, ANY),
     "demo": (INNER | {"worker"}, ANY),
+    "prove": (INNER | {"worker"}, ANY),
 }
 
 # Modules at the root of the package that put the parts together, and may therefore import all of them.

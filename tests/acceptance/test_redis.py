@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shiftwork.bridges.redis import fields
 from tests.acceptance.redis import STANDS_AT, Protocol, served
-from tests.bridges.redis.streams import DLQ, GROUP, RESULT, TASK, entries, pending
+from tests.bridges.loki.dot_loki import DotLoki, bridged
+from tests.bridges.redis.streams import DLQ, RESULT, TASK, entries, pending
 from tests.conformance.steps import sql
 from tests.requirements.collect import ROOT
 
@@ -319,13 +320,13 @@ async def test_criterion_3_what_a_killed_worker_left_pending_is_reclaimed_and_co
     """The worker is a process of its own, and is killed; the one that comes after it has the same name."""
     task = await protocol.create()
     command = [sys.executable, "-m", "tests.acceptance.redis_worker", redis_url, "worker-1"]
-    async with contextlib.AsyncExitStack() as stack:
-        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-        stack.callback(lambda: process.returncode is None and process.kill())
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    try:
         assert process.stdout is not None
         message_id = (await process.stdout.readline()).decode().strip()
         await protocol.look()
         assert await protocol.status(task) == "running"
+    finally:
         process.kill()
         await process.wait()
     again = protocol.worker("worker-1")
@@ -366,28 +367,37 @@ async def test_criterion_4_an_outside_effect_of_one_key_happens_once(protocol: P
 # -- all of it at once -----------------------------------------------------------------------------------------------
 
 
+VIEWS = {
+    "redis": ("succeeded", "failed", "running", "queued"),
+    "aegis": ("completed", "failed", "running", "queued"),
+    "loki": ("completed", "dead-letter", "in-progress", "pending"),
+    "factory": ("COMPLETED", "DEAD_LETTERED", "RUNNING", "READY"),
+    "coscientist": ("Completed", "Failed", "Executing", "Pending"),
+}
+
+
 @pytest.mark.requirement("C-112")
-async def test_at_rest_the_streams_the_views_and_the_database_tell_the_same(protocol: Protocol) -> None:
+async def test_at_rest_the_streams_the_files_the_views_and_the_database_tell_the_same(
+    protocol: Protocol, tmp_path: Path
+) -> None:
     tasks = [await protocol.create() for _ in range(8)]
-    for number, (entry, task) in enumerate(zip(await protocol.worker().read(6), tasks, strict=False)):
+    for number, entry in enumerate(await protocol.worker().read(6)):
+        assert entry[1]["task_id"] == tasks[number]["task_id"]
         if number % 3 == 0:
             await protocol.worker().succeed(entry)
         elif number % 3 == 1:
             await protocol.worker().fail(entry, "no", retryable="false")
-        assert entry[1]["task_id"] == task["task_id"]
     await protocol.look()
     counted = await sql(protocol.queue, "select status, count(*) as n from tasks group by status")
     assert {row["status"]: row["n"] for row in counted} == {
         "completed": 2, "dead_lettered": 2, "running": 2, "ready": 2,
     }  # fmt: skip
-    stream = await protocol.redis.xlen(TASK)
-    assert (await pending(protocol.redis), stream, await protocol.redis.xlen(DLQ)) == (2, 4, 2)
-    for view, names in (("redis", ("succeeded", "failed", "running", "queued")), ("aegis", AEGIS), ("loki", LOKI)):
+    lengths = await protocol.redis.xlen(TASK), await protocol.redis.xlen(DLQ)
+    assert (await pending(protocol.redis), *lengths) == (2, 4, 2)
+    for view, names in VIEWS.items():
         page = await protocol.api.get(f"/api/tasks?view={view}")
         found = [task["status"] for task in page["tasks"]]
-        assert [found.count(name) for name in names] == [2, 2, 2, 2], view
-    assert GROUP == "cg:workers"
-
-
-AEGIS = ("completed", "failed", "running", "queued")
-LOKI = ("completed", "dead-letter", "in-progress", "pending")
+        assert [found.count(name) for name in names] == [2, 2, 2, 2], (view, found)
+    folder = DotLoki(tmp_path)
+    await (await bridged(protocol.queue, folder)).once()
+    assert [len(folder.tasks(name)) for name in VIEWS["loki"]] == [2, 2, 2, 2]

@@ -52,6 +52,13 @@ def test_a_claim_that_does_not_get_the_folders_lock_ends_with_1(terminal: Termin
     assert terminal.text("claim", "--agent", "a1").startswith("task_")
 
 
+def test_a_profile_in_which_scripts_lose_their_work_is_warned_about(terminal: Terminal, tmp_path: Path) -> None:
+    line = ("bridge", "loki", str(tmp_path / ".loki"), "--once", "--two-way")
+    assert "heartbeats" not in terminal.run(*line).err
+    terminal.text("settings", "profile", "standard")
+    assert "taken away after 90 s of silence; use the profile loki" in terminal.run(*line).err
+
+
 def test_two_way_is_ended_by_a_setting(terminal: Terminal, tmp_path: Path) -> None:
     terminal.ready()
     terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once", "--two-way")

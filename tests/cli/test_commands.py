@@ -143,8 +143,7 @@ COMMANDS = [
     ("sinks add hook https://example.com/in?key=a --event task.* --type code --severity warning", "whsec_", "whsec_"),
     ("sinks add chat https://example.com/in --kind slack --alert dead_lettered", "chat added", '"secret": null'),
     (
-        "sinks add mail ada@example.com --kind email --server smtp://mail.example.com --sender q@example.com --no-alerts "
-        "--event dag.*",
+        "sinks add mail ada@example.com --kind email --server smtp://mail.example.com --sender q@example.com --event dag.*",
         "mail added",
         '"sender": "q@example.com"',
     ),
@@ -167,10 +166,12 @@ COMMANDS = [
     ("migrate --check", "up to date", '"up_to_date": true'),
     ("doctor", "may be written", '"level": "ok"'),
     ("watch --once", "Running (", '"running": ['),
+    ("prove --tasks 5 --agents 1 --every 60", "outside actions done twice", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
 ]
-STARTS = {"work", "demo", "serve", "mcp", "bridge loki", "sinks test"}  # they have tests of their own
+# They have tests of their own.
+STARTS = {"work", "demo", "serve", "mcp", "bridge loki", "sinks test", "snapshot list", "restore", "copy"}
 
 
 @pytest.mark.parametrize(("line", "text", "_json"), COMMANDS, ids=[line for line, _, _ in COMMANDS])

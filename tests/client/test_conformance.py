@@ -21,6 +21,7 @@ SUITES = [
     *["guards", "questions", "waits"],
     *["breakers", "cooldowns", "limits"],
     *["fair_share", "preemption", "serial"],
+    *["schedules", "triggers"],
     *["agents", "alerts", "artifacts", "cancelling", "control", "dags", "dead_letters", "effects", "failures"],
     *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
 ]

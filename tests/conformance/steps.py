@@ -1,7 +1,9 @@
 """Steps that tests of the verbs take again and again."""
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -9,6 +11,7 @@ import asyncpg
 import msgspec
 
 from shiftwork import Assignment, Queue, views
+from shiftwork.copying.folder import SnapshotFolder
 
 
 async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
@@ -93,6 +96,12 @@ async def ids_in_order(queue: Queue, agent: str = "taker") -> list[str]:
     """Everything this agent may take, in the order in which it gets it."""
     await queue.register_agent(id=agent, max_concurrent_tasks=1000)
     return [assignment.id for assignment in await queue.claim(agent, 1000)]
+
+
+def give_folder(queue: Queue) -> None:
+    """A folder for snapshots, to a queue that has none beside its file."""
+    if queue.engine.snapshots is None:
+        queue.engine.snapshots = SnapshotFolder(Path(os.environ["SHIFTWORK_ARTIFACTS"]).with_name("snapshots"))
 
 
 async def bury(queue: Queue, agent: str = "worker", error: str = "boom", **fields: Any) -> str:

@@ -166,3 +166,13 @@ async def test_explain_names_the_share_and_what_stands_before(queue: Queue) -> N
     assert told.share is not None
     assert told.share.by == "created_by"
     assert told.share.waiting == 2
+
+
+async def test_a_runtime_claims_for_each_of_its_agents_whatever_shares_they_have(queue: Queue) -> None:
+    await share_by(queue, "created_by")
+    await queue.submit_many(
+        [{"type": "code", "created_by": f"author-{n}", "target_agent_id": "crowded"} for n in range(200)]
+    )
+    await queue.submit(type="code", target_agent_id="lonely")
+    answer = await queue.claim_for_runtime("machine", 10)
+    assert sorted(str(each.task().claim.agent_id) for each in answer.assignments) == ["crowded", "lonely"]

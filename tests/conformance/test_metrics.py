@@ -6,6 +6,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.metrics import METRICS, MOST_SERIES
+from shiftwork.duties import measuring as duty
 from shiftwork.duties import runner
 from shiftwork.queue import metrics as measuring
 from shiftwork.queue.metrics import Metrics
@@ -331,6 +332,19 @@ async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, c
     found = await coscientist.metric_snapshots()
     assert [kept.calculated_at - began for kept in found] == pytest.approx([90, 60, 30, 0])
     assert found[0].value("shiftwork_queue_depth", priority="medium") == 1
+
+
+async def test_many_workspaces_are_measured_in_turn(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duty, "MOST_MEASURED", 2)
+    places = [queue, queue.in_workspace("second"), queue.in_workspace("third")]
+    for place in places:
+        await place.submit(type="code")
+    for expected in ([1, 1, 0], [2, 1, 1], [2, 2, 2]):
+        clock.advance(30)
+        await runner.run_once(queue.engine)
+        assert [len(await place.metric_snapshots()) for place in places] == expected
 
 
 async def test_old_snapshots_are_forgotten(queue: Queue, clock: MovedClock) -> None:

@@ -1,15 +1,12 @@
 """A request that is sent again under its key is answered as it was the first time, and changes nothing more."""
 
 import inspect
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from shiftwork import Problem, Queue, Report
-from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.core.errors import ConflictError, KeyReused, ShiftworkError, StoreUnavailable, WrongState
 from shiftwork.duties import duties
 from shiftwork.policy.delivery import Outcome
@@ -19,7 +16,7 @@ from shiftwork.queue.reading import Reading
 from shiftwork.queue.replies import Repeated
 from shiftwork.store.store import Verb
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, everything, submit_dag
+from tests.conformance.steps import bury, everything, give_folder, submit_dag
 
 T = TypeVar("T")
 DAY = 86_400.0
@@ -159,7 +156,7 @@ async def acting(queue: Queue) -> str:
 
 
 async def a_folder(queue: Queue) -> str:
-    queue.engine.snapshots = SnapshotFolder(Path(tempfile.mkdtemp(prefix="shiftwork-snapshots-")))
+    give_folder(queue)
     return ""
 
 

@@ -1,6 +1,6 @@
-"""Submits, claims and ends tasks of a few serial keys for ever: `python -m tests.crashes.serial URL`. Made to be killed.
+"""Submits, claims and ends tasks of a few serial keys for ever: `python -m tests.crashes.serial URL`.
 
-Prints a line for each task that it has ended.
+Made to be killed. Prints a line for each task that it has ended.
 """
 
 import asyncio

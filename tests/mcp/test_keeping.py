@@ -104,6 +104,22 @@ async def test_what_was_cancelled_is_not_kept(desk: Desk, queue: Queue, clock: M
         assert Seat(desk, queue, "crab").holding == []
 
 
+async def test_who_is_asked_to_make_way_keeps_its_claim_until_it_does(
+    desk: Desk, queue: Queue, clock: MovedClock
+) -> None:
+    await queue.set_setting("deadline.preempt_running", value=True)
+    await queue.submit(type="code", priority=70)
+    async with talking(desk) as agent:
+        token = (await agent.take())["token"]
+        urgent = await queue.submit(type="code", payload={"soon": True}, deadline=clock() + 60)
+        await think(desk, queue, clock, 30)
+        asked = await agent("heartbeat", token=token)
+        assert (asked["action"], asked["reason"]) == ("yield", f"{urgent.id} is urgent")
+        assert Seat(desk, queue, "crab").holding == [token]
+        await agent("release", token=token)
+        assert (await agent.take())["task_id"] == urgent.id
+
+
 async def test_the_end_of_a_session_ends_what_was_claimed_in_it(queue: Queue, clock: MovedClock) -> None:
     await queue.submit_many([{"type": "code"}, {"type": "code"}])
     keeper = Keeper(KEEP_SEC)

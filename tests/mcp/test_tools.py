@@ -214,13 +214,17 @@ async def test_a_task_is_split_and_comes_back_with_what_its_parts_came_to(agent:
     assert again["children"][0]["title"] == "Ask Ada"
 
 
-async def test_what_is_spawned_again_under_its_key_is_the_same_task(agent: Agent, queue: Queue) -> None:
+@pytest.mark.parametrize("keys", [("ada", "bob"), ("x" * 254 + "a", "x" * 254 + "b")], ids=["short", "long"])
+async def test_what_is_spawned_again_under_its_key_is_the_same_task(
+    agent: Agent, queue: Queue, keys: tuple[str, str]
+) -> None:
     await queue.submit(type="survey")
     token = (await agent.take())["token"]
-    first = await agent("spawn", token=token, tasks=[{"type": "ask", "key": "ada"}])
-    again = await agent("spawn", token=token, tasks=[{"type": "ask", "key": "ada"}])
-    assert again["tasks"] == [{**first["tasks"][0], "duplicate": True}]
-    assert len((await queue.tasks(type="ask")).tasks) == 1
+    tasks = [{"type": "ask", "key": key} for key in keys]
+    first = await agent("spawn", token=token, tasks=tasks)
+    again = await agent("spawn", token=token, tasks=tasks)
+    assert again["tasks"] == [{**each, "duplicate": True} for each in first["tasks"]]
+    assert len((await queue.tasks(type="ask")).tasks) == 2
 
 
 async def test_a_person_is_asked_and_the_answer_comes_with_the_task(agent: Agent, queue: Queue) -> None:

@@ -20,12 +20,13 @@ TABLES = {"deliveries", "sinks"}
 FILL = [
     f"""insert into sinks (id, workspace, name, kind, address, wants, allow_private, created_at, created_by,
       events_after, alerts_after)
-    select 'sink_' || n, 'default', 'ops-' || n, 'webhook', 'https://example.com', '{{{{}}}}', {{false}}, {NOW}, 'ada', 0, 0
+    select 'sink_' || n, 'default', 'ops-' || n, 'webhook', 'https://example.com', '{{{{}}}}', {{false}}, {NOW}, 'ada',
+      0, 0
     from {{numbers}} where n <= {SINKS}""",
-    f"""insert into deliveries (id, workspace, sink_id, source, seq, type, message, notice, status, attempts, created_at,
-      next_at, ended_at)
-    select 'msg_' || (1000000 + n), 'default', 'sink_' || (1 + n % {SINKS}), 'event', n, 'task.created', 'x', '{{{{}}}}',
-      case n % 1000 when 0 then 'pending' when 1 then 'dead' else 'sent' end, 1, {NOW} + n, {NOW} + n,
+    f"""insert into deliveries (id, workspace, sink_id, source, seq, type, message, notice, status, attempts,
+      created_at, next_at, ended_at)
+    select 'msg_' || (1000000 + n), 'default', 'sink_' || (1 + n % {SINKS}), 'event', n, 'task.created', 'x',
+      '{{{{}}}}', case n % 1000 when 0 then 'pending' when 1 then 'dead' else 'sent' end, 1, {NOW} + n, {NOW} + n,
       case n % 1000 when 0 then null else {NOW} + n end
     from {{numbers}} where n <= {COUNT}""",
 ]

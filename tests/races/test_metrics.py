@@ -18,7 +18,7 @@ TASKS = 120
 async def stored(queue: Queue, name: str) -> float:
     """What has been counted for good."""
     rows = await queue.engine.store.read(lambda tx: tx.all("read_meters", workspace="default"))
-    return sum(row["value"] for row in rows if row["name"] == name)
+    return sum(float(row["value"]) for row in rows if row["name"] == name)
 
 
 async def count(queue: Queue) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from shiftwork import Assignment, Queue
-from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.server.door import Door
 from shiftwork.server.routes import DOORS
-from tests.conformance.steps import bury
+from tests.conformance.steps import bury, give_folder
 
 BY_NAME = {door.name: door for door in DOORS}
 
@@ -321,7 +318,7 @@ async def _pause(_queue: Queue) -> Call:
 
 @call("take_snapshot", "list_snapshots")
 async def _snapshot(queue: Queue) -> Call:
-    queue.engine.snapshots = SnapshotFolder(Path(tempfile.mkdtemp(prefix="shiftwork-snapshots-")))
+    give_folder(queue)
     return Call()
 
 

@@ -163,7 +163,7 @@ class Served:
 async def furnished(store: str, *, tokens: bool) -> AsyncIterator[Served]:
     """With tasks in several states, an agent, a DAG, a dead letter and a token."""
     with tempfile.TemporaryDirectory() as folder:
-        async with running(store, tokens=tokens, artifacts=folder) as api:
+        async with running(store, tokens=tokens, artifacts=folder, snapshots=f"{folder}/snapshots") as api:
             yield await furnish(api, tokens=tokens)
 
 

@@ -176,7 +176,7 @@ async def test_410_pauses_the_sink(queue: Queue, clock: MovedClock, receiver: Re
     receiver.status = 200
     await queue.resume_sink("ops")
     await tell(queue, clock)
-    assert [got.json["data"]["kind"] for got in receiver.got[1:]] == ["sink_failing", "dead_lettered"]
+    assert sorted(got.json["data"]["kind"] for got in receiver.got[1:]) == ["dead_lettered", "sink_failing"]
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])

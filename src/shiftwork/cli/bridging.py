@@ -18,6 +18,7 @@ from shiftwork.cli.shell import Answer, Group, Shell, current
 
 if TYPE_CHECKING:
     from shiftwork.bridges.loki.bridge import Report
+    from shiftwork.core.settings import Settings
 
 
 @click.group(cls=Group)
@@ -45,11 +46,11 @@ async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, on
     from shiftwork.duties.runner import run_for_ever  # noqa: PLC0415  # nor here
 
     async with await shell.open_database(create=True) as queue:
-        patience = (await queue.engine.book.get(queue.engine.store, queue.workspace)).settings().lock_timeout_sec
-        over = Bridge(queue, folder, patience, two_way=two_way, most=most)
+        settings = (await queue.engine.book.get(queue.engine.store, queue.workspace)).settings()
+        over = Bridge(queue, folder, settings.lock_timeout_sec, two_way=two_way, most=most)
         await over.open()
         if two_way:
-            _look_for_tools()
+            _warn(settings)
         report = await over.once(take_new=take_new)
         shell.answer(report, lambda: _told(report))
         sys.stdout.flush()
@@ -58,7 +59,12 @@ async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, on
     return None
 
 
-def _look_for_tools() -> None:
+def _warn(settings: Settings) -> None:
+    """What keeps scripts from working here, or from keeping what they have claimed."""
+    silence = settings.heartbeat_timeout_sec
+    if settings.lease.mode == "heartbeat" and silence is not None:
+        what = f"scripts send no heartbeats, and work is taken away after {silence:g} s of silence"
+        click.echo(f"warning: {what}; use the profile loki", err=True)
     missing = [name for name in ("flock", "jq") if shutil.which(name) is None]
     if missing:
         click.echo(f"warning: the document's claim script needs {' and '.join(missing)}, not found here", err=True)

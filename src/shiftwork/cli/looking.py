@@ -229,8 +229,10 @@ def _explanation(found: Explanation) -> None:
 
 
 def _share(found: Explanation) -> str | None:
+    if found.share is None:
+        return None
     share = found.share
-    return share and f"{share.bucket} of {share.buckets} by {share.by}; {share.waiting} with work take turns"
+    return f"{share.bucket} of {share.buckets} by {share.by}; {share.waiting} with work take turns"
 
 
 def _parts(found: Explanation) -> str:

@@ -9,7 +9,8 @@ import logging
 import os
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +18,10 @@ from shiftwork import logs
 from shiftwork.cli import values
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 from shiftwork.core.errors import InputError
+from shiftwork.mcp.tool import ROLES
 
-ROLES = ("worker", "submitter", "all")
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
 
 
 def _place(_context: click.Context, _option: click.Parameter, given: str | None) -> tuple[str, int] | None:
@@ -85,7 +88,7 @@ def mcp(*, place: tuple[str, int] | None, tokens: bool, agent: str | None, **off
     return None
 
 
-async def _run(shell: Shell, serve: Any) -> None:
+async def _run(shell: Shell, serve: Callable[[AnyQueue], Coroutine[Any, Any, None]]) -> None:
     async with await shell.open(create=True) as queue:
         await serve(queue)
 
@@ -99,6 +102,6 @@ def _log_to_standard_error() -> None:
 
 def _announce(shell: Shell, url: str) -> None:
     """One line, for whoever started it and waits to know the port."""
-    line = json.dumps({"url": url}) if shell.json else f"Shiftwork serves {shell.store} to MCP clients on {url}."
+    line = json.dumps({"url": url}) if shell.json else f"MCP clients are served on {url}. Ctrl-C stops it."
     click.echo(line)
     sys.stdout.flush()

@@ -18,6 +18,7 @@ from shiftwork.cli.metering import metrics
 from shiftwork.cli.observing import alerts, dags, failures
 from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
 from shiftwork.cli.protecting import breakers, cooldowns, limits
+from shiftwork.cli.proving import prove
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import completion, migrate, settings, version
 from shiftwork.cli.shell import Root
@@ -51,7 +52,7 @@ COMMANDS: list[click.Command] = [
     *[triggers],
     *[sinks, deliveries],
     *[snapshot, restore, copy],
-    *[settings, token, migrate, doctor, serve, work, bridge, mcp, demo, completion, version],
+    *[settings, token, migrate, doctor, prove, serve, work, bridge, mcp, demo, completion, version],
 ]
 for command in COMMANDS:
     main.add_command(command)

@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shiftwork.cli import show
 from shiftwork.cli.bridging import bridge, until_stopped
 from shiftwork.cli.shell import Answer, Shell, current, refuse, with_queue
+
+if TYPE_CHECKING:
+    from shiftwork.client import AnyQueue
 
 __all__ = ["bridge"]
 
@@ -72,7 +75,7 @@ def _tell(shell: Shell, what: str, value: Any) -> None:
 
 @bridge.command("list")
 @with_queue()
-async def list_(shell: Shell, queue: Any) -> Answer:
+async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the bridges to streams, when each last looked, and what it carries."""
     found = await queue.bridges()
     columns = ["bridge", "role", "last look", "unread", "taken", "taken in"]

@@ -81,6 +81,7 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
     show_default=True,
     envvar="SHIFTWORK_LOG_FORMAT",
     show_envvar=True,
+    help="For people, or one JSON object a line.",
 )
 @_for_commands
 def work(

@@ -386,8 +386,7 @@ REACH: dict[str, Literal["workspace", "type"]] = {
 """The lowest level that may set a key; a task may set what is not named here. These protect the workspace
 from its submitters, or mean nothing for less than a type."""
 
-NOT_ENFORCED: dict[str, str] = {
-}
+NOT_ENFORCED: dict[str, str] = {}
 """Settings, or whole groups, that are kept and shown before the feature named here acts on them."""
 
 

@@ -15,7 +15,6 @@ Overlap = Literal["allow", "skip", "replace"]
 Signature = Literal["standard", "github", "slack"]
 DagEnd = Literal["completed", "failed", "cancelled"]
 FileChange = Literal["added", "changed", "removed"]
-TriggerName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Where = dict[Name, Any]
 """By its place in what happened (`payload.action`): the value there, a list of possible ones, or {"contains": text}."""
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from bisect import bisect_right
+
 from shiftwork.queue import meters, metrics
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Store, Tx
 
 Counts = dict[str, int]
+MOST_MEASURED = 50
+"""Workspaces in one turn."""
+
 MOST_STRETCHES = 200
 """Of the log in one turn, before the other duties get theirs."""
 
@@ -20,8 +26,10 @@ async def see(tx: Tx, _engine: Engine) -> Counts:
 async def measure(engine: Engine) -> Counts:
     """Count what is whole, and keep what each workspace measures now."""
     counted = await count(engine.store)
-    for row in await engine.store.read(lambda tx: tx.all("used_workspaces")):
-        await _measure(engine, row["name"])
+    names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
+    for workspace in _next(names, engine.measured_to):
+        await _measure(engine, workspace)
+        engine.measured_to = workspace
     return {"counted": counted} if counted else {}
 
 
@@ -30,11 +38,17 @@ async def count(store: Store) -> int:
     total = 0
     for _ in range(MOST_STRETCHES):
         found = await store.read(meters.count_on)
-        kept = await store.run(lambda tx, found=found: meters.keep(tx, found))
+        kept = await store.run(functools.partial(meters.keep, counted=found))
         if not kept:
             break
         total += kept
     return total
+
+
+def _next(names: list[str], last: str | None) -> list[str]:
+    """The workspaces whose turn it is: all, where they are not many, else those behind the last."""
+    place = bisect_right(names, last or "")
+    return [*names[place:], *names[:place]][:MOST_MEASURED]
 
 
 async def _measure(engine: Engine, workspace: str) -> None:

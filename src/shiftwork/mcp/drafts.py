@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from shiftwork.core.task import Submitted
@@ -20,8 +21,14 @@ def new_task(draft: Draft, *, under: str | None = None) -> dict[str, Any]:
         task["output"] = {"type": "json", "validation": "json-schema", "validation_schema": draft.output_schema}
     known = draft.idempotency_key
     if known is None and under is not None and draft.key is not None:
-        known = f"{under}/{draft.key}"[:_LONGEST_KEY]
+        known = _below(under, draft.key)
     return task if known is None else {**task, "idempotency_key": known}
+
+
+def _below(task_id: str, key: str) -> str:
+    """What knows a task by its parent and its key there; a long one by its hash."""
+    whole = f"{task_id}/{key}"
+    return whole if len(whole) <= _LONGEST_KEY else hashlib.sha256(whole.encode()).hexdigest()
 
 
 def made(submitted: Submitted) -> Made:

@@ -56,7 +56,7 @@ def rest(outcome: Outcome, failures: int) -> float:
     asked = min(outcome.retry_after or 0.0, LONGEST_WAIT_SEC)
     if failures <= FREE_FAILURES:
         return asked
-    return max(asked, min(FIRST_WAIT_SEC * 2 ** min(failures - FREE_FAILURES - 1, 10), LONGEST_REST_SEC))
+    return max(asked, min(FIRST_WAIT_SEC * 2.0 ** min(failures - FREE_FAILURES - 1, 10), LONGEST_REST_SEC))
 
 
 def at_once(failures: int) -> int:

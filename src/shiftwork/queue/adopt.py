@@ -49,20 +49,33 @@ async def adopt(
     return {ids.show_task(assignment.claim.id): assignment.fence for assignment in assignments}
 
 
+async def unheld(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> list[ScriptClaim]:
+    """Claims of tasks that are free in the queue: most that stand in files are known."""
+    found = await _named(tx, workspace, claims)
+    rows = await tx.all("read_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
+    return [found[row["id"]] for row in rows if _is_free(row, workspace, found[row["id"]])]
+
+
 async def _free(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> Sequence[Row]:
     """Those that nobody holds. Locked first: a claim passes over what is locked, while this one must not."""
-    fences: dict[str, int] = {}
+    found = await _named(tx, workspace, claims)
+    rows = await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
+    free = [row for row in rows if _is_free(row, workspace, found[row["id"]])]
+    items = [(place, row["id"], row["lane"]) for place, row in enumerate(free)]
+    return await tx.all("take_chosen", items=items, count=len(items)) if items else []
+
+
+async def _named(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> dict[str, ScriptClaim]:
+    """By the task's id. Scripts name tasks as the files do, and write anything."""
+    found: dict[str, ScriptClaim] = {}
     for claim in claims:
         with suppress(NotFound, InputError):
-            fences[await read.find(tx, workspace, claim.task_id)] = claim.fence
-    if not fences:
-        return []
-    free = []
-    for place, row in enumerate(await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(fences)])):
-        same = row["workspace"] == workspace and row["fence"] == fences[row["id"]]
-        if same and row["status"] == State.READY:
-            free.append((place, row["id"], row["lane"]))
-    return await tx.all("take_chosen", items=free, count=len(free)) if free else []
+            found[await read.find(tx, workspace, claim.task_id)] = claim
+    return found
+
+
+def _is_free(row: Row, workspace: str, claim: ScriptClaim) -> bool:
+    return bool(row["workspace"] == workspace and row["fence"] == claim.fence and row["status"] == State.READY)
 
 
 async def _on_trial(work: Work, workspace: str, rows: Sequence[Row]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from shiftwork.core.errors import AgentUnavailable, AgentUnknown, InputError, ShiftworkError
 from shiftwork.queue import check, finish, replies
-from shiftwork.queue.adopt import adopt
+from shiftwork.queue.adopt import adopt, unheld
 from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
-from shiftwork.queue.folder import Folder, ScriptClaim, claim_beside_scripts
+from shiftwork.queue.folder import Folder, ScriptClaim, by_agent, claim_beside_scripts
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.lanes import Wants
 from shiftwork.queue.parking import MayTake
@@ -128,10 +128,12 @@ class Claiming(Handle):
         return await claim_beside_scripts(folder, self._adopt, look, self._engine.store.now)
 
     async def _adopt(self, claims: Sequence[ScriptClaim]) -> None:
-        """Hold what a script has claimed, so that nobody else gets it."""
-        # Who gets nothing, or has a name that is none, holds up nobody else's claims.
-        with suppress(AgentUnavailable, AgentUnknown, InputError):
-            await self._run_each_time(adopt, self.workspace, claims[0].agent_id, claims)
+        """Hold what scripts have claimed, so that nobody else gets it."""
+        free = await self._read(lambda tx: unheld(tx, self.workspace, claims)) if claims else []
+        for agent_id, theirs in by_agent(free).items():
+            # Who gets nothing, or has a name that is none, holds up nobody else's claims.
+            with suppress(AgentUnavailable, AgentUnknown, InputError):
+                await self._run_each_time(adopt, self.workspace, agent_id, theirs)
 
     async def _claim_here(self, request: ClaimRequest) -> ClaimAnswer:
         once = self.caller.once

@@ -93,7 +93,7 @@ def of_events(rows: Sequence[Row], told: Sequence[Row]) -> list[Wanted]:
 
 
 def _of_event(event: Event, name: str) -> Notice:
-    about = {"workspace_id": event.workspace_id, "task_id": event.task_id, "dag_id": event.dag_id}
+    about: dict[str, Any] = {"workspace_id": event.workspace_id, "task_id": event.task_id, "dag_id": event.dag_id}
     about |= {"task_type": event.type, "seq": event.seq, "path": event.path, "actor": event.actor}
     about |= {"reason": event.reason, "data": _bounded(event.data or {})}
     return Notice(name, notices.timestamp(event.at), redact.clean(about))
@@ -295,7 +295,7 @@ class Which(NamedTuple):
     sink: str | None
     status: Status | None
     after: str | None
-    count: int
+    limit: int
 
 
 async def read_page(tx: Tx, workspace: str, which: Which) -> list[Delivery]:
@@ -305,7 +305,8 @@ async def read_page(tx: Tx, workspace: str, which: Which) -> list[Delivery]:
             return []
         which = which._replace(sink=sink["id"])
     name = "list_deliveries" if which.status in {None, "sent"} else "list_unsent_deliveries"
-    rows = await tx.all(name, workspace=workspace, **which._asdict())
+    page = {"sink": which.sink, "status": which.status, "after": which.after, "count": which.limit}
+    rows = await tx.all(name, workspace=workspace, **page)
     return [_delivery(row) for row in rows]
 
 

@@ -85,6 +85,8 @@ class Engine:
         """How the depot knows our places from those of other queues, once it was asked for."""
         self.swept_to: str | None = None
         """The last place that was looked at for bytes which no row names."""
+        self.measured_to: str | None = None
+        """The last workspace whose metrics were kept."""
         self.book = SettingsBook(profile)
         self.lanes = LaneBook()
         self.ids = IdMaker()

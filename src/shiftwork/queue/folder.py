@@ -26,6 +26,10 @@ QUEUES = ("pending", "in-progress", "completed", "dead-letter", "cancelled")
 LOCK = "state/locks/queue.lock"
 KEPT = "shiftwork"
 """Who has claimed, in `pending.json`, what no script may take now."""
+NOBODY = "loki"
+"""The agent of work that was done by nobody who gave a name."""
+NOTED = "state/shiftwork.json"
+"""How the other files were when the bridge wrote them, so that a claim need not read those that nobody has touched."""
 
 Entry = dict[str, Any]
 """One task as it stands in a file."""
@@ -101,6 +105,21 @@ class Folder:
         """Replace one file by a rename, so that nobody ever sees half of it."""
         await asyncio.to_thread(self._write, queue, tasks)
 
+    def stamps(self) -> dict[str, Stamp]:
+        return {queue: stamp(self.file(queue)) for queue in QUEUES}
+
+    def note(self) -> None:
+        """Keep how the files are now, as those that hold what the queue says."""
+        replace(self.path / NOTED, msgspec.json.encode(self.stamps()))
+
+    def touched(self) -> list[str]:
+        """The files but `pending.json` that somebody else has written since."""
+        try:
+            noted = msgspec.json.decode((self.path / NOTED).read_bytes(), type=dict[str, Stamp])
+        except (OSError, msgspec.DecodeError):
+            noted = {}
+        return [queue for queue, now in self.stamps().items() if queue != "pending" and now != noted.get(queue)]
+
     def _write(self, queue: str, tasks: Sequence[Entry]) -> None:
         text = msgspec.json.format(msgspec.json.encode({"tasks": tasks}), indent=2) + b"\n"
         replace(self.file(queue), text)
@@ -123,6 +142,18 @@ def _stand_in_line(lock: int, loop: asyncio.AbstractEventLoop, served: asyncio.F
 
 class _Content(msgspec.Struct):
     tasks: list[Entry]
+
+
+Stamp = tuple[int, int, int] | None
+
+
+def stamp(file: Path) -> Stamp:
+    """Changes whenever the file does."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def replace(file: Path, text: bytes) -> None:
@@ -155,12 +186,32 @@ class ScriptClaim(NamedTuple):
 
 
 def claims_in(tasks: Sequence[Entry]) -> list[ScriptClaim]:
-    """What scripts have claimed of the tasks in `pending.json`."""
+    """What scripts have claimed of tasks that waited when the queue wrote them down."""
     claims = []
     for task in tasks:
-        agent, fence = task.get("claimedBy"), task.get("fence", 0)
-        if isinstance(agent, str) and agent not in {"", KEPT} and isinstance(fence, int) and "id" in task:
+        agent, fence, waited = claimer(task), task.get("fence", 0), task.get("status", "pending") == "pending"
+        if agent is not None and waited and isinstance(fence, int) and "id" in task:
             claims.append(ScriptClaim(task["id"], agent, fence))
+    return claims
+
+
+def claimer(task: Mapping[str, Any]) -> str | None:
+    """The script's agent that has claimed a task."""
+    agent = task.get("claimedBy")
+    return agent if isinstance(agent, str) and agent not in {"", KEPT} else None
+
+
+async def _moved(folder: Folder) -> list[ScriptClaim]:
+    """What scripts have moved out of `pending.json`, to which a claim belongs. The last three files may be broken."""
+    claims = []
+    for queue in await asyncio.to_thread(folder.touched):
+        try:
+            tasks = await folder.read(queue)
+        except FolderUnavailable:
+            if queue == "in-progress":
+                raise
+            continue
+        claims += claims_in([{**task, "claimedBy": claimer(task) or NOBODY} for task in tasks if "fence" in task])
     return claims
 
 
@@ -184,8 +235,7 @@ async def claim_beside_scripts(
     """
     async with folder.locked():
         tasks = await folder.read("pending")
-        for claims in by_agent(claims_in(tasks)).values():
-            await adopt(claims)
+        await adopt([*claims_in(tasks), *await _moved(folder)])
         if not any(is_free(task) for task in tasks):
             return await claim()
         await folder.write("pending", [{**task, "claimedBy": KEPT} if is_free(task) else task for task in tasks])

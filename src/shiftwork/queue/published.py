@@ -172,7 +172,7 @@ async def give(
     agent = await _consumer(tx, bridge, consumer)
     purse = Purse(await engine.book.of(tx, bridge.workspace))
     # The protocol has no word for what work costs, so no money is set aside for it.
-    unpaid = [{**row, "budget_id": None} for row in found]
+    unpaid: list[Row] = [{**row, "budget_id": None} for row in found]
     made = await hand_over(Work(tx, engine, caller), request, agent, purse, Admitted(unpaid, {}))
     await tx.run("rest_leases", items=[(each.claim.id,) for each in made])
     taken = [(*by_task[each.claim.id].offer, each.fence) for each in made]

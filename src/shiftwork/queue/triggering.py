@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from shiftwork.core.errors import ConflictError, InputError, Malformed, TooLarge
-from shiftwork.core.trigger import Fire, Firing, Hook, NewTrigger, Preview, SavedTrigger, Trigger, TriggerName
+from shiftwork.core.trigger import Fire, Firing, Hook, NewTrigger, Preview, SavedTrigger, Trigger
 from shiftwork.policy import signature
 from shiftwork.policy.signature import Refused
 from shiftwork.queue import check, hooks, triggers
@@ -18,6 +19,7 @@ from shiftwork.queue.observing import LARGEST_PAGE
 from shiftwork.queue.triggers import Secret
 
 SECRET_BYTES = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SLOWEST_SEC = 30.0
 
 
@@ -33,7 +35,7 @@ class Triggering(Handle):
         **fields: Any,
     ) -> SavedTrigger:
         """Add a trigger, or change the one of this name. A secret made for a hook stands in this answer alone."""
-        checked = check.read(name, TriggerName, "name")
+        checked = _name(name)
         new = check.read(fields if trigger is None else trigger, NewTrigger, "trigger")
         triggers.check_new(new, self.workspace, await self._engine.book.get(self._engine.store, self.workspace))
         brought = _secret(new, secret)
@@ -114,6 +116,13 @@ class Triggering(Handle):
 
     async def _tell_refused(self, hook: Known, why: str) -> None:
         await self._run_each_time(hooks.tell_refused, hook.trigger, why)
+
+
+def _name(name: str) -> str:
+    """Part of an address, and of who creates what the trigger creates."""
+    if _NAME.fullmatch(check.name(name, "name")) is None:
+        raise InputError("a trigger's name is at most 100 letters, digits and . _ -", where="name")
+    return name
 
 
 def _secret(new: NewTrigger, given: str | None) -> Secret:

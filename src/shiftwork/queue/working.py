@@ -94,7 +94,7 @@ class Working(Handle):
     async def heartbeat(
         self, token: str, progress: Any = None, usage: Usage | Mapping[str, Any] | None = None
     ) -> BeatAnswer:
-        """Extend the lease of one task; answers continue, cancel or lost."""
+        """Extend the lease of one task; answers continue, cancel, lost or yield."""
         return (await self.heartbeat_many([(token, progress, usage)]))[0]
 
     async def heartbeat_many(

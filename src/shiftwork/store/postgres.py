@@ -185,7 +185,9 @@ class PostgresStore:
         """Connect, check the server and bring the schema up to date."""
         dsn, options = split_url(url)
         behind_pooler = options.get("pgbouncer", "false").lower() in {"1", "true", "yes"}
-        listen = options.get("listen", None if behind_pooler else dsn)
+        listen = None if behind_pooler else dsn
+        if "listen" in options:
+            listen, _ = split_url(options["listen"])
         try:
             await _prepare_schema(dsn, behind_pooler=behind_pooler, allowed=migrate_schema)
             pool = await asyncpg.create_pool(

@@ -14,6 +14,8 @@ from shiftwork.bridges.loki.bridge import Bridge
 from shiftwork.core import ids
 from tests.services import tools
 
+STARTED: list[asyncio.subprocess.Process] = []
+"""Bridges of the test that runs now."""
 QUEUES = ("pending", "in-progress", "completed", "dead-letter", "cancelled")
 
 # Word for word as the document has it.
@@ -124,6 +126,7 @@ async def start_bridge(url: str, folder: DotLoki, *options: str) -> asyncio.subp
     """The command, once it has made its first pass."""
     line = ["-m", "shiftwork", "--store", url, "bridge", "loki", str(folder.path), "--two-way", *options]
     process = await asyncio.create_subprocess_exec(sys.executable, *line, stdout=asyncio.subprocess.PIPE)
+    STARTED.append(process)
     assert process.stdout is not None
     assert b"file" in await process.stdout.readline()
     return process

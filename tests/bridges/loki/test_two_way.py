@@ -171,6 +171,23 @@ async def test_what_is_written_about_an_older_attempt_changes_nothing(
     assert (task.status, task.claim.agent_id, folder.where(task_id)) == ("running", "a2", ["in-progress"])
 
 
+async def test_files_of_long_ago_are_not_taken_for_what_scripts_did(
+    loki: Queue, folder: DotLoki, clock: MovedClock
+) -> None:
+    """While no bridge ran, one task was retried and another revived: both stand in the files where they were before."""
+    letter, retried = await dead(loki, 1), await enqueue(loki, 2)
+    held = await take(loki, "a1")
+    await (await bridged(loki, folder, two_way=True)).once()
+    await loki.fail(held.token, "crash", "boom")
+    await pass_time(loki, clock, 66)
+    await loki.review(letter, "retry")
+    assert (folder.where(retried), folder.where(letter)) == (["in-progress"], ["dead-letter"])
+    report = await (await bridged(loki, folder, two_way=True)).once()
+    assert (report.taken, report.refused) == ({}, 0)
+    assert [(await loki.get(task_id)).status for task_id in (retried, letter)] == ["ready", "ready"]
+    assert (folder.where(retried), folder.where(letter)) == (["pending"], ["pending"])
+
+
 async def test_a_workspace_has_one_folder(loki: Queue, folder: DotLoki) -> None:
     await loki.set_setting("claim_folder", "/somewhere/else/.loki")
     with pytest.raises(ConflictError, match="is bridged with /somewhere/else"):
@@ -204,6 +221,22 @@ async def test_what_a_script_has_claimed_is_not_ours_before_the_bridge_has_seen_
     assert (await loki.get(first)).claim.agent_id == "script-1"
     await bridge.once()
     assert (folder.ids("pending"), len(folder.ids("in-progress"))) == ([], 2)
+
+
+@pytest.mark.requirement("L-039")
+async def test_what_a_script_has_moved_is_not_ours_before_the_bridge_has_seen_it(loki: Queue, folder: DotLoki) -> None:
+    """The document's Python moves what it claims, and may be done before the bridge looks."""
+    bridge = await bridged(loki, folder, two_way=True)
+    held, done, unwanted, free = [await enqueue(loki, number) for number in range(4)]
+    await bridge.once()
+    folder.move(held, "in-progress", claimedBy="script-1")
+    folder.move(done, "completed", claimedBy="script-2", result=RESULT)
+    folder.move(unwanted, "cancelled", cancelReason="obsolete")
+    assert [a.id for a in await loki.claim("a1", 5)] == [free]
+    assert (await bridge.once()).taken == {"completed": 1, "cancelled": 1}
+    states = [(await loki.get(task_id)).status for task_id in (held, done, unwanted, free)]
+    assert states == ["running", "completed", "cancelled", "running"]
+    assert (await loki.get(held)).claim.agent_id == "script-1"
 
 
 @pytest.mark.requirement("L-039")

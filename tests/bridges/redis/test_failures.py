@@ -142,6 +142,11 @@ async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
         ({"task_id": "TASK", "worker": "worker-1"}, "status is missing"),
         ({"task_id": "TASK", "status": "done", "worker": "worker-1"}, "expected succeeded or failed, got 'done'"),
         ({"task_id": "TASK", "status": "succeeded", "worker": "worker-1", "result": "{"}, "result: not JSON"),
+        ({"task_id": "TASK", "status": "succeeded", "worker": "worker-1", "result": "[" * 99_999}, "result: not JSON"),
+        (
+            {"task_id": "TASK", "status": "succeeded", "worker": "worker-1", "result": "[" * 99 + "]" * 99},
+            "nested deeper",
+        ),
         ({"task_id": "TASK", "status": "succeeded"}, "worker is missing"),
         ({"task_id": "nobody", "status": "succeeded", "worker": "worker-1"}, "there is no task 'nobody'"),
         ({"task_id": "TASK", "status": "failed", "worker": "worker-1", "error": "a\0b"}, "NUL"),

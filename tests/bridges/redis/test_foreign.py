@@ -35,10 +35,12 @@ async def order(redis: Client, key: str = "key-1", retry_count: Any = 0, **field
 async def test_an_entry_becomes_a_task_and_its_result_is_written_back(
     queue: Queue, side: Foreign, redis: Client
 ) -> None:
-    await order(redis)
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    await order(redis, trace=trace)
     await side.run_once()
     (claim,) = await queue.claim("ada", start=True)
     task = claim.task()
+    assert task.traceparent == trace
     assert (task.type, task.tool_name, task.payload, task.idempotency_key) == (
         "mail", "send_mail", {"to": "ada"}, "key-1",
     )  # fmt: skip

@@ -13,15 +13,18 @@ from shiftwork.bridges.redis.orchestrator import Orchestrator
 from tests.bridges.redis.streams import RESULT, TASK, Client, HandWorker, entries, pending, submit
 
 
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
 @pytest.mark.requirement("R-003", "R-007", "R-030", "R-038")
 async def test_a_submitted_task_is_an_entry_with_the_fields_of_the_protocol(
     streams: Queue, bridge: Orchestrator, redis: Client
 ) -> None:
-    task_id = await submit(streams)
+    task_id = await submit(streams, traceparent=TRACE)
     await bridge.run_once()
     (entry,) = await entries(redis, TASK)
     assert json.loads(entry.pop("payload")) == {"to": "ada"}
-    assert entry.pop("trace").startswith("dag_")
+    assert entry.pop("trace") == TRACE
     assert entry == {
         "task_id": task_id, "tool_name": "send_mail", "idempotency_key": "order-1", "retry_count": "0", "type": "tool",
     }  # fmt: skip
@@ -184,3 +187,25 @@ async def test_all_unread_entries_can_be_taken_back(
     assert await bridge.withdraw() == 1
     assert [found.id for found in await streams.claim("local", 5)] == [second]
     assert (await streams.get(first)).status == "running"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "n" * 5000, "\u202eevil", "\\xff"])
+async def test_a_consumer_may_have_any_name(streams: Queue, bridge: Orchestrator, redis: Client, name: str) -> None:
+    task_id = await submit(streams)
+    await bridge.run_once()
+    await HandWorker(redis, name).read_one()
+    await bridge.run_once()
+    assert (await streams.get(task_id)).status == "running"
+
+
+async def test_bridges_are_listed_with_what_they_carry(
+    streams: Queue, bridge: Orchestrator, worker: HandWorker
+) -> None:
+    await submit(streams, "a")
+    await submit(streams, "b")
+    await bridge.run_once()
+    await worker.read_one()
+    await bridge.run_once()
+    (found,) = await streams.bridges()
+    assert (found.name, found.role, found.unread, found.taken) == ("redis", "orchestrator", 1, 1)
+    assert await streams.in_workspace("other").bridges() == []

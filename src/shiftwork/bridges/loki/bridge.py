@@ -24,7 +24,7 @@ from shiftwork.core.keys import Key
 from shiftwork.core.states import State
 from shiftwork.core.task import Task
 from shiftwork.queue.book import FRESH_SEC
-from shiftwork.queue.folder import QUEUES, Entry, Folder
+from shiftwork.queue.folder import QUEUES, Entry, Folder, Stamp, stamp
 from shiftwork.queue.gates import WHOLE
 from shiftwork.queue.queue import Queue
 
@@ -33,8 +33,6 @@ EVERY_SEC = 0.2
 MOST = 1000
 BREAKERS = "config/circuit-breakers.yaml"
 REFUSED = "logs/shiftwork-refused.jsonl"
-
-Stamp = tuple[int, int, int] | None
 
 
 class Report(msgspec.Struct):
@@ -87,9 +85,8 @@ class Bridge:
             await asyncio.sleep(2 * FRESH_SEC)
 
     async def _claim_folder(self) -> str | None:
-        return (
-            (await self._queue.engine.book.get(self._queue.engine.store, self._queue.workspace)).settings().claim_folder
-        )
+        engine = self._queue.engine
+        return (await engine.book.get(engine.store, self._queue.workspace)).settings().claim_folder
 
     async def run(self) -> None:
         """Pass after pass, whenever the queue or a file has changed. What cannot be done now is done later."""
@@ -118,7 +115,10 @@ class Bridge:
     async def tend(self, *, take_new: bool = False) -> Report:
         """One pass: read what scripts wrote, then write what is so."""
         new = take_new or self._two_way
-        if new:
+        rules = stamp(
+            self._folder.path / BREAKERS
+        )  # before it is read: what is written meanwhile is read the next time
+        if new and rules != self._stamps.get(BREAKERS):
             await self._configure_breakers()
         async with self._folder.locked():
             files = await self._read()
@@ -128,7 +128,7 @@ class Bridge:
             await asyncio.to_thread(self._keep, taken.refused)
             await self._mirror.catch_up()
             await self._write(files, [*taken.strays, *taken.left])
-            self._stamps, self._more = self._stamps_now(), bool(taken.left)
+            self._stamps, self._more = self._folder.stamps() | {BREAKERS: rules}, bool(taken.left)
         await self._reviews.write()
         shown = Counter(place.queue for place in self._shown.values())
         counts = {queue: shown[queue] for queue in QUEUES}
@@ -154,10 +154,9 @@ class Bridge:
         self._broken[what] = str(error)
 
     async def _configure_breakers(self) -> None:
-        """The folder's rules of breakers, when their file is new or has changed."""
+        """The folder's rules of breakers, where it has any."""
         file = self._folder.path / BREAKERS
-        stamp = _stamp(file)
-        if stamp is None or stamp == self._stamps.get(BREAKERS):
+        if stamp(file) is None:
             return
         try:
             await self._queue.configure_breakers(parse(await asyncio.to_thread(file.read_text, encoding="utf-8")))
@@ -186,6 +185,8 @@ class Bridge:
             missing = not self._folder.file(queue).exists()
             if queue in before and (missing or wanted != before[queue]):
                 await self._folder.write(queue, wanted)
+        if self._two_way:
+            await asyncio.to_thread(self._folder.note)
         self._shown = {entry["id"]: Place(queue, entry) for queue in QUEUES for entry in files[queue]}
 
     async def _closed_now(self) -> frozenset[str | Key]:
@@ -206,8 +207,7 @@ class Bridge:
         return frozenset(closed)
 
     def _stamps_now(self) -> dict[str, Stamp]:
-        files = {queue: self._folder.file(queue) for queue in QUEUES} | {BREAKERS: self._folder.path / BREAKERS}
-        return {name: _stamp(file) for name, file in files.items()}
+        return self._folder.stamps() | {BREAKERS: stamp(self._folder.path / BREAKERS)}
 
 
 TRIAL = "trial:"
@@ -243,12 +243,3 @@ class Keeper:
         constraints = (task.spec or {}).get("constraints") or {}
         asks = constraints.get("required_capabilities") or constraints.get("model_preferences")
         return task.target_agent_id is not None or bool(asks)
-
-
-def _stamp(file: Path) -> Stamp:
-    """Changes whenever the file does."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size

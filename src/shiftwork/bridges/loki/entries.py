@@ -11,7 +11,7 @@ import msgspec
 from shiftwork.core import ids
 from shiftwork.core.states import HELD
 from shiftwork.core.task import Task
-from shiftwork.queue.folder import KEPT, Entry
+from shiftwork.queue.folder import KEPT, NOBODY, Entry, claimer
 from shiftwork.views.loki import VIEW
 
 
@@ -36,7 +36,7 @@ def name_of(task: Task) -> str:
 
 
 def entry_of(task: Task, *, kept: bool) -> Entry:
-    """A task as its file has it. The fence tells which attempt a script has seen when it writes something else."""
+    """A task as its file has it. `status` and `fence` tell what a script has seen that writes something else."""
     shown = {**VIEW.task_out(msgspec.to_builtins(task)), "fence": task.fence}
     if queue_of(task) == "pending":
         shown["claimedBy"] = KEPT if kept else None
@@ -74,15 +74,10 @@ def _in_pending(entry: Mapping[str, Any], task: Task, ours: str) -> Deed | None:
     return Deed.CLAIM if ours == "pending" and claimer(entry) is not None else None
 
 
-def claimer(entry: Mapping[str, Any]) -> str | None:
-    agent = entry.get("claimedBy")
-    return agent if isinstance(agent, str) and agent not in {"", KEPT} else None
-
-
 def has_lost(queue: str, entry: Mapping[str, Any], task: Task) -> str | None:
     """Who has claimed in a file, and in vain: the task was gone when the queue learned of it."""
     agent = claimer(entry)
-    if agent is None or queue not in {"pending", "in-progress"}:
+    if agent is None or queue not in {"pending", "in-progress"} or entry.get("status", "pending") != "pending":
         return None
     if _is_of_this_attempt(entry, task) and queue_of(task) in {"pending", "in-progress"}:
         return None
@@ -92,11 +87,16 @@ def has_lost(queue: str, entry: Mapping[str, Any], task: Task) -> str | None:
 
 
 def _is_of_this_attempt(entry: Mapping[str, Any], task: Task) -> bool:
-    """Of the attempt that the queue is at, or of the claim that has begun it."""
-    fence = entry.get("fence", 0)
+    """Written when the queue stood where it stands now, or just before the claim that a script has made there.
+
+    A script moves a task and leaves its `status`: that is where the queue had it.
+    """
+    fence, ours = entry.get("fence", 0), queue_of(task)
+    was = entry.get("status", ours)
     if fence == task.fence:
-        return True
-    return fence == task.fence - 1 and task.status in HELD and task.claim.agent_id == claimer(entry)
+        return bool(was == ours)
+    begun = fence == task.fence - 1 and was == "pending" and task.status in HELD
+    return begun and task.claim.agent_id == (claimer(entry) or NOBODY)
 
 
 def _retries(entry: Mapping[str, Any], task: Task) -> int:
@@ -133,4 +133,4 @@ def first_deed(queue: str, entry: Mapping[str, Any], task: Task) -> Deed | None:
     """What had been done to a task before the queue knew it. One that waits for its retry keeps the last claim."""
     if queue == "pending" and entry.get("availableAt") is not None:
         return None
-    return deed(queue, {**entry, "fence": task.fence, "retries": task.attempts}, task)
+    return deed(queue, {**entry, "status": queue_of(task), "fence": task.fence, "retries": task.attempts}, task)

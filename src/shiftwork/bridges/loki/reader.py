@@ -15,14 +15,11 @@ from shiftwork.core.states import HELD
 from shiftwork.core.task import Task
 from shiftwork.queue import check, read
 from shiftwork.queue.adopt import adopt
-from shiftwork.queue.folder import QUEUES, Entry, ScriptClaim
+from shiftwork.queue.folder import NOBODY, QUEUES, Entry, ScriptClaim, claimer
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.bridges.loki")
-NOBODY = "loki"
-"""The agent of work that was done by nobody who gave a name."""
-
 MOST_NEW = 200
 """New tasks taken in while the lock is held once: scripts wait for it ten seconds and no longer."""
 
@@ -179,7 +176,7 @@ class Reader:
         """The token of the claim that a script has made, which the queue may not know yet."""
         if task.status in HELD:
             return ids.token(task.id, task.fence)
-        agent = entries.claimer(entry) or NOBODY
+        agent = claimer(entry) or NOBODY
         claims = [ScriptClaim(task.id, agent, task.fence)]
         engine, caller = self._queue.engine, self._agents.caller
         held = await engine.store.run(lambda tx: adopt(tx, engine, caller, self._queue.workspace, agent, claims))

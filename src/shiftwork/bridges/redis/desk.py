@@ -38,7 +38,7 @@ def connect(url: str) -> Client:
             url, decode_responses=True, encoding_errors="replace", socket_connect_timeout=5, health_check_interval=30
         )
     except ValueError as error:
-        raise InputError(f"{url!r} is no address of a Redis server: {error}", where="--redis-url") from None
+        raise InputError(f"this is no address of a Redis server: {error}", where="--redis-url") from None
 
 
 class Desk:
@@ -115,7 +115,7 @@ class Desk:
         first = "-"
         while True:
             page = await self.redis.xpending_range(self.streams.task, GROUP, first, "+", PAGE)
-            pending.update((each["message_id"], each["consumer"]) for each in page)
+            pending.update((each["message_id"], _agent(each["consumer"])) for each in page)
             if len(page) < PAGE:
                 break
             first = after(page[-1]["message_id"])
@@ -126,6 +126,11 @@ class Desk:
             if group["name"] == GROUP:
                 return parse(group["last-delivered-id"])
         return NOTHING
+
+
+def _agent(consumer: str) -> str:
+    """The name of a consumer, as far as a database can hold it."""
+    return consumer.replace("\0", "\ufffd")[:255]
 
 
 async def _note(statement: str, parameters: Mapping[str, Any], tx: Tx) -> None:

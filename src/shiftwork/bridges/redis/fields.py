@@ -163,5 +163,5 @@ def _json(value: Any) -> str:
 def _read(text: str, name: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Malformed(f"{name}: not JSON ({error})") from None

@@ -6,6 +6,7 @@ The orchestrator decides about retries: a task from its stream is tried once, an
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from shiftwork.store.store import Row
 
 log = logging.getLogger("shiftwork.bridges")
 PAGE = 100
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""A trace that we can go on with; orchestrators may have others."""
 
 
 class Foreign:
@@ -93,6 +96,7 @@ class Foreign:
             idempotency_key=order.idempotency_key,
             max_attempts=1,
             created_by=f"bridge:{self.desk.bridge.name}",
+            traceparent=order.trace if order.trace and TRACEPARENT.fullmatch(order.trace) else None,
         )
         if made.duplicate and made.status in SETTLED:
             await self._queue.review(made.id, "retry", note=f"sent again, retry_count {order.retry_count}")

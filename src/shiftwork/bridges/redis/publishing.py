@@ -48,7 +48,7 @@ def _order(row: Row) -> Order:
         row["idempotency_key"] or shown,
         row["attempts"],
         row["type"],
-        ids.show_dag(row["dag_id"]),
+        body.get("traceparent"),
     )
 
 

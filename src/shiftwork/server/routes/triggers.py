@@ -20,7 +20,6 @@ from shiftwork.core.errors import (
     UnknownReference,
     UnknownSetting,
 )
-from shiftwork.core.task import Text
 from shiftwork.core.trigger import Fire, Firing, NewTrigger, Preview, SavedTrigger, Trigger
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask
@@ -35,7 +34,7 @@ _NOT_SUBMITTED = (UnknownReference, UnknownSetting)
 class TriggerQuery(Query):
     """A page of them."""
 
-    after: Text = ""
+    after: Annotated[str, Meta(max_length=255)] = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 

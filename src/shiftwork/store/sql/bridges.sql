@@ -25,7 +25,7 @@ select count(*) as unread from published where workspace = :workspace and bridge
 
 -- name: unwritten
 -- Offers whose entry is still to be written, with what it says.
-select p.task_id, p.number, t.type, t.idempotency_key, t.attempts, t.dag_id, b.body from published p
+select p.task_id, p.number, t.type, t.idempotency_key, t.attempts, b.body from published p
 join tasks t on t.id = p.task_id join bodies b on b.task_id = p.task_id
 where p.workspace = :workspace and p.bridge = :bridge and not p.ended and p.message_id is null
 order by p.published_at, t.rank, t.ordered_at, t.id

@@ -81,13 +81,13 @@ update tasks set status = :status, fence = fence + 1, version = version + 1, age
 from {items} where tasks.id = items.id
 
 -- name: waiting_targets
--- Agents that work is meant for and waits, whose best task is best first: one probe of the claim index per such agent.
+-- Agents that work is meant for and waits, whose best task is best first: one probe of the claim index per lane of theirs.
 select l.target_agent_id as agent_id from lanes l join tasks t on t.id = (
   select x.id from tasks x where x.lane = l.id and x.status = 'ready' and x.hold is null
   order by x.rank, x.ordered_at, x.id limit 1)
 left join agents a on a.workspace = l.workspace and a.id = l.target_agent_id
 where l.workspace = :workspace and l.target_agent_id is not null and coalesce(a.status, 'active') not in ('draining', 'offline')
-order by t.rank, t.ordered_at, t.id limit :count
+group by l.target_agent_id order by min(t.rank), min(t.ordered_at), l.target_agent_id limit :count
 
 -- name: lock_agent
 select * from agents where workspace = :workspace and id = :id {pg: for update}

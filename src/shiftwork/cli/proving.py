@@ -1,0 +1,62 @@
+"""`prove`: hurt a fleet on this store and count what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+
+import click
+import msgspec
+
+from shiftwork.cli import show
+from shiftwork.cli.codes import ExitCode
+from shiftwork.cli.shell import Answer, Command, current
+
+WORDS = {
+    "submitted": "tasks submitted, each sent twice",
+    "completed": "completed",
+    "attempts": "attempts",
+    "kills": "agents killed with -9",
+    "freezes": "agents frozen past their lease",
+    "floods": "requests sent again",
+    "took_sec": "seconds",
+    "lost": "lost",
+    "stuck": "stuck",
+    "failed": "ended otherwise than completed",
+    "done_twice": "accepted twice",
+    "acted_twice": "outside actions done twice",
+    "not_acted": "outside actions not done",
+    "misbooked_usd": "dollars misbooked",
+}
+
+
+@click.command(cls=Command)
+@click.option("--tasks", type=click.IntRange(1, 100_000), default=300, show_default=True, help="How many.")
+@click.option("--agents", type=click.IntRange(1, 100), default=4, show_default=True, help="Processes at work.")
+@click.option("--longest", type=click.FloatRange(1), default=120.0, show_default=True, help="Seconds at most.")
+@click.option("--every", type=click.FloatRange(0.05), default=0.7, show_default=True, help="Seconds between faults.")
+@click.option("--seed", type=int, help="Choose the same victims again.")
+def prove(*, tasks: int, agents: int, longest: float, every: float, seed: int | None) -> Answer:
+    """Let a fleet work on this store while its processes are killed and frozen, and count what was lost.
+
+    It works in a workspace of its own, which is purged afterwards. Exit code 1 unless the last seven numbers are zeros.
+    """
+    from shiftwork.prove.run import Plan  # noqa: PLC0415  # no queue for `--help`
+    from shiftwork.prove.run import prove as run  # noqa: PLC0415  # likewise
+
+    shell = current()
+    shell.refuse_server()
+    plan = Plan(tasks, agents, longest, every, secrets.randbits(32) if seed is None else seed)
+    found = asyncio.run(run(shell.store, plan, _tell))
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    facts = [(WORDS[name], value) for name, value in msgspec.structs.asdict(found).items()]
+    shell.answer(found, lambda: show.table(["what", "how many"], [*facts, ("seed", plan.seed)]))
+    return None if found.clean else ExitCode.FAILED
+
+
+def _tell(line: str) -> None:
+    """How far it is, where somebody looks."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[2K{line}", nl=False, err=True)

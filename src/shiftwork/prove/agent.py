@@ -1,0 +1,61 @@
+"""An agent that is going to be hurt: it thinks, keeps a step, acts outside once, and hands in a result.
+
+The outside world is one file to which each act adds a line. Run as a module: URL WORKSPACE NAME WORLD.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from shiftwork.queue.effects import Effect
+from shiftwork.worker import Context, Fail, Happened, Worker
+
+CONCURRENCY = 4
+SLIPS = 0.1
+"""The share of attempts that fail by themselves, as calls of a model do."""
+
+
+def build(world: Path, workspace: str, name: str) -> Worker:
+    worker = Worker(name, concurrency=CONCURRENCY, workspace=workspace, stop_grace_sec=2)
+
+    @worker.handler("prove")
+    async def handle(context: Context) -> dict[str, Any]:
+        number = context.payload["number"]
+        await asyncio.sleep(random.uniform(0.0, 0.05))
+        await context.step("think", lambda: number * 2)
+        if random.random() < SLIPS:
+            raise Fail("crash", "the model broke off in mid-sentence")
+        await context.effect("act", lambda effect: act(world, effect), verify=lambda effect: happened(world, effect))
+        await asyncio.sleep(random.uniform(0.0, 0.05))
+        context.spent(cost_usd=0.01)
+        return {"number": number}
+
+    return worker
+
+
+def act(world: Path, effect: Effect) -> None:
+    """One line, written whole: the kernel adds it at the end, whoever else writes."""
+    file = os.open(world, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{effect.key}\n".encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def happened(world: Path, effect: Effect) -> Happened | None:
+    """Look outside, where an attempt before this one may have acted and then died."""
+    return Happened(None) if world.exists() and effect.key in world.read_text().split("\n") else None
+
+
+def main(url: str, workspace: str, name: str, world: str) -> None:
+    asyncio.run(build(Path(world), workspace, name).run(url))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,94 @@
+"""`snapshot`, `restore` and `copy` as a person and a script use them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiftwork.cli.codes import ExitCode
+from tests.cli.terminal import Terminal
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHIFTWORK_SNAPSHOTS", str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+def tasks(terminal: Terminal) -> list[tuple[str, str, str]]:
+    return [(task["id"], task["status"], task["created_at"]) for task in terminal.json("list")["tasks"]]
+
+
+def test_a_snapshot_is_taken_listed_and_restored(each_terminal: Terminal, folder: Path, tmp_path: Path) -> None:
+    each_terminal.text("submit", "code")
+    assert each_terminal.text("snapshot", "list").strip() == "no snapshots"
+    told = each_terminal.text("snapshot")
+    (found,) = each_terminal.json("snapshot", "list")
+    assert told.startswith(found["name"])
+    assert found["checksum"] in each_terminal.text("snapshot", "list")
+    again = Terminal(f"sqlite:///{tmp_path}/again.db")
+    restored = again.json("restore", str(folder / found["name"]), "--verify")
+    assert (restored["checksum"], restored["counts"]["tasks"]) == (found["checksum"], 1)
+    assert tasks(again) == tasks(each_terminal)
+
+
+def test_a_snapshot_goes_into_the_file_that_is_named(each_terminal: Terminal, tmp_path: Path) -> None:
+    each_terminal.text("submit", "code")
+    told = each_terminal.json("snapshot", "--to", f"{tmp_path}/mine")
+    assert told["size"] == (tmp_path / "mine").stat().st_size
+    assert told["counts"]["tasks"] == 1
+    refused = each_terminal.run("snapshot", "--to", f"{tmp_path}/mine")
+    assert (refused.code, "exists already" in refused.err) == (ExitCode.USAGE, True)
+
+
+def test_a_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Path) -> None:
+    each_terminal.text("submit", "code")
+    there, back = f"sqlite:///{tmp_path}/there.db", f"sqlite:///{tmp_path}/back.db"
+    told = each_terminal.json("copy", each_terminal.url, there, "--verify")
+    assert f"{told['rows']} rows, checksum {told['checksum']}" in each_terminal.text("copy", there, back)
+    assert tasks(Terminal(back)) == tasks(each_terminal)
+    assert [duty["name"] for duty in Terminal(back).json("duties")] == ["restore"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "word"),
+    [
+        ("copy {store} {store}", ExitCode.CONFLICT, "the queue is not empty"),
+        ("copy sqlite:///nothing.db sqlite:///new.db", ExitCode.UNAVAILABLE, "there is no queue"),
+        ("copy http://127.0.0.1:1 {store}", ExitCode.USAGE, "not through a server"),
+        ("copy {store} http://127.0.0.1:1", ExitCode.USAGE, "not through a server"),
+        ("restore nothing.snapshot", ExitCode.UNAVAILABLE, "cannot be read"),
+        ("restore nothing.snapshot --store http://127.0.0.1:1", ExitCode.USAGE, "not through a server"),
+        ("snapshot --to nowhere/a.snapshot", ExitCode.UNAVAILABLE, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_said(terminal: Terminal, line: str, code: ExitCode, word: str) -> None:
+    terminal.text("submit", "code")
+    done = terminal.run(*line.format(store=terminal.url).split())
+    assert (done.code, word in done.err) == (code, True), done.err
+
+
+@pytest.mark.requirement("C-092")
+def test_a_server_that_is_killed_leaves_a_snapshot_to_go_on_from(tmp_path: Path) -> None:
+    """The file of the database is lost with the server; what its last snapshot holds is not."""
+    store, kept = f"sqlite:///{tmp_path}/queue.db", tmp_path / "kept"
+    command = ["serve", "--store", store, "--port", "0", "--snapshots", str(kept), "--json"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "shiftwork", *command], stdout=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        assert server.stdout is not None
+        remote = Terminal(json.loads(server.stdout.readline())["url"])
+        made = remote.json("submit", "code")
+        taken = remote.json("snapshot")
+        assert taken["name"] in {each["name"] for each in remote.json("snapshot", "list")}
+        server.send_signal(signal.SIGKILL)
+    for part in tmp_path.glob("queue.db*"):
+        part.unlink(missing_ok=True)
+    local = Terminal(store)
+    local.text("restore", str(kept / taken["name"]))
+    assert local.json("show", made["id"])["status"] == "ready"

@@ -1,0 +1,47 @@
+"""A flood of urgent work, nine tasks to one, with a clock that is moved: what is handed out when."""
+
+import math
+from typing import NamedTuple
+
+from shiftwork import Queue, Report
+from shiftwork.testing import MovedClock, pass_time
+
+MINUTE = 60.0
+CAPACITY = 9
+"""Tasks done each minute, while ten come: nine urgent ones and one that is not. So the queue is never empty."""
+
+
+class Handed(NamedTuple):
+    """A task that was handed out, by the minutes of its coming and its going."""
+
+    came: int
+    went: int
+    urgent: bool
+
+
+async def soak(
+    queue: Queue, clock: MovedClock, minutes: int, priorities: tuple[float, float], **fields: object
+) -> list[Handed]:
+    """Flood the queue for so long, nine to one, and note in which order everything is handed out."""
+    await queue.register_agent(id="server", max_concurrent_tasks=1000)
+    handed: list[Handed] = []
+    for minute in range(minutes):
+        tasks = [{"type": "code", "priority": priorities[0]}] * CAPACITY + [{"type": "code", "priority": priorities[1]}]
+        await queue.submit_many(
+            [{**task, "payload": {"came": minute, "n": n}, **fields} for n, task in enumerate(tasks)]
+        )
+        taken = await queue.claim("server", CAPACITY, start=True)
+        handed += [Handed(each.payload["came"], minute, urgent=each.task().priority == priorities[0]) for each in taken]
+        await queue.complete_many([Report(each.token) for each in taken])
+        await pass_time(queue, clock, MINUTE)
+    return handed
+
+
+def gets_out_at(came: int, gap: float, rate: float) -> int:
+    """By the formula of ageing: `priority + rate * came` is what orders two tasks for ever.
+
+    A task goes after the urgent ones that came less than `gap / rate` minutes later, and after those like it that came
+    before it; so many tasks are done in so many minutes.
+    """
+    ahead = CAPACITY * math.ceil(came + gap / rate) + came
+    return ahead // CAPACITY
