@@ -23,6 +23,7 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.settings_meaning import MEANING
 from shiftwork.core.states import MEANING as STATE_MEANINGS
 from shiftwork.core.states import TRANSITIONS, State
+from tools.http_page import http_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -249,6 +250,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/events.md": events_page,
     "reference/metrics.md": metrics_page,
     "reference/cli.md": cli_page,
+    "reference/http.md": http_page,
 }
 
 

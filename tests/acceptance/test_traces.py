@@ -83,10 +83,11 @@ async def test_server_worker_and_shell_send_one_trace(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WORKER, encoding="utf-8")
     store = f"sqlite:///{tmp_path}/q.db"
     async with receiving() as receiver:
-        async with await start(store, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as server:
+        told = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
+        async with await start(store, port=0, **told) as server:
             at = ["--store", server.url]
             await shiftwork("submit", "plan", *at, folder=tmp_path, TRACEPARENT=GIVEN)
-            await shiftwork("work", "app:worker", *at, "--until-idle", folder=tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
+            await shiftwork("work", "app:worker", *at, "--until-idle", folder=tmp_path, **told)
             assert await server.stop() == 0
     services = {name: service for name, (service, _) in receiver.spans.items()}
     assert services == {

@@ -143,7 +143,7 @@ COMMANDS = [
     ("sinks add hook https://example.com/in?key=a --event task.* --type code --severity warning", "whsec_", "whsec_"),
     ("sinks add chat https://example.com/in --kind slack --alert dead_lettered", "chat added", '"secret": null'),
     (
-        "sinks add mail ada@example.com --kind email --server smtp://mail.example.com --sender q@example.com --event dag.*",
+        "sinks add mail ada@example.com --kind email --server smtp://example.com --sender q@example.com --event dag.*",
         "mail added",
         '"sender": "q@example.com"',
     ),
@@ -171,7 +171,9 @@ COMMANDS = [
     ("version", "shiftwork 0", '"python"'),
 ]
 # They have tests of their own.
-STARTS = {"work", "demo", "serve", "mcp", "bridge loki", "sinks test", "snapshot list", "restore", "copy"}
+STARTS = {"work", "demo", "serve", "mcp", "metrics", "bridge loki", "bridge redis", "sinks test", "snapshot list"}
+STARTS |= {"restore", "copy"}
+STARTS |= {f"triggers {name}" for name in ("add", "list", "show", "pause", "resume", "remove", "fire", "preview")}
 
 
 @pytest.mark.parametrize(("line", "text", "_json"), COMMANDS, ids=[line for line, _, _ in COMMANDS])

@@ -101,7 +101,8 @@ async def ids_in_order(queue: Queue, agent: str = "taker") -> list[str]:
 def give_folder(queue: Queue) -> None:
     """A folder for snapshots, to a queue that has none beside its file."""
     if queue.engine.snapshots is None:
-        queue.engine.snapshots = SnapshotFolder(Path(os.environ["SHIFTWORK_ARTIFACTS"]).with_name("snapshots"))
+        folder = Path(os.environ["SHIFTWORK_ARTIFACTS"]).with_name("snapshots")
+        queue.engine.snapshots = SnapshotFolder(folder, named=False)  # none is taken unasked
 
 
 async def bury(queue: Queue, agent: str = "worker", error: str = "boom", **fields: Any) -> str:

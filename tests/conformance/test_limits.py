@@ -257,7 +257,7 @@ class Listening:
         self.wake = tx.wake
 
     def __getattr__(self, verb: str) -> Any:
-        def ask(name: str, *rows: Any, **parameters: Any) -> Any:
+        def ask(name: str, /, *rows: Any, **parameters: Any) -> Any:
             self._heard.append(name)
             return getattr(self._tx, verb)(name, *rows, **parameters)
 

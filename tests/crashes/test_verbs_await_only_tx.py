@@ -12,8 +12,8 @@ QUEUE = Path(__file__).resolve().parents[2] / "src" / "shiftwork" / "queue"
 DUTIES = QUEUE.parent / "duties" / "duties.py"
 FACES = {
     "queue.py", "producing.py", "claiming.py", "working.py", "operating.py", "reading.py", "observing.py",  # public
-    "stepping.py", "waiting.py", "spending.py", "protecting.py", "triggering.py", "notifying.py", "storing.py", "content.py",
-    "snapshotting.py",
+    "stepping.py", "waiting.py", "spending.py", "protecting.py", "triggering.py", "notifying.py",
+    "storing.py", "content.py", "snapshotting.py",
     "metering.py", "measuring.py", "handle.py", "coalesce.py", "parking.py", "room.py", "log.py",  # what it stands on
     "folder.py",
 }  # fmt: skip

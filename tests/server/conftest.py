@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.conformance.steps import give_folder
 from tests.server.running import Running, running
 
 
@@ -18,4 +19,5 @@ async def api(store_url: str) -> AsyncIterator[Running]:
 async def guarded(store_url: str) -> AsyncIterator[Running]:
     """The same, but every call needs a token; `guarded.house.queue.create_token` makes one."""
     async with running(store_url, tokens=True) as server:
+        give_folder(server.house.queue)
         yield server

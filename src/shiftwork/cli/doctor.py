@@ -21,6 +21,7 @@ from shiftwork.core.states import HELD, State
 
 if TYPE_CHECKING:
     from shiftwork.queue.queue import Queue
+    from shiftwork.store.statements import Dialect
 
 CLOCK_OFF_SEC = 1.0
 OLD_TRANSACTION_SEC = 60
@@ -244,7 +245,7 @@ async def _indexes(queue: Queue) -> list[Finding]:
     """Whether each index of the schema is there: without one, a claim reads the whole backlog."""
     from shiftwork.store import migrate  # noqa: PLC0415  # no store for `--help`
 
-    dialect = "sqlite" if getattr(queue.engine.store, "dsn", None) is None else "postgres"
+    dialect: Dialect = "sqlite" if getattr(queue.engine.store, "dsn", None) is None else "postgres"
     rows = await queue.engine.store.read(lambda tx: tx.all("index_names"))
     there = {row["name"] for row in rows}
     missing = {name: text for name, text in migrate.indexes(dialect).items() if name not in there}

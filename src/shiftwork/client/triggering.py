@@ -17,6 +17,7 @@ class Triggering(Handle):
 
     async def save_trigger(
         self,
+        /,
         name: str,
         trigger: NewTrigger | Mapping[str, Any] | None = None,
         *,
@@ -45,11 +46,13 @@ class Triggering(Handle):
     async def remove_trigger(self, name: str) -> bool:
         return (await self._send("DELETE", _path(name), Removed, key=new_key())).removed
 
-    async def fire_trigger(self, name: str, given: Fire | Mapping[str, Any] | None = None, **fields: Any) -> Firing:
+    async def fire_trigger(self, /, name: str, given: Fire | Mapping[str, Any] | None = None, **fields: Any) -> Firing:
         body = check.read(fields if given is None else given, Fire, "fire")
         return await self._once(f"{_path(name)}/fire", Firing, body)
 
-    async def preview_trigger(self, name: str, given: Fire | Mapping[str, Any] | None = None, **fields: Any) -> Preview:
+    async def preview_trigger(
+        self, /, name: str, given: Fire | Mapping[str, Any] | None = None, **fields: Any
+    ) -> Preview:
         body = check.read(fields if given is None else given, Fire, "fire")
         return await self._post(f"{_path(name)}/preview", Preview, body)
 

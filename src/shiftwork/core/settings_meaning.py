@@ -16,8 +16,8 @@ MEANING: dict[str, str] = {
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
     "requeue_front": "Whether the work of a lost worker goes to the front of its own level.",
-    "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those that "
-    "share a tag with a prefix (`tag:team-`).",
+    "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those "
+    "that share a tag with a prefix (`tag:team-`).",
     "fair_share.buckets": "Into how many shares the keys fall; keys that meet in one share it.",
     "affinity_sec": "By how many seconds a task counts as older for an agent whose last task was of its type, among "
     "tasks of equal rank and while no other agent has less to do; 0 is off.",
@@ -140,7 +140,7 @@ MEANING: dict[str, str] = {
     "fallback_poll_sec": "How often an agent asks for work although it has notifications.",
     "wakeup": "Whether waiting agents are notified or only poll.",
     "lock_timeout_sec": "How long a call waits for the lock on the queue's file.",
-    "claim_folder": "The `.loki` folder whose scripts claim the same tasks: a claim takes its lock first; null is none.",
+    "claim_folder": "The `.loki` folder whose scripts claim the same tasks: claims take its lock first; null is none.",
     "operation_max_sec": "How long any call may take before it ends with nothing changed; read when a queue is opened.",
     "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",

@@ -177,6 +177,7 @@ class Result(msgspec.Struct, frozen=True):
     worker_id: str | None
     completed_at: float | None
     verdict: Verdict | None = None
+    external_id: str | None = None
 
 
 class Wait(msgspec.Struct, frozen=True):

@@ -332,6 +332,7 @@ def _result(row: TaskRow, around: Around) -> Result | None:
         worker_id=attempt["agent_id"],
         completed_at=attempt["ended_at"] if final else None,
         verdict=_verdict(attempt),
+        external_id=row.external_id,
     )
 
 
@@ -349,6 +350,7 @@ def _handed_in(row: TaskRow, output: Row) -> Result:
         execution_time_sec=output["handed_in_at"] - (row.started_at or output["handed_in_at"]),
         worker_id=row.agent_id,
         completed_at=None,
+        external_id=row.external_id,
     )
 
 

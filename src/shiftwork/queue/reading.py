@@ -47,6 +47,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     poison_pill: bool
     signature: str
     round: int
+    external_id: str | None = None
 
 
 class Reading(Observing):
@@ -286,4 +287,5 @@ def _letter(row: Row, task: Task) -> DeadLetter:
         poison_pill=bool(row["poison_pill"]),
         signature=row["signature"],
         round=row["round"],
+        external_id=task.external_id,
     )

@@ -131,6 +131,8 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
         return answer(await door.handler(ask, reading.stream(request)), door.status)
     if decoder is None:
         return answer(await door.handler(ask), door.status)
+    if view is not None and view.claims and door.of_claims:
+        raw = reading.in_our_words(raw, view.claims)
     body = reading.decode(raw, reading.in_document(door) if view is not None and door.viewed_body else decoder)
     return answer(await door.handler(ask, body), door.status)
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from shiftwork.core.errors import FenceRequired
-from shiftwork.core.task import Task
+from shiftwork.core.errors import FenceRequired, NotFound
+from shiftwork.core.task import Submitted, Task
+from shiftwork.queue import check
 from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
 from shiftwork.views.view import View
 from shiftwork.wire.access import Identity
-from shiftwork.wire.shapes import Held
+from shiftwork.wire.shapes import Held, SubmittedBatch
 
 if TYPE_CHECKING:
     from shiftwork.server.house import House
@@ -47,6 +48,29 @@ class Ask:
 
     def tasks(self, tasks: Iterable[Task]) -> list[Any]:
         return [self.task(task) for task in tasks]
+
+    def ours(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A submission in the document's names, under ours. The workspace it names must be the one spoken to."""
+        assert self.view is not None
+        ours = self.view.task_in(fields)
+        named = ours.pop("workspace_id", None)
+        if named is not None and named != self.queue.workspace:
+            mend = f"Name it in every call as `?workspace={named}`, or come with a token of that workspace."
+            raise NotFound(
+                f"this call is about the workspace {self.queue.workspace!r}", where="workspace_id", mend=mend
+            )
+        return ours
+
+    def all_ours(self, said: dict[str, Any]) -> dict[str, Any]:
+        """A body that holds `tasks`, with those under our names."""
+        tasks = check.read(said.get("tasks"), list[dict[str, Any]], "tasks")
+        return {**said, "tasks": [self.ours(fields) for fields in tasks]}
+
+    async def submitted(self, made: list[Submitted]) -> Any:
+        """A document's reader wants the tasks back; ours get what became of them."""
+        if self.view is None:
+            return SubmittedBatch(made)
+        return {"tasks": self.tasks(await self.queue.get_many([each.id for each in made]))}
 
     async def task_after(self, task_id: str, otherwise: T) -> Any:
         """A document's reader wants the task back after a change; ours get the verb's own answer."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shiftwork.core.task import Result, Submitted, Task
+from shiftwork.core.task import Dag, Result, Submitted, Task
 from shiftwork.queue.agents import Agent
+from shiftwork.queue.dags import DagPage, DagSummary
 from shiftwork.queue.reading import Page
 from shiftwork.views import VIEWS
-from shiftwork.views.view import Field, View
-from shiftwork.wire.shapes import AgentList, ClaimReply, LetterList, OutcomeReply
+from shiftwork.views.view import DAG, MEMBERS, Field, View
+from shiftwork.wire.shapes import AgentList, ClaimReply, LetterList, OutcomeReply, SubmittedBatch
 
 Schema = dict[str, Any]
 Reference = Callable[[str], Schema]
-"""The reference to one document's record: Task, Assignment, Result, DeadLetter or Agent."""
+"""The reference to one document's record: Task, Assignment, Result, DeadLetter, Agent, Dag or DagSummary."""
 
 
 def components() -> dict[str, Schema]:
@@ -29,6 +30,8 @@ def _records(view: View) -> dict[str, Schema]:
         "Result": _record(view.result),
         "DeadLetter": _record(view.dead_letter),
         "Agent": _record(view.agent),
+        "Dag": _record(DAG),
+        "DagSummary": _record(tuple(row for row in DAG if row.ours not in MEMBERS)),
     }
 
 
@@ -76,6 +79,10 @@ _SHAPES: dict[Any, Callable[[Reference], Schema]] = {
     Task: lambda of: of("Task"),
     OutcomeReply: lambda of: of("Task"),
     Submitted | list[Submitted]: lambda of: {"anyOf": [of("Task"), _listed(of("Task"))]},
+    SubmittedBatch: lambda of: _object({"tasks": _listed(of("Task"))}),
+    Dag: lambda of: of("Dag"),
+    DagSummary: lambda of: of("DagSummary"),
+    DagPage: lambda of: _object({"dags": _listed(of("DagSummary")), "next": {"type": ["string", "null"]}}),
     Page: lambda of: _object({"tasks": _listed(of("Task")), "next": {"type": ["string", "null"]}}),
     ClaimReply: lambda of: _object(
         {"task": {"anyOf": [of("Assignment"), {"type": "null"}]}, "tasks": _listed(of("Assignment"))}

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.task import Fields, Name
+from shiftwork.wire.shapes import ClaimBody, Held
 
 Scope = Literal["read", "submit", "work", "operate", "admin"]
 ViewName = Literal["aegis", "loki", "redis", "factory", "coscientist"]
@@ -74,6 +75,11 @@ class Door(NamedTuple):
     @property
     def viewed(self) -> bool:
         return issubclass(self.query, ViewQuery)
+
+    @property
+    def of_claims(self) -> bool:
+        """Whether its body says who works, or under which claim."""
+        return isinstance(self.body, type) and issubclass(self.body, ClaimBody | Held)
 
 
 class Doors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from types import UnionType
 from typing import Any
@@ -174,6 +174,12 @@ _ONE_OR_MANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any] | 
 def in_document(door: Door) -> msgspec.json.Decoder[Any]:
     """What a body in a document's names may be: its view reads the names."""
     return _ONE_OR_MANY if isinstance(door.body, UnionType) else _ONE
+
+
+def in_our_words(raw: bytes, words: Mapping[str, str]) -> bytes:
+    """A body in which a document's words for who works and under which claim are ours."""
+    body = decode(raw, _ONE)
+    return msgspec.json.encode({words.get(name, name): value for name, value in body.items()})
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:

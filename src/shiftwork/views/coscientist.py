@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from shiftwork.core import reasons
@@ -18,6 +19,7 @@ from shiftwork.views.view import (
     own_id,
     read,
     sent,
+    time_out,
     words,
 )
 
@@ -123,7 +125,7 @@ ASSIGNMENT = (
 )
 
 RESULT = (
-    read("task_id"),
+    made("task_id", own_id),
     both("status", "status", words({"success": "Completed", "failed": "Failed"})),
     both("data", "result"),
     both("error"),
@@ -133,7 +135,7 @@ RESULT = (
 )
 
 DEAD_LETTER = (
-    read("task_id"),
+    made("task_id", own_id),
     read("type", "agent_type"),
     read("payload"),
     read("error"),
@@ -148,11 +150,65 @@ DEAD_LETTER = (
 AGENT = (
     both("id", "worker_id"),
     both("capabilities"),
+    both("types", "agent_types"),
     made("status", worker_status),
     read("last_heartbeat", "heartbeat", TIME),
+    read("heartbeat_interval_sec", "heartbeat_interval"),
     both("max_concurrent_tasks"),
     both("isolation_group"),
 )
+
+
+def _recent_failures(found: Iterable[Record]) -> list[dict[str, Any]]:
+    return [
+        {
+            "task_id": failed["task_id"],
+            "agent_type": failed["type"],
+            "reason": None if failed["reason"] is None else REASONS.out(failed["reason"]),
+            "error": failed["error"],
+            "worker_id": failed["agent_id"],
+            "at": time_out(failed["at"]),
+        }
+        for failed in found
+    ]
+
+
+QUEUE = (
+    *(read(f"depth.{level}") for level in LEVELS),
+    read("workers.active"),
+    read("workers.idle"),
+    read("workers.failed"),
+    read("completed_last_minute", "throughput"),
+    read("average_wait_sec", "average_wait_time"),
+    read("recent_failures", "failed_tasks", Pair(_recent_failures)),
+    read("capacity_warnings"),
+    read("completions"),
+    read("paused"),
+    read("calculated_at", "calculated_at", TIME),
+)
+
+
+def level_in(level: Any) -> str:
+    priority_in(level)
+    return str(level).lower()
+
+
+def statuses_in(found: Any) -> list[str]:
+    """Our states behind one of the document's, or behind several."""
+    said = [found] if isinstance(found, str) else found
+    return sorted({str(state) for word in said for state in VIEW.statuses_in(word)})
+
+
+PURGE = (
+    sent("status", "status", Pair(back=statuses_in)),
+    sent("type", "agent_type"),
+    sent("level", "priority", Pair(back=level_in)),
+    sent("tag", "tag"),
+    sent("created_before", "created_before", TIME),
+    sent("held", "held"),
+)
+
+CLAIMS = {"worker_id": "agent_id", "assignment_id": "token", "agent_types": "types"}
 
 VIEW = View(
     name="coscientist",
@@ -162,5 +218,8 @@ VIEW = View(
     dead_letter=DEAD_LETTER,
     agent=AGENT,
     assignment=ASSIGNMENT,
+    queue=QUEUE,
+    purge=PURGE,
+    claims=CLAIMS,
     reasons=REASONS,
 )

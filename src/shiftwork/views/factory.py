@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.states import State
-from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, made, read
+from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, find, made, read, sent
 
 STATES = {
     **{state: state.upper() for state in State},
@@ -18,10 +18,16 @@ def _failure(task: Record) -> Any:
     return task.get("last_error") or task.get("failure_reason")
 
 
+def _artifacts(task: Record) -> list[Any]:
+    """A list from the beginning, since the document has an empty one before there is a result."""
+    return find(task, "result.artifacts") or []
+
+
 VERDICT = Pair(lambda verdict: {**verdict, "at": TIME.out(verdict["at"])})
 
 TASK = (
     both("id"),
+    sent("key", "key"),
     both("idempotency_key"),
     read("parent_id"),
     read("dag_id"),
@@ -60,7 +66,7 @@ TASK = (
     both("output.validation"),
     both("output.validation_schema"),
     read("result.data", "output.data"),
-    read("result.artifacts", "output.artifacts"),
+    made("output.artifacts", _artifacts),
     read("result.verdict", "output.verdict", VERDICT),
     read("created_at", "created_at", TIME),
     both("created_by"),
@@ -105,7 +111,7 @@ AGENT = (
     both("max_concurrent_tasks"),
     read("current_tasks"),
     both("budget_remaining_usd"),
-    both("status", "status", Pair(lambda status: "offline" if status == "failed" else status, str.lower)),
+    read("status", "status", Pair(lambda status: "offline" if status == "failed" else status)),
     read("last_heartbeat", "last_heartbeat", TIME),
     both("poll_interval_sec"),
     both("claim_ttl_sec"),

@@ -107,15 +107,33 @@ def plain_ids(texts: Iterable[str]) -> list[str]:
 
 
 TIME = Pair(time_out, time_in)
+DAG = (
+    read("id"),
+    read("title"),
+    read("created_by"),
+    read("status"),
+    read("tasks"),
+    read("roots"),
+    read("leaves"),
+    read("done"),
+    read("total"),
+    read("budget_ceiling_usd"),
+    read("spent_usd"),
+    read("created_at", "created_at", TIME),
+    read("finished_at", "finished_at", TIME),
+)
+"""A DAG, of which one document speaks; the others differ in how they write ids."""
+MEMBERS = ("tasks", "roots", "leaves")
+"""What a DAG in a list does not tell."""
 FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry", "provider", "account", "model"))
 """How a failed attempt is reported where a document has no names of its own for it."""
 UUID = Pair(plain_id)
 UUIDS = Pair(plain_ids)
 
 
-def own_id(task: Record) -> Any:
+def own_id(record: Record) -> Any:
     """The name the submitter gave, where the document lets submitters give one, else our id."""
-    return task.get("external_id") or task.get("id")
+    return record.get("external_id") or record.get("id") or record.get("task_id")
 
 
 def failures(history: Iterable[Record]) -> list[dict[str, Any]]:
@@ -168,6 +186,10 @@ class View:
     agent: tuple[Field, ...]
     breaker: tuple[Field, ...] = ()
     assignment: tuple[Field, ...] = ()
+    queue: tuple[Field, ...] = ()
+    purge: tuple[Field, ...] = ()
+    claims: Mapping[str, str] = field(default_factory=dict)
+    """The document's words for who works and under which claim, where it has its own."""
     events: Mapping[str, str] = field(default_factory=dict)
     only_these_events: bool = False
     ids: Pair = SAME
@@ -199,6 +221,19 @@ class View:
             return self.task_out(task)
         return {"task": self.task_out(task), **self._out(self.assignment, task)}
 
+    def assignments_out(self, tasks: Sequence[Record]) -> dict[str, Any]:
+        """The whole answer to a claim: its worker looks for one, and whoever claims several for all of them."""
+        name = "assignment" if self.assignment else "task"
+        return {name: tasks[0] if tasks else None, f"{name}s": tasks}
+
+    def queue_out(self, status: Record) -> Record:
+        """How the queue stands, as it is where the document has no record of it."""
+        return self._out(self.queue, status) if self.queue else status
+
+    def purge_in(self, fields: Record) -> Record:
+        """Which tasks to remove, under our names."""
+        return self._in(self.purge, fields) if self.purge else fields
+
     def result_out(self, result: Record) -> dict[str, Any]:
         return self._out(self.result, result)
 
@@ -219,6 +254,12 @@ class View:
     def agent_in(self, fields: Record) -> dict[str, Any]:
         """A registration under our names."""
         return self._in(self.agent, fields)
+
+    def dag_out(self, dag: Record) -> dict[str, Any]:
+        """A DAG, whole or as a list has it."""
+        shown = self._out(tuple(row for row in DAG if row.ours in dag), dag)
+        many = {name: [self.ids.out(each) for each in dag[name]] for name in MEMBERS if name in dag}
+        return {**shown, "id": self.ids.out(dag["id"]), **many}
 
     def breakers_out(self, breakers: Sequence[Record]) -> dict[str, Any]:
         """Circuit breakers by type, as the one document writes them that has any."""

@@ -12,7 +12,6 @@ from shiftwork import Queue
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from tests.bridges.redis.streams import RESULT, TASK, Client, HandWorker, entries, pending, submit
 
-
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 

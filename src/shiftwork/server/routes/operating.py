@@ -7,20 +7,21 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from shiftwork.core.errors import NotFound
+from shiftwork.queue import check
 from shiftwork.queue.alerts import Alert
 from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.control import Purge
 from shiftwork.queue.failures import By
 from shiftwork.queue.status import Status
-from shiftwork.server.ask import Ask
-from shiftwork.server.door import SOMETHING, Doors, Query
+from shiftwork.server.ask import Ask, plain
+from shiftwork.server.door import SOMETHING, Doors, Query, ViewQuery
 from shiftwork.server.routes.working import outcome
 from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed
 
 door = Doors("Queue")
 
 
-class StatusQuery(Query):
+class StatusQuery(ViewQuery):
     fresh: bool = False
     """Count anew, however many tasks there are."""
 
@@ -28,7 +29,8 @@ class StatusQuery(Query):
 @door("GET /api/queue", "read", query=StatusQuery, answer=Status)
 async def status(ask: Ask) -> Any:
     """How the queue stands: depth, workers, throughput, waits, recent failures, as of now."""
-    return await ask.queue.status(fresh=ask.query.fresh)
+    found = await ask.queue.status(fresh=ask.query.fresh)
+    return found if ask.view is None else ask.view.queue_out(plain(found))
 
 
 @door("GET /api/queue/backpressure", "read", answer=Backpressure)
@@ -37,25 +39,33 @@ async def backpressure(ask: Ask) -> Any:
     return await ask.queue.backpressure()
 
 
-@door("POST /api/queue/pause", "operate", body=PauseBody, answer=None, status=204)
+@door("POST /api/queue/pause", "operate", body=PauseBody, query=ViewQuery, answer=None, status=204)
 async def pause(ask: Ask, body: PauseBody) -> None:
     """Hand out no more work, of one type or at all."""
     await ask.queue.pause(body.type, reason=body.reason)
 
 
-@door("POST /api/queue/resume", "operate", body=ResumeBody, answer=Resumed)
+@door("POST /api/queue/resume", "operate", body=ResumeBody, query=ViewQuery, answer=Resumed)
 async def resume(ask: Ask, body: ResumeBody) -> Any:
     """Hand out work again; false when it was not paused."""
     return Resumed(await ask.queue.resume(body.type))
 
 
-@door("POST /api/queue/purge", "operate", body=Annotated[Purge, SOMETHING], answer=Purged)
-async def purge(ask: Ask, body: Purge) -> Any:
+@door(
+    "POST /api/queue/purge",
+    "operate",
+    body=Annotated[Purge, SOMETHING],
+    query=ViewQuery,
+    answer=Purged,
+    viewed_body=True,
+)
+async def purge(ask: Ask, body: Any) -> Any:
     """Remove the tasks that match. At least one condition must be given."""
-    return Purged(await ask.queue.purge(body))
+    wanted = body if ask.view is None else check.read(ask.view.purge_in(body), Purge)
+    return Purged(await ask.queue.purge(wanted))
 
 
-@door("POST /api/queue/rebalance", "operate", answer=Outcomes)
+@door("POST /api/queue/rebalance", "operate", query=ViewQuery, answer=Outcomes)
 async def rebalance(ask: Ask) -> Any:
     """Withdraw claims that loaded agents have not started, for idle ones to take."""
     return Outcomes([outcome(told) for told in await ask.queue.rebalance()])

@@ -62,20 +62,9 @@ async def submit(ask: Ask, body: Any) -> Any:
 async def _submit_in_view(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
     """In a document's names; the answer is the whole task, as its reader knows it."""
     if isinstance(body, list):
-        many = await ask.queue.submit_many([_ours(ask, fields) for fields in body])
+        many = await ask.queue.submit_many([ask.ours(fields) for fields in body])
         return ask.tasks(await ask.queue.get_many([made.id for made in many]))
-    return ask.task(await ask.queue.get((await ask.queue.submit(_ours(ask, body))).id))
-
-
-def _ours(ask: Ask, fields: dict[str, Any]) -> dict[str, Any]:
-    """A submission under our names. The workspace it names must be the one spoken to."""
-    assert ask.view is not None
-    ours = ask.view.task_in(fields)
-    named = ours.pop("workspace_id", None)
-    if named is not None and named != ask.queue.workspace:
-        mend = f"Name it in every call as `?workspace={named}`, or come with a token of that workspace."
-        raise NotFound(f"this call is about the workspace {ask.queue.workspace!r}", where="workspace_id", mend=mend)
-    return ours
+    return ask.task(await ask.queue.get((await ask.queue.submit(ask.ours(body))).id))
 
 
 class TaskQuery(ViewQuery):

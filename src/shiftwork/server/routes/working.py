@@ -175,10 +175,8 @@ def _claimed(ask: Ask, answer: ClaimAnswer) -> Any:
 
 
 def _in_view(ask: Ask, tasks: list[Task]) -> dict[str, Any]:
-    """A document's worker looks for `task`; one that claims several for `tasks`."""
     assert ask.view is not None
-    shown = [{**ask.view.assignment_out(plain(task)), "token": _token(task)} for task in tasks]
-    return {"task": shown[0] if shown else None, "tasks": shown}
+    return ask.view.assignments_out([{**ask.view.assignment_out(plain(task)), "token": _token(task)} for task in tasks])
 
 
 def _token(task: Task) -> str:
@@ -374,10 +372,13 @@ async def release(ask: Ask, body: ReleaseBody) -> Any:
     answer=SubmittedBatch,
     status=201,
     errors=(*HOLDING, *SUBMITTING),
+    viewed_body=True,
 )
-async def spawn(ask: Ask, body: SpawnBody) -> Any:
+async def spawn(ask: Ask, body: Any) -> Any:
     """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
-    return SubmittedBatch(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait))
+    if ask.view is not None:
+        body = check.read(ask.all_ours(body), SpawnBody)
+    return await ask.submitted(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait))
 
 
 # -- batches -----------------------------------------------------------------------------------------------------

@@ -429,7 +429,8 @@ create view agent_task_queue as
 {pg: create schema factory;}
 create view {pg: factory.tasks}{lite: factory_tasks} as
   select t.id, t.workspace, t.type, upper(t.status) as status, t.priority, t.dag_id, t.parent_id, t.attempts, t.max_attempts,
-    t.agent_id as claim_agent_id, <at t.claimed_at> as claim_claimed_at, <at t.available_at> as retry_at, t.failure_reason,
+    t.agent_id as claim_agent_id, <at t.claimed_at> as claim_claimed_at, <at t.heartbeat_at> as heartbeat_at,
+    <at t.available_at> as retry_at, t.failure_reason,
     t.cost / 1000000.0 as cost_usd, b.body ->> 'title' as title, b.body {pg: ->}{lite: ->>} 'spec' as spec,
     <at t.created_at> as created_at, <at t.started_at> as started_at,
     case when t.status = 'completed' then <at t.finished_at> end as completed_at

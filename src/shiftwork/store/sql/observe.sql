@@ -69,7 +69,8 @@ order by created_at desc, id desc limit :count
 -- rows items: id uuid
 select t.dag_id, sum(case when t.id = t.root_id then 1 else 0 end) as total, max(t.fence) as fence,
   sum(t.cost + case when t.agent_id is null then 0 else t.attempt_cost end) as spent
-from {items} join tasks t on t.dag_id = items.id and t.dag_id <> t.id group by t.dag_id
+from {items} join tasks t on (t.dag_id = items.id and t.dag_id <> t.id) or (t.id = items.id and t.dag_id = t.id)
+group by t.dag_id
 
 -- name: change_dag
 update dags set title = :title where id = :id

@@ -1,8 +1,8 @@
 // All tasks through filters that live in the address.
 
-import { get } from "../api.js";
+import { get, post } from "../api.js";
 import { h } from "../dom.js";
-import { badge, button, chip, empty, meter, panel, table, taskLink } from "../parts.js";
+import { ask, attempt, badge, button, chip, empty, meter, panel, table, taskLink } from "../parts.js";
 import { go, query, setFilters, to } from "../route.js";
 import { count, money, shortId, when } from "../words.js";
 
@@ -24,13 +24,30 @@ export default {
     const filters = query();
     const chosen = new Set((filters.status ?? "").split(",").filter(Boolean));
     return [
-      h("h1", {}, "Tasks"),
+      h("div", { class: "heading" }, h("h1", {}, "Tasks"), h("div", { class: "actions" }, button("New task", submit, { tone: "primary" }))),
       h("div", { class: "chips", role: "group", "aria-label": "States" }, STATES.filter((state) => counts[state] || chosen.has(state)).map((state) => stateFilter(state, counts[state] ?? 0, chosen))),
       words(filters, types),
       panel("Newest first", { note: `${tasks.length} shown` }, list(tasks, filters), pages(filters, next)),
     ];
   },
 };
+
+// What a person wants done; who that is stands in `created_by`.
+async function submit() {
+  const fields = [
+    { name: "type", label: "Type", required: true, hint: "which agents take it: code, research, review …" },
+    { name: "title", label: "Title", required: true },
+    { name: "prompt", label: "What is to be done", long: true },
+    { name: "priority", label: "Priority", type: "number", min: 0, max: 100, hint: "0 is the most urgent, 100 the least; as everywhere else if empty" },
+    { name: "person", label: "Your name" },
+  ];
+  const filled = await ask("New task", { fields, yes: "Submit" });
+  if (!filled) return;
+  const task = { type: filled.type, title: filled.title, created_by: `human:${filled.person || "dashboard"}` };
+  if (filled.prompt) task.spec = { prompt: filled.prompt };
+  if (filled.priority) task.priority = Number(filled.priority);
+  await attempt("It was submitted.", async () => go(to(`/tasks/${(await post("/api/tasks", task)).id}`)));
+}
 
 function stateFilter(state, total, chosen) {
   const toggle = () => {

@@ -39,7 +39,7 @@ export default {
   },
 };
 
-function source(on) {
-  const { kind, ...terms } = on;
-  return [badge(kind ?? "event"), " ", h("code", {}, terms.cron ? `${terms.cron}${terms.timezone ? ` ${terms.timezone}` : ""}` : Object.values(terms).filter((each) => typeof each === "string").join(" "))];
+function source({ kind, ...terms }) {
+  const told = [terms.at, terms.zone, terms.signature, terms.pattern, terms.title, ...(terms.events ?? terms.ends ?? [])];
+  return [badge(kind), " ", h("code", {}, told.filter(Boolean).join(" "))];
 }
