@@ -51,6 +51,14 @@ QUESTION = {
 }
 
 
+TRIGGERS: dict[str, Any] = {
+    "nightly-audit": (
+        {"kind": "cron", "at": "30 2 * * *", "zone": "Europe/Berlin"},
+        {"type": "audit", "title": "Nightly audit"},
+    ),
+    "pull-requests": ({"kind": "hook", "signature": "github"}, {"type": "review", "title": "Review a pull request"}),
+    "inbox": ({"kind": "file", "pattern": "inbox/*.md"}, {"type": "research", "title": "Read what came in"}),
+}
 PAGE_FROM = 23
 """The turn in which the landing page begins: it is half done at the end."""
 
@@ -74,6 +82,8 @@ async def fill(queue: Queue, clock: MovedClock, *, chance: int = 7) -> None:
     await fleet.ask_people()
     await queue.cool_down("provider:acme", 900, "429 from acme, retry after 15 min")
     await queue.set_limit("model:large-1", requests=60, window_sec=60)
+    for name, (source, task) in TRIGGERS.items():
+        await queue.as_caller("human:lin").save_trigger(name, {"on": source, "task": task})
     await fleet.leave_work_open()
 
 

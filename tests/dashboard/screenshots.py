@@ -43,6 +43,7 @@ def wanted(site: Site) -> list[tuple[str, str, dict[str, Any]]]:
         ("dead-letters", "/dead-letters", {}),
         ("agents", "/agents", {}),
         ("protection", "/protection", {}),
+        ("triggers", "/triggers", {}),
     ]
 
 

@@ -187,6 +187,19 @@ def test_an_agent_is_drained(page: Page, site: Site) -> None:
     expect(row).to_contain_text("Active")
 
 
+def test_a_trigger_is_fired_and_paused(page: Page, site: Site) -> None:
+    page.goto("/triggers")
+    row = page.locator("tr", has_text="nightly-audit")
+    expect(row).to_contain_text("30 2 * * * Europe/Berlin")
+    row.get_by_role("button", name="Fire").click()
+    expect(page.locator(".toast")).to_contain_text("nightly-audit went off")
+    assert [task["title"] for task in call(site, "/api/tasks?type=audit")["tasks"]].count("Nightly audit") == 1
+    row.get_by_role("button", name="Pause").click()
+    expect(row).to_contain_text("paused")
+    row.get_by_role("button", name="Resume").click()
+    expect(row.get_by_role("button", name="Pause")).to_be_visible()
+
+
 def test_the_keyboard_is_enough(page: Page) -> None:
     page.goto("/")
     expect(page.locator("h1")).to_have_text("Overview")

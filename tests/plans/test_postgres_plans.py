@@ -86,6 +86,7 @@ async def connection(large: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
+@pytest.mark.requirement("F-243", "F-244")
 @pytest.mark.timeout(300)  # the fill alone takes ten seconds, and a minute on a busy machine
 async def test_the_hot_statements_reach_their_rows_by_index(connection: asyncpg.Connection, large: str) -> None:
     """Right after the load, before anybody analysed; then analysed; then with dead entries in front of a lane."""

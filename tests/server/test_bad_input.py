@@ -308,7 +308,7 @@ BAD_PATHS = {
     "/api/tasks/task_01JZZZZZZZZZZZZZZZZZZZZZZZ": (404, "not_found", None),
     "/api/tasks/a/b/c": (404, "not_found", None),
     "/api/dags/nonsense": (404, "not_found", None),
-    "/": (404, "not_found", None),
+    "/nowhere": (404, "not_found", None),
     "//api/tasks": (404, "not_found", None),
     "/api/tasks/": (404, "not_found", None),
     "/api//tasks": (404, "not_found", None),

@@ -101,6 +101,7 @@ TASK = (
     both("timeout_sec", "timeout"),
     both("deadline", "deadline", TIME),
     both("created_by"),
+    both("tags"),
     read("created_at", "created_at", TIME),
     read("status", "status", Pair(lambda state: STATES[State(state)])),
     read("blocked"),

@@ -40,6 +40,7 @@ TASK = (
     both("priority_boost_per_minute"),
     both("deadline", "deadline", TIME),
     read("effective_priority"),
+    read("priority_parts"),
     read("age_minutes"),
     both("dependencies", "depends_on"),
     read("blocked_by"),

@@ -1,0 +1,76 @@
+"""People of the agent factory at the dashboard: they ask for work, and are told of what needs them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.dashboard.conftest import Site
+from tests.dashboard.test_flows import call, submit
+
+
+@pytest.mark.requirement("F-202")
+def test_a_person_asks_for_work_on_the_dashboard_as_another_does_over_http(page: Page, site: Site) -> None:
+    page.goto("/tasks")
+    page.get_by_role("button", name="New task").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type").fill("code")
+    dialog.get_by_label("Title").fill("Build a landing page for X")
+    dialog.get_by_label("What is to be done").fill("One page, with a form.")
+    dialog.get_by_label("Priority").fill("20")
+    dialog.get_by_label("Your name").fill("adam")
+    dialog.get_by_role("button", name="Submit").click()
+    expect(page).to_have_url(re.compile("/tasks/task_"))
+    expect(page.locator("h1")).to_have_text("Build a landing page for X")
+    expect(page.get_by_label("About")).to_contain_text("by human:adam")
+    by_hand = call(site, f"/api/tasks/{page.url.rpartition('/')[2]}")
+    assert (by_hand["type"], by_hand["priority"], by_hand["status"]) == ("code", 20, "ready")
+    assert by_hand["spec"]["prompt"] == "One page, with a form."
+    over_http = call(site, f"/api/tasks/{submit(site, title='Build another', created_by='human:eve')}")
+    assert (by_hand["created_by"], over_http["created_by"]) == ("human:adam", "human:eve")
+
+
+@contextmanager
+def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
+    """The address of a web server that keeps what it is told."""
+
+    class Receive(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the library's
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receive)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.requirement("F-196")
+def test_a_dead_letter_alerts_people_on_the_dashboard_and_where_they_want_to_be_told(page: Page, site: Site) -> None:
+    told: SimpleQueue[Any] = SimpleQueue()
+    with receiver(told) as address:
+        sink = {"name": "people", "kind": "slack", "address": address, "allow_private": True}
+        call(site, "/api/sinks", {**sink, "wants": {"alerts": ["dead_lettered"], "types": ["doomed"]}})
+        page.goto("/alerts")
+        expect(page.locator(".stream")).to_have_text("Live")
+        task_id = submit(site, type="doomed", max_attempts=1)
+        claim = {"agent_id": "d", "types": ["doomed"], "start": True}
+        held = call(site, "/api/tasks/claim", claim)["assignments"][0]
+        call(site, f"/api/tasks/{task_id}/fail", {"token": held["token"], "reason": "crash", "error": "boom"})
+        message = f"Task {task_id} moved to dead letter queue"
+        expect(page.locator("tr", has_text=message)).to_be_visible()
+        assert told.get(timeout=60) == {"text": f"[warning] {message}"}
