@@ -38,14 +38,15 @@ simulate: $(READY) ## Live through a fleet's day: refusals, budgets, waits (ARGS
 requirements: $(READY) ## Show which requirement is proven by which test
 	@$(PY) -m tests.requirements $(ARGS)
 
-docs: $(READY) ## Write the generated pages of docs/ and check the rest
-	@$(PY) -m tools.docs $(ARGS)
+docs: $(READY) ## Write the generated pages of docs/, and the site to site/
+	@$(PY) -m tools.docs
+	@$(PY) -m tools.site
 
 screenshots: $(READY) ## Write pictures of the dashboard to docs/screenshots
 	@$(PY) -m tests.dashboard.screenshots
 
 clean: ## Delete the environment, the fetched servers and all caches
-	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt

@@ -174,3 +174,23 @@ async def _drain_in_process(queue: Queue, tasks: int) -> float:
     await asyncio.gather(*(agent(f"agent-{n}") for n in range(50)))
     await finished(queue, tasks)
     return time.perf_counter() - began
+
+
+@measurement
+@requirement("F-212")
+async def triggers(bench: Bench) -> None:
+    """From an event to the task that a trigger makes of it, by a server's own duties."""
+    waits = Times()
+    cause = {"kind": "event", "events": ["task.created"], "where": {"type": "cause"}}
+    async with bench.place.url() as url, served(url) as api:
+        await api.call("PUT", "/api/triggers/follow", {"on": cause, "task": {"type": "effect"}})
+        for number in range(bench.size(40, 5)):
+            made = await api.call("POST", "/api/tasks", {"type": "cause"})
+            created = (await api.call("GET", f"/api/tasks/{made['id']}"))["created_at"]
+            effects: list[Any] = []
+            while len(effects) <= number:
+                await asyncio.sleep(0.02)
+                effects = (await api.call("GET", "/api/tasks?type=effect&limit=1000"))["tasks"]
+            waits.values.append(1000 * (effects[-1]["created_at"] - created))
+    waits.show(bench, "event to the task that a trigger made of it")
+    bench.check("F-212", "event to the task of a trigger, p99", waits.at(0.99), 1000, "ms")

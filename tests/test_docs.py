@@ -14,11 +14,22 @@ import pytest
 import shiftwork
 from shiftwork import Queue
 from tests.client.serving import served
+from tests.services.common import free_port
 from tools import docs
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SERVER = "http://127.0.0.1:8080"
+RUN_ELSEWHERE = {
+    "README.md": "tests/cli/test_processes.py",
+    "docs/documents/aegis.md": "tests/acceptance/test_aegis_end_to_end.py",
+    "docs/documents/redis.md": "tests/bridges/redis/test_pages.py",
+    "docs/howto/loki-folders.md": "tests/bridges/loki/test_page.py",
+    "docs/howto/redis.md": "tests/bridges/redis/test_pages.py",
+    "docs/howto/serve.md": "tests/server/test_pages.py",
+    "docs/tutorial.md": "tests/test_tutorial.py",
+}
+"""Pages whose commands need more than an empty folder, and the tests that run them."""
 _SNIPPET = re.compile(r"```(python|sql|sh)\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)\)")
 
@@ -29,6 +40,17 @@ def snippets(language: str, holding: str = "") -> list[pytest.param]:  # type: i
         for page in PAGES
         for place, (kind, code) in enumerate(_SNIPPET.findall(page.read_text(encoding="utf-8")))
         if kind == language and holding in code
+    ]
+
+
+def scripts() -> list[pytest.param]:  # type: ignore[valid-type]  # a factory, not a type
+    """The commands of each page that need no server, one after the other, as they are read."""
+    found = {page: _SNIPPET.findall(page.read_text(encoding="utf-8")) for page in PAGES}
+    return [
+        pytest.param("\n".join(code), id=name)
+        for page, parts in found.items()
+        if (name := str(page.relative_to(ROOT))) not in RUN_ELSEWHERE
+        and (code := [text for kind, text in parts if kind == "sh" and SERVER not in text])
     ]
 
 
@@ -58,6 +80,20 @@ def test_a_shell_snippet_runs_against_a_server(code: str, server: str, tmp_path:
     line = ["sh", "-e", "-c", code.replace(SERVER, server)]
     done = subprocess.run(line, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", scripts())
+def test_the_shell_snippets_of_a_page_run_one_after_the_other(script: str, tmp_path: Path) -> None:
+    known = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    script = f"trap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n{script}"  # what a page leaves running
+    line = ["bash", "-em", "-c", script.replace("8080", str(free_port()))]
+    done = subprocess.run(line, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_pages_that_are_run_elsewhere_are_named_there() -> None:
+    wrong = [page for page, test in RUN_ELSEWHERE.items() if Path(page).name not in (ROOT / test).read_text("utf-8")]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("code", snippets("sql"))

@@ -99,8 +99,13 @@ class Coscientist:
         found: list[dict[str, Any]] = (await self.ask("GET /api/dead-letters"))["dead_letters"]
         return found
 
-    async def configure(self, *, of_type: str | None = None, **settings: Any) -> None:
-        path = "/api/settings" + (f"?type={of_type}" if of_type else "")
+    async def configure(self, **settings: Any) -> None:
+        await self._set("/api/settings", settings)
+
+    async def configure_type(self, agent_type: str, settings: dict[str, Any]) -> None:
+        await self._set(f"/api/settings?type={agent_type}", settings)
+
+    async def _set(self, path: str, settings: dict[str, Any]) -> None:
         reply = await self.api.call("PATCH", self._here(path), {"set": settings})
         assert reply.status == 200, reply
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.server.running import Running, running
 
-STANDS_AT = 1_790_000_000.0
+STANDS_AT = 1_700_000_000.0
+"""In the past, as every database's own clock sees it."""
 CODER = "agent_coder_01"
 OTHER = "agent_coder_02"
 ABLE = ["code-execution", "git", "testing", "typescript", "python"]
@@ -54,7 +55,7 @@ class Factory:
 
     async def set_up(self, **settings: Any) -> None:
         """Settings in force from now on."""
-        reply = await self.api.call("PATCH", "/api/settings", settings)
+        reply = await self.api.call("PATCH", "/api/settings", {"set": settings})
         assert reply.status == 200, reply
 
     # -- people ----------------------------------------------------------------------------------------------------
@@ -107,8 +108,12 @@ class Factory:
         return found
 
     async def claim(self, agent: str = CODER, **fields: Any) -> Any:
-        """The task this agent gets, or None."""
-        return (await self.ask("POST /api/tasks/claim", {"agent_id": agent, **fields}))["task"]
+        """The task this agent gets, or None, as for an agent that takes no work."""
+        reply = await self.api.call("POST", _in_view("/api/tasks/claim"), {"agent_id": agent, **fields})
+        if reply.status != 200:
+            assert reply.code == "agent_unavailable"
+            return None
+        return reply.json["task"]
 
     async def report(self, task: Task, verb: str, **body: Any) -> Any:
         """What an agent says about a task it has claimed: start, heartbeat, complete, fail, spawn."""
@@ -143,4 +148,6 @@ async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> A
     """A server whose clock stands until it is moved."""
     patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="factory", **options) as api:
-        yield Factory(api)
+        factory = Factory(api)
+        await api.call("PATCH", "/api/settings", {"profile": "factory"})  # where the workspace was there before
+        yield factory

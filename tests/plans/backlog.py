@@ -1,5 +1,7 @@
 """A large backlog, written by the database itself: a million ready tasks in fifty lanes, and what stands around."""
 
+from tests.plans.asked import NOW
+
 LANES = 50
 READY = 1_000_000
 HELD = 50_000
@@ -9,7 +11,6 @@ CHILDREN = 10_000
 DAG = 200
 DEEP_LANE = LANES + 1
 DEAD = 100_000
-NOW = 1_765_800_000.0
 KINDS = ("ready", "held", "running", "retrying", "child", "deep")
 WHOLE_DAG = "ffffffff-0000-7000-8000-000000000001"
 

@@ -1,27 +1,47 @@
 """Large databases that a test fills itself, on either store, and whether they are read by index and sparingly."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 import asyncpg
 
 from shiftwork import Queue
-from tests.plans.test_postgres_plans import Hot, explain, rows_of, walk
-from tests.services import Databases
+from tests.plans.asked import Hot, explain, plan_of, read_of, steps
 
 Words = dict[str, str]
-_SQLITE_UUID = "printf('00000000-0000-7000-8000-%012x', {})"
-_POSTGRES_UUID = "('00000000-0000-7000-8000-' || lpad(to_hex({}), 12, '0'))::uuid"
 
 
-def sqlite_words(count: int, number: str = "n") -> Words:
-    """What `{uuid}`, `{numbers}` and the like stand for in the statements that fill SQLite."""
+async def _make_schema(url: str) -> None:
+    await (await Queue.open(url)).close()
+
+
+class Filled(NamedTuple):
+    """A queue that is made and filled, what is asked of it, and the most an answer may take."""
+
+    statements: Sequence[str]
+    numbers: int
+    """How far `{numbers}` goes."""
+    asked: Sequence[Hot]
+    tables: Collection[str]
+    """Whose rows count."""
+    most_steps: int
+    """Of SQLite's machine, for any one question."""
+    number: str = "n"
+    """What `{uuid}` is made of."""
+    make: Callable[[str], Awaitable[None]] = _make_schema
+
+
+def uuid(number: int) -> str:
+    """What `{uuid}` stands for in a row of that number."""
+    return f"00000000-0000-7000-8000-{number:012x}"
+
+
+def _sqlite_words(count: int, number: str) -> Words:
     numbers = f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {count}) select n from r)"
     return {
-        "uuid": _SQLITE_UUID.format(number),
+        "uuid": f"printf('00000000-0000-7000-8000-%012x', {number})",
         "numbers": numbers,
         "uuid_type": "text",
         "true": "1",
@@ -29,9 +49,9 @@ def sqlite_words(count: int, number: str = "n") -> Words:
     }
 
 
-def postgres_words(count: int, number: str = "n") -> Words:
+def _postgres_words(count: int, number: str) -> Words:
     return {
-        "uuid": _POSTGRES_UUID.format(number),
+        "uuid": f"('00000000-0000-7000-8000-' || lpad(to_hex({number}), 12, '0'))::uuid",
         "numbers": f"(select n from generate_series(1, {count}) n) numbers",
         "uuid_type": "uuid",
         "true": "true",
@@ -39,75 +59,82 @@ def postgres_words(count: int, number: str = "n") -> Words:
     }
 
 
-async def _make_schema(url: str) -> None:
-    await (await Queue.open(url)).close()
-
-
-def fill_sqlite(
-    folder: Path, statements: Sequence[str], words: Words, make: Callable[[str], Awaitable[None]] = _make_schema
-) -> Path:
-    """A queue's file, made by `make` and filled by these statements."""
-    file = folder / "queue.db"
-
-    async def made() -> None:
-        await make(f"sqlite:///{file}")
-
-    asyncio.run(made())
-    connection = apsw.Connection(str(file))
-    connection.execute("pragma synchronous = off")
-    for statement in statements:
-        connection.execute(statement.format(**words))
-    connection.close()
-    return file
+async def complaints(url: str, filled: Filled) -> list[str]:
+    """Fill it, and say which questions are answered badly, before and after the tables were analysed."""
+    await filled.make(url)
+    if url.startswith("sqlite"):
+        with sqlite(url, filled.statements, filled.numbers, filled.number) as connection:
+            found = _sqlite_complaints(connection, filled, "never analysed")
+            connection.execute("analyze").fetchall()
+            return found + _sqlite_complaints(connection, filled, "analysed")
+    async with _postgres(url, filled) as server:
+        found = await _postgres_complaints(server, filled, "never analysed")
+        await server.execute(f"analyze {', '.join(filled.tables)}")
+        return found + await _postgres_complaints(server, filled, "analysed")
 
 
 @contextmanager
-def undone(file: Path) -> Iterator[apsw.Connection]:
-    """A connection whose changes, statistics included, are gone afterwards."""
-    opened = apsw.Connection(str(file))
-    opened.execute("begin")
-    yield opened
-    opened.execute("rollback")
-    opened.close()
+def sqlite(url: str, statements: Sequence[str], count: int, number: str = "n") -> Iterator[apsw.Connection]:
+    """A connection to a queue's file, filled by these statements."""
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
+    connection.execute("pragma synchronous = off")
+    for statement in statements:
+        connection.execute(statement.format(**_sqlite_words(count, number)))
+    yield connection
+    connection.close()
+
+
+@contextmanager
+def undone(connection: apsw.Connection) -> Iterator[None]:
+    """What a question changes is as before for the next one."""
+    connection.execute("savepoint asked")
+    yield
+    connection.execute("rollback to asked")
+    connection.execute("release asked")
+
+
+def _sqlite_complaints(connection: apsw.Connection, filled: Filled, state: str) -> list[str]:
+    found = []
+    for each in filled.asked:
+        with undone(connection):
+            plan = plan_of(connection, each.name, each.parameters)
+            taken = steps(connection, each.name, each.parameters)
+        indexes = _on_sqlite(connection, each.path)
+        if indexes and not any(f" INDEX {index} " in f"{line} " for line in plan for index in indexes):
+            found.append(f"{state}, {each.name}: uses {plan}, not {each.path}")
+        if taken >= filled.most_steps:
+            found.append(f"{state}, {each.name}: takes {taken} steps, not {filled.most_steps}")
+    return found
+
+
+def _on_sqlite(connection: apsw.Connection, path: str) -> list[str]:
+    """The indexes named; of a primary key alone, the one that keeps it: none, where the table itself does."""
+    if named := [index for index in path.split() if not index.endswith("_pkey")]:
+        return named
+    kept = "select name from pragma_index_list(?) where origin = 'pk'"
+    return [str(name) for (name,) in connection.execute(kept, (path.removesuffix("_pkey"),))]
 
 
 @asynccontextmanager
-async def database(postgres: Databases, template: str) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
-    """A database of its own, and a connection to it."""
-    name = postgres.create_database(template)
-    opened = await asyncpg.connect(postgres.dsn(name), command_timeout=120)
+async def _postgres(url: str, filled: Filled) -> AsyncIterator[asyncpg.Connection]:
+    server = await asyncpg.connect(url, command_timeout=120)
     try:
-        yield postgres.dsn(name), opened
+        for table in filled.tables:
+            await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
+        for statement in filled.statements:
+            await server.execute(statement.format(**_postgres_words(filled.numbers, filled.number)))
+        yield server
     finally:
-        await opened.close()
-        postgres.drop_database(name)
+        await server.close()
 
 
-async def fill_and_complain(
-    server: asyncpg.Connection, statements: Sequence[str], words: Words, asked: Sequence[Hot], tables: Collection[str]
-) -> list[str]:
-    """Fill it, and say which questions are answered badly, before and after the tables were analysed."""
-    for table in tables:
-        await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
-    for statement in statements:
-        await server.execute(statement.format(**words))
-    found = await _complaints(server, asked, tables, "never analysed")
-    await server.execute(f"analyze {', '.join(tables)}")
-    return found + await _complaints(server, asked, tables, "analysed")
-
-
-async def _complaints(
-    server: asyncpg.Connection, asked: Sequence[Hot], tables: Collection[str], state: str
-) -> list[str]:
+async def _postgres_complaints(server: asyncpg.Connection, filled: Filled, state: str) -> list[str]:
     found = []
     for mode in ("force_custom_plan", "force_generic_plan"):
-        for each in asked:
-            nodes = list(walk(await explain(server, each, mode)))
-            scans = [n for n in nodes if n.get("Relation Name") in tables and "Scan" in n["Node Type"]]
-            indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-            read = sum(rows_of(node) for node in scans)
-            if indexes.isdisjoint(each.path.split()):
-                found.append(f"{state}, {mode}, {each.name}: uses {sorted(indexes)}, not {each.path}")
-            if read > each.rows:
-                found.append(f"{state}, {mode}, {each.name}: reads {read} rows, not {each.rows}")
+        for each in filled.asked:
+            read = read_of(await explain(server, each, mode), filled.tables)
+            if read.indexes.isdisjoint(each.path.split()):
+                found.append(f"{state}, {mode}, {each.name}: uses {sorted(read.indexes)}, not {each.path}")
+            if read.rows > each.rows:
+                found.append(f"{state}, {mode}, {each.name}: reads {read.rows} rows, not {each.rows}")
     return found

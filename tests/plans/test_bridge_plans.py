@@ -1,16 +1,10 @@
 """A bridge that looks several times a second reads what it carries, however many tasks and dead letters there are."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
 import pytest
 
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, undone
-from tests.plans.test_capacity_plans import FILL, MOST_STEPS, POSTGRES, SQLITE
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import Hot
+from tests.plans.filled import Filled, complaints
+from tests.plans.test_capacity_plans import ALL, FILL, MOST_STEPS
 
 CARRIED = 500
 PUBLISHED = f"""insert into published (task_id, number, workspace, bridge, fence, published_at)
@@ -25,25 +19,6 @@ ASKED = [
 TABLES = {"tasks", "dead_letters", "published"}
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("bridged"), [*FILL, PUBLISHED], SQLITE)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
-def test_sqlite_reads_what_is_carried(connection: apsw.Connection, asked: Hot) -> None:
-    plan = plan_of(connection, asked.name, asked.parameters)
-    assert any(f"INDEX {asked.path}" in line for line in plan), plan
-    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_what_is_carried(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (_, server):
-        assert await fill_and_complain(server, [*FILL, PUBLISHED], POSTGRES, ASKED, TABLES) == []
+async def test_what_is_carried_alone_is_read(store_url: str) -> None:
+    assert await complaints(store_url, Filled([*FILL, PUBLISHED], ALL, ASKED, TABLES, MOST_STEPS)) == []

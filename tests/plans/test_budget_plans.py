@@ -1,20 +1,12 @@
 """A DAG of 100,000 ready tasks without money costs a claim, a grant and a refund no more than one of ten."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
 import pytest
 
-from shiftwork.queue.merge import START
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import NOW, PLACE, Hot
+from tests.plans.filled import Filled, complaints, uuid
 
 EACH = 100_000
 ALL = 3 * EACH
-NOW = 1_765_800_000.0
 HELD_DAG, OPEN_DAG = "aaaaaaaa-0000-7000-8000-000000000001", "aaaaaaaa-0000-7000-8000-000000000002"
 BUDGETS = 20_000
 
@@ -36,16 +28,9 @@ FILL = [
     select {{uuid}}, 1, '{HELD_DAG}', 1 from {{numbers}} where n <= {EACH}""",
     "insert into bodies select id, '{{}}' from tasks",
 ]
-SQLITE, POSTGRES = sqlite_words(ALL), postgres_words(ALL)
 
 FIRST = "00000000-0000-0000-0000-000000000000"
-PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
 SPAN = {"workspace": "default", "since": NOW + EACH - 50, "until": 1e308}
-
-
-def uuid(n: int) -> str:
-    return f"00000000-0000-7000-8000-{n:012x}"
-
 
 ASKED = [
     Hot("take_from_lane", {"lane": 1, "count": 1, **PLACE}, "idx_tasks_claimable", 1),
@@ -64,29 +49,6 @@ MOST_STEPS = 40_000
 """Of SQLite's machine; a walk over one of the DAGs takes more than half a million."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("poor"), FILL, SQLITE)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
-def test_sqlite_reads_what_it_grants_alone(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    if analysed:
-        connection.execute("analyze").fetchall()
-    path = asked.path.removesuffix("_pkey")
-    plan = plan_of(connection, asked.name, asked.parameters)
-    assert any(f"INDEX {path}" in line or f"INDEX sqlite_autoindex_{path}" in line for line in plan), plan
-    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_what_it_grants_alone(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (_, server):
-        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []
+async def test_what_is_granted_alone_is_read(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MOST_STEPS)) == []

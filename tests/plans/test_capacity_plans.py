@@ -1,15 +1,9 @@
 """Whether there is room is read from what waits alone, however much has ended and however much waits elsewhere."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
 import pytest
 
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import NOW, Hot
+from tests.plans.filled import Filled, complaints
 
 ENDED = 200_000
 ELSEWHERE = 100_000
@@ -17,7 +11,6 @@ WAITING = 3_000
 HELD = 1_000
 ALL = ENDED + ELSEWHERE + WAITING + HELD
 LETTERS = 50_000
-NOW = 1_765_800_000.0
 
 _STATE = f"""case when n <= {ENDED} then 'completed' when n <= {ALL - HELD} then 'ready' else 'running' end"""
 _HELD = f"case when n > {ALL - HELD} then {{0}} end"
@@ -35,7 +28,6 @@ FILL = [
     select {{uuid}}, 1, 'default', 'code', case when n % 1000 = 0 then 'displaced' else 'crash' end, 's', 1, {{false}},
       {NOW} + n from {{numbers}} where n <= {LETTERS}""",
 ]
-SQLITE, POSTGRES = sqlite_words(ALL), postgres_words(ALL)
 
 OURS = {"workspace": "default"}
 PLAIN = {"depends": False, "recent": False, "retried": False, "recent_from": NOW + ALL, "level": "low", "count": 5}
@@ -52,28 +44,6 @@ MOST_STEPS = 60_000
 """Of SQLite's machine; a walk over what has ended takes more than a million."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("limited"), FILL, SQLITE)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
-def test_sqlite_reads_what_waits_alone(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
-    if analysed:
-        connection.execute("analyze").fetchall()
-    plan = plan_of(connection, asked.name, asked.parameters)
-    assert any(f"INDEX {asked.path}" in line for line in plan), plan
-    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_what_waits_alone(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (_, server):
-        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []
+async def test_what_waits_alone_is_read(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MOST_STEPS)) == []

@@ -1,25 +1,18 @@
 """Fair shares, serial keys and urgent work are found by index, however much waits."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
 import pytest
 
 from shiftwork.policy.rank import URGENT_BELOW
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.queue.merge import START
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import NOW, Hot
+from tests.plans.filled import Filled, complaints
 
 BUCKETS = 64
 FLOOD = 100_000
 """Ready tasks of one bucket; each of the others has one."""
 URGENT, HELD, SERIAL = 5, 1_000, 50_000
 ALL = FLOOD + BUCKETS + URGENT + HELD + SERIAL
-NOW = 1_765_800_000.0
 
 _LANE = f"case when n <= {FLOOD} then 1 when n <= {FLOOD + BUCKETS} then n - {FLOOD} else 2 end"
 _RANK = f"case when n > {FLOOD + BUCKETS} and n <= {FLOOD + BUCKETS + URGENT} then -1e9 else 50 end"
@@ -40,7 +33,6 @@ FILL = [
     """insert into serial_holds (task_id, workspace, key, lane, rank, ordered_at)
     select id, 'default', 'key:a', lane, rank, ordered_at from tasks where hold = 'serial'""",
 ]
-SQLITE, POSTGRES = sqlite_words(ALL), postgres_words(ALL)
 
 HEADS = [(lane, *START) for lane in range(1, BUCKETS + 1)]
 ASKED = [
@@ -63,28 +55,6 @@ MOST_STEPS = 30_000
 """Of SQLite's machine; a walk over the flood takes more than half a million."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("flooded"), FILL, SQLITE)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
-def test_sqlite_reads_no_flood(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001  # a parameter of the test
-    if analysed:
-        connection.execute("analyze").fetchall()
-    plan = plan_of(connection, asked.name, asked.parameters)
-    assert any(f"INDEX {asked.path}" in line for line in plan), plan
-    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_no_flood(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (_, server):
-        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []
+async def test_the_flood_is_not_read(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MOST_STEPS)) == []

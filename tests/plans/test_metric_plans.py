@@ -1,20 +1,13 @@
 """A scrape of a queue with a long history reads the end of the log and what runs now, by index, and nothing else."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
 import pytest
 
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import NOW, Hot
+from tests.plans.filled import Filled, complaints
 
 TASKS = 100_000
 HELD = 40
 DONE = TASKS - HELD
-NOW = 1_765_800_000.0
 TABLES = {"events", "attempts", "tasks", "costs", "alerts", "meters"}
 
 # Each task was submitted, claimed and completed, in that order; the last ones are held.
@@ -45,7 +38,6 @@ FILL = [
     f"""insert into meters (workspace, name, labels, value, moved_at)
     select 'w' || (n % 500), 'm' || n, '[]', 1, {NOW} from {{numbers}} where n <= {TASKS}""",
 ]
-SQLITE, POSTGRES = sqlite_words(TASKS), postgres_words(TASKS)
 
 END = 3 * TASKS
 STRETCH = {"after": END - 300, "last": END, "workspace": None}
@@ -63,29 +55,6 @@ MOST_STEPS = 60_000
 """Of SQLite's machine; reading one of the tables whole takes many times more."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("measured"), FILL, SQLITE)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
-def test_sqlite_reads_no_more_than_it_counts(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
-    if analysed:
-        connection.execute("analyze").fetchall()
-    if asked.path.startswith("idx_"):
-        plan = plan_of(connection, asked.name, asked.parameters)
-        assert any(f"INDEX {index}" in line for line in plan for index in asked.path.split()), plan
-    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_no_more_than_it_counts(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (_, server):
-        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []
+async def test_no_more_is_read_than_is_counted(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, TASKS, ASKED, TABLES, MOST_STEPS)) == []

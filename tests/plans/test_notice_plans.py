@@ -1,19 +1,12 @@
 """Beside a hundred thousand notifications that arrived, the few that have not are found by index."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
 import pytest
 
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import NOW, Hot
+from tests.plans.filled import Filled, complaints
 
 COUNT = 100_000
 SINKS = 20
-NOW = 1_765_800_000.0
 TABLES = {"deliveries", "sinks"}
 
 # Every thousandth waits, every thousandth was given up.
@@ -30,7 +23,6 @@ FILL = [
       case n % 1000 when 0 then null else {NOW} + n end
     from {{numbers}} where n <= {COUNT}""",
 ]
-SQLITE, POSTGRES = sqlite_words(COUNT), postgres_words(COUNT)
 LATE = NOW + 2 * COUNT
 PAGE = {"workspace": "default", "sink": None, "after": None, "count": 50}
 LEASE = {"sink": "sink_1", "now": LATE, "until": LATE, "give_up": LATE, "count": 4}
@@ -52,28 +44,6 @@ MOST_STEPS = 40_000
 """Of SQLite's machine; reading the table whole takes many times more."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("told"), FILL, SQLITE)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
-def test_sqlite_finds_them(connection: apsw.Connection, asked: Hot, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
-    if analysed:
-        connection.execute("analyze").fetchall()
-    plan = plan_of(connection, asked.name, asked.parameters)
-    assert any(f"INDEX {index}" in line for line in plan for index in asked.path.split()), plan
-    assert steps(connection, asked.name, asked.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_finds_them(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (_, server):
-        assert await fill_and_complain(server, FILL, POSTGRES, ASKED, TABLES) == []
+async def test_they_are_reached_by_index_alone(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, COUNT, ASKED, TABLES, MOST_STEPS)) == []

@@ -1,8 +1,7 @@
 """On a million ready tasks the hot statements still read a handful of rows, each by its index."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import asyncpg
 import pytest
@@ -10,27 +9,10 @@ import pytest
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.queue.merge import START
-from shiftwork.store import postgres as store
-from shiftwork.store import postgres_tx, statements
 from tests.plans import backlog
-from tests.plans.backlog import DEEP_LANE, LANES, NOW, WHOLE_DAG, uuid
+from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, read_of
+from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid
 from tests.services import Databases
-
-
-class Hot(NamedTuple):
-    """A statement as the verbs send it, the index it must use, and how many rows of `tasks` or `edges` it may read."""
-
-    name: str
-    parameters: dict[str, Any]
-    path: str
-    rows: int
-
-
-CLAIM = {
-    "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
-    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "charged": False, "now": NOW, "holder": None,
-}  # fmt: skip
-PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
 
 HOT = [
     Hot("open_lanes", {"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable", DEEP_LANE + 1),
@@ -119,57 +101,14 @@ async def complaints(connection: asyncpg.Connection, state: str, spare_pages: in
     return found
 
 
-async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
-    """The plan as executed, inside a transaction as the store begins it, which is then rolled back."""
-    statement = statements.load("postgres")[hot.name]
-    _, values = postgres_tx.PostgresTx(None, NOW)._bind(hot.name, dict(hot.parameters))
-    await connection.execute(store.BEGIN + store.SET_LOCAL)
-    try:
-        await connection.execute(f"set local plan_cache_mode = {mode}")
-        await connection.execute(f"prepare hot as {statement.text}")
-        given = f"({', '.join(map(literal, values))})" if values else ""
-        answer = await connection.fetchval(f"explain (analyze, buffers, format json) execute hot{given}")
-    finally:
-        await connection.execute("rollback")
-        await connection.execute("deallocate hot")
-    plan: dict[str, Any] = json.loads(answer)[0]["Plan"]
-    return plan
-
-
-def literal(value: Any) -> str:
-    """A value as SQL, for EXECUTE takes no parameters."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool | int | float):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return "'{" + ",".join(map(str, value)) + "}'"
-    return f"'{value}'"
-
-
 def judge(plan: dict[str, Any], hot: Hot, spare_pages: int) -> Iterator[str]:
-    nodes = list(walk(plan))
-    scans = [node for node in nodes if node.get("Relation Name") in {"tasks", "edges"} and "Scan" in node["Node Type"]]
-    indexes = {node["Index Name"] for node in nodes if "Index Name" in node}
-    if not any(name.startswith(hot.path) for name in indexes):
-        yield f"uses {sorted(indexes)}, not {hot.path}"
-    if any(node["Node Type"] == "Seq Scan" for node in scans):
+    read = read_of(plan, {"tasks", "edges"})
+    if not any(name.startswith(hot.path) for name in read.indexes):
+        yield f"uses {sorted(read.indexes)}, not {hot.path}"
+    if "Seq Scan" in read.scans:
         yield "reads a whole table"
-    read = sum(rows_of(node) for node in scans)
-    if read > hot.rows:
-        yield f"reads {read} rows, not {hot.rows}"
+    if read.rows > hot.rows:
+        yield f"reads {read.rows} rows, not {hot.rows}"
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     if pages > MOST_PAGES * max(hot.rows, 20) + spare_pages:
         yield f"touches {pages} pages for {hot.rows} rows"
-
-
-def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield node
-    for inner in node.get("Plans", ()):
-        yield from walk(inner)
-
-
-def rows_of(node: dict[str, Any]) -> int:
-    """Rows that a scan handed up or threw away."""
-    thrown = sum(node.get(f"Rows Removed by {what}", 0) for what in ("Filter", "Index Recheck", "Join Filter"))
-    return int((node["Actual Rows"] + thrown) * node["Actual Loops"])

@@ -1,47 +1,35 @@
 """The same statements on SQLite: the index is used, no table is scanned, nothing is sorted, and few steps are taken."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
-import pytest
 
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.queue.merge import START
-from shiftwork.store import statements
-from shiftwork.store.sqlite import SqliteTx
+from tests.plans.asked import CLAIM, NOW, PLACE, plan_of, steps
+from tests.plans.filled import sqlite, undone, uuid
 
 LANES = 50
 READY = 100_000
-NOW = 1_765_800_000.0
-PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
+ALL = READY + 30_000
 
-FILL = f"""
-insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight, dag_id,
-  root_id, max_attempts, fence, agent_id, runtime_id, claimed_at, lease_check_at, available_at, created_at, updated_at)
-with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < {READY} + 30000)
-select printf('00000000-0000-7000-8000-%012x', n), 'default', 'type-' || n % {LANES},
-  iif(n <= {READY}, 'ready', iif(n <= {READY} + 10000, 'running', iif(n <= {READY} + 20000, 'retrying', 'ready'))),
-  iif(n > {READY} + 20000, 'budget', null), 1 + n % {LANES}, iif(n > {READY} + 20000, 0, n / 1000.0), {NOW} + n,
-  50, 0.1, 0, printf('00000000-0000-7000-8000-%012x', n), printf('00000000-0000-7000-8000-%012x', n), 3, 0,
-  iif(n > {READY} and n <= {READY} + 10000, 'agent-' || n % 100, null),
-  iif(n > {READY} and n <= {READY} + 10000, 'agent-' || n % 100, null), {NOW},
-  iif(n > {READY} and n <= {READY} + 10000, {NOW} + n - {READY}, null),
-  iif(n > {READY} + 10000 and n <= {READY} + 20000, {NOW} + n - {READY} - 10000, null), {NOW}, {NOW}
-from numbers"""
-
-
-def uuid(number: int) -> str:
-    return f"00000000-0000-7000-8000-{number:012x}"
-
-
-CLAIM = {
-    "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
-    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "charged": False, "now": NOW, "holder": None,
-}  # fmt: skip
+_RUNS = f"n > {READY} and n <= {READY} + 10000"
+_RETRIES = f"n > {READY} + 10000 and n <= {READY} + 20000"
+_HELD = f"n > {READY} + 20000"
+FILL = [
+    f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
+      dag_id, root_id, max_attempts, fence, agent_id, runtime_id, claimed_at, lease_check_at, available_at, created_at,
+      updated_at)
+    select {{uuid}}, 'default', 'type-' || n % {LANES}, iif({_RUNS}, 'running', iif({_RETRIES}, 'retrying', 'ready')),
+      iif({_HELD}, 'budget', null), 1 + n % {LANES}, iif({_HELD}, 0, n / 1000.0), {NOW} + n, 50, 0.1, 0, {{uuid}},
+      {{uuid}}, 3, 0, iif({_RUNS}, 'agent-' || n % 100, null), iif({_RUNS}, 'agent-' || n % 100, null), {NOW},
+      iif({_RUNS}, {NOW} + n - {READY}, null), iif({_RETRIES}, {NOW} + n - {READY} - 10000, null), {NOW}, {NOW}
+    from {{numbers}}""",
+    "insert into bodies select id, '{{}}' from tasks",
+]
 HOT: dict[str, tuple[dict[str, Any], str]] = {
     "open_lanes": ({"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable"),
     "take_from_lane": ({"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable"),
@@ -76,36 +64,18 @@ MOST_STEPS = 300_000
 """Of SQLite's machine; reading the ready tasks once takes more than a million."""
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("plans") / "queue.db"
-
-    async def make() -> None:
-        await (await Queue.open(f"sqlite:///{file}")).close()
-
-    asyncio.run(make())
-    filling = apsw.Connection(str(file))
-    filling.execute(FILL)
-    filling.execute("insert into bodies select id, '{}' from tasks")
-    filling.close()
-    return file
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    opened = apsw.Connection(str(filled))
-    yield opened
-    opened.close()
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-def test_the_hot_statements_use_their_index(connection: apsw.Connection, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
-    connection.execute("begin")
-    if analysed:
+async def test_the_hot_statements_use_their_index(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    await (await Queue.open(url)).close()
+    with sqlite(url, FILL, ALL) as connection:
+        assert found(connection) == {name: [] for name in HOT}, "never analysed"
         connection.execute("analyze").fetchall()
-    found = {name: list(complaints(connection, name, *hot)) for name, hot in HOT.items()}
-    connection.execute("rollback")
-    assert found == {name: [] for name in HOT}
+        assert found(connection) == {name: [] for name in HOT}, "analysed"
+
+
+def found(connection: apsw.Connection) -> dict[str, list[str]]:
+    with undone(connection):
+        return {name: list(complaints(connection, name, *hot)) for name, hot in HOT.items()}
 
 
 def complaints(connection: apsw.Connection, name: str, parameters: dict[str, Any], index: str) -> Iterator[str]:
@@ -119,32 +89,7 @@ def complaints(connection: apsw.Connection, name: str, parameters: dict[str, Any
         yield f"takes {taken} steps"
 
 
-def plan_of(connection: apsw.Connection, name: str, parameters: dict[str, Any]) -> list[str]:
-    statement = statements.load("sqlite")[name]
-    values = {key: "[]" if key in statement.tables else value for key, value in parameters.items()}
-    return [str(row[3]) for row in connection.execute(f"explain query plan {statement.text}", values)]
-
-
 def scans_a_table(line: str) -> bool:
     """A walk along an index with a bound is a SEARCH; `SCAN` of one of our tables reads all of it."""
     words = line.split()
     return words[0] == "SCAN" and words[1] in {"t", "x", "tasks", "e", "edges", "b", "bodies"}
-
-
-def steps(connection: apsw.Connection, name: str, parameters: dict[str, Any]) -> int:
-    taken = 0
-
-    def count() -> bool:
-        nonlocal taken
-        taken += 100
-        return False
-
-    connection.set_progress_handler(count, 100)
-    coroutine = SqliteTx(connection, NOW).all(name, **parameters)
-    try:
-        coroutine.send(None)
-    except StopIteration:
-        return taken
-    finally:
-        connection.set_progress_handler(None)
-    raise AssertionError("a statement does not wait")

@@ -1,24 +1,18 @@
 """What waits is found by index, however much has been waited for, signalled and approved before."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from shiftwork import Queue
-from tests.plans.filled import database, fill_and_complain, fill_sqlite, postgres_words, sqlite_words, undone
-from tests.plans.test_postgres_plans import Hot
-from tests.plans.test_sqlite_plans import plan_of, steps
-from tests.services import Databases
+from tests.plans.asked import NOW, Hot
+from tests.plans.filled import Filled, complaints, uuid
 
 PAST = 200_000
 OPEN = 40
-NOW = 1_765_800_000.0
 TABLES = {"waits", "signals", "approvals"}
 LATER = {"now": NOW + OPEN, "count": 500}
-ROOT = "00000000-0000-7000-8000-000000000007"
+ROOT = uuid(7)
 
 # Nearly all of it is over. Each event name was sent a thousand times.
 FILL = [
@@ -31,11 +25,10 @@ FILL = [
     select {{uuid}}, 'r', {{uuid}}, 'default', '{{{{}}}}', 'approved', {NOW}, {NOW} + n from {{numbers}}
     where n > {OPEN}""",
 ]
-SQLITE, POSTGRES = sqlite_words(PAST), postgres_words(PAST)
 
 OURS: dict[str, Any] = {"workspace": "default"}
-ASKED = {"kind": None, "type": None, "task": None, "after": None, "count": 100, **OURS}
-WATCHED = [
+PAGE = {"kind": None, "type": None, "task": None, "after": None, "count": 100, **OURS}
+ASKED = [
     Hot("due_waits", LATER, "idx_waits_due", OPEN),
     Hot("due_approvals", {"now": 1e11, "count": 500}, "idx_approvals_due", OPEN),
     Hot("untold_signals", {"count": 1}, "idx_signals_untold", 0),
@@ -48,7 +41,7 @@ WATCHED = [
     ),
     Hot("signal_for", {"event": "event-7", "root": ROOT, **OURS}, "idx_signals_name", 1),
     Hot("granted_approval", {"root": ROOT, "revision": "r"}, "idx_approvals_granted", 1),
-    Hot("list_asked", ASKED, "idx_approvals_open", OPEN + 1),
+    Hot("list_asked", PAGE, "idx_approvals_open", OPEN + 1),
 ]
 MOST_STEPS = 30_000
 """Of SQLite's machine; reading a table alone once takes more."""
@@ -61,29 +54,6 @@ async def ask_for(url: str) -> None:
         await queue.submit_many([{"type": "code"}] * OPEN)
 
 
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_sqlite(tmp_path_factory.mktemp("waiting"), FILL, SQLITE, ask_for)
-
-
-@pytest.fixture
-def connection(filled: Path) -> Iterator[apsw.Connection]:
-    with undone(filled) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
-@pytest.mark.parametrize("watched", WATCHED, ids=lambda watched: watched.name)
-def test_sqlite_reads_what_still_waits(connection: apsw.Connection, watched: Hot, analysed: bool) -> None:  # noqa: FBT001 -- a parameter of the test
-    if analysed:
-        connection.execute("analyze").fetchall()
-    plan = plan_of(connection, watched.name, watched.parameters)
-    assert any(f"INDEX {watched.path}" in line for line in plan), plan
-    assert steps(connection, watched.name, watched.parameters) < MOST_STEPS
-
-
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_postgres_reads_what_still_waits(postgres: Databases, migrated_template: str) -> None:
-    async with database(postgres, migrated_template) as (url, server):
-        await ask_for(url)
-        assert await fill_and_complain(server, FILL, POSTGRES, WATCHED, TABLES) == []
+async def test_what_still_waits_alone_is_read(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, PAST, ASKED, TABLES, MOST_STEPS, make=ask_for)) == []

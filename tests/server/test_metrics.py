@@ -53,7 +53,7 @@ def key(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 @pytest.mark.requirement(
-    *("F-252", "F-253", "F-254", "F-255", "F-256", "F-257", "F-258", "F-259", "F-260", "F-261", "F-262")
+    "F-252", "F-253", "F-254", "F-255", "F-256", "F-257", "F-258", "F-259", "F-260", "F-261", "F-262"
 )
 async def test_each_name_of_the_document_with_its_labels_and_value(api: Running) -> None:
     await play(api)

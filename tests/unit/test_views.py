@@ -463,6 +463,21 @@ def test_a_decision_comes_in_the_documents_words() -> None:
     assert FACTORY.resolution_in("modify_and_retry") == "modify_and_retry"
 
 
+def test_a_change_comes_in_the_documents_names() -> None:
+    assert LOKI.changes_in({"priority": 10}) == {"priority": 0}
+    assert FACTORY.changes_in({"depends_on": [ID_2], "deadline": ISO}) == {"dependencies": [ID_2], "deadline": T}
+    assert AEGIS.changes_in({}) == {}
+
+
+def test_a_dag_reads_with_the_documents_ids_and_times() -> None:
+    dag = {"id": ids.show_dag(UUID_1), "tasks": [ID_1, ID_2], "roots": [ID_1], "leaves": [ID_2], "created_at": T}
+    assert FACTORY.dag_out(dag) == {**dag, "created_at": ISO}
+    assert LOKI.dag_out(dag) == {
+        "id": UUID_1, "tasks": [UUID_1, UUID_2], "roots": [UUID_1], "leaves": [UUID_2], "created_at": ISO,
+    }  # fmt: skip
+    assert LOKI.dag_out({"id": dag["id"], "title": "listed"}) == {"id": UUID_1, "title": "listed"}
+
+
 def test_an_agent_reads_as_the_factory_registers_it() -> None:
     shown = FACTORY.agent_out(AGENT)
     assert shown == {**{k: v for k, v in AGENT.items() if k != "isolation_group"}, "last_heartbeat": ISO}

@@ -42,8 +42,9 @@ METRICS: dict[str, Metric] = {
             "tasks_failed_total",
             "counter",
             ("reason",),
-            "attempts failed, by reason; `budget` is the reason budget_exceeded",
+            "attempts failed, by reason; budget_exceeded is `budget`, and whoever went silent is `timeout`",
         ),
+        Metric("tasks_failed_detail_total", "counter", ("reason",), "attempts failed, by the exact reason"),
         Metric("tasks_dead_lettered_total", "counter", (), "tasks that came to the dead letters"),
         Metric(
             "task_cost_usd", "gauge", ("type", "agent", "model"), "dollars spent so far; model is empty where not told"

@@ -41,6 +41,8 @@ class NewAgent(Fields):
     poll_interval_sec: Annotated[float, Meta(gt=0)] | None = None
     claim_ttl_sec: Annotated[float, Meta(gt=0)] | None = None
     isolation_group: Name | None = None
+    restarted: bool = False
+    """Its program has begun anew and knows nothing of what it held: that is recovered."""
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -71,6 +73,8 @@ class Agent(msgspec.Struct, frozen=True):
 
 async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, new: NewAgent) -> Agent:
     """Announce an agent, or what has changed about it. Registering again makes it active."""
+    if new.restarted:
+        await _recover(tx, engine, caller, workspace, new.id)
     settings = (await engine.book.of(tx, workspace)).settings()
     before = await tx.one("lock_agent", workspace=workspace, id=new.id)
     limit = settings.max_concurrent_tasks if new.max_concurrent_tasks is msgspec.UNSET else new.max_concurrent_tasks
@@ -176,6 +180,16 @@ async def orphans(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtim
         await _orphan(work, row)
     await work.save()
     return [Outcome(ids.show_task(row.id), row.status) for row in rows]
+
+
+async def _recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str) -> None:
+    """An agent has restarted: what it held before is failed, requeued or kept."""
+    work = Work(tx, engine, caller)
+    found = await tx.all("held_claims", agent=agent_id, workspace=workspace)
+    for row in await work.lock(row["id"] for row in found):
+        if row.status in IN_HAND and row.agent_id == agent_id:
+            await _orphan(work, row)
+    await work.save()
 
 
 async def _orphan(work: Work, row: TaskRow) -> None:

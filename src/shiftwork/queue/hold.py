@@ -181,6 +181,14 @@ async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, 
             tell_of_claim(work, row, "heartbeat", fence=row["fence"])
 
 
+async def beat_agent(tx: Tx, engine: Engine, _caller: Caller, workspace: str, agent_id: str) -> None:
+    """The agent is there; where a beat is its worker's, it stands for all that is held there."""
+    await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
+    if (await engine.book.of(tx, workspace)).settings().heartbeat.scope == "worker":
+        for held in await tx.all("runtimes_of_agent", workspace=workspace, agent=agent_id):
+            await tx.one("see_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, beat_at=tx.now)
+
+
 async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> float | None:
     """The runtimes come last, as in a claim; answers for how long to go slow."""
     slow = None

@@ -24,8 +24,8 @@ STRETCH = 5_000
 DAY = 86_400.0
 SUM = "sum"
 CREATED = frozenset({"submitted", "spawned", "retried", "rerun"})
-REASONS = {reasons.BUDGET_EXCEEDED: "budget"}
-"""Reasons that have another name in the metrics."""
+REASONS = {reasons.BUDGET_EXCEEDED: "budget", **dict.fromkeys(reasons.SILENCE, reasons.TIMEOUT)}
+"""Reasons that have another name in the metrics; the exact one stands in the metric of details."""
 
 
 class Series(NamedTuple):
@@ -151,6 +151,7 @@ def _counted(row: Row) -> Iterable[tuple[str, tuple[str, ...]]]:
     elif verb == "failed":
         reason = row["reason"] or OTHER
         yield "tasks_failed_total", (REASONS.get(reason, reason),)
+        yield "tasks_failed_detail_total", (reason,)
     elif verb == "agent_silent":
         yield "agent_heartbeat_misses_total", (row["agent"] or OTHER,)
     if row["dead"]:

@@ -123,10 +123,14 @@ async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
     items = [(row["id"],) for row in rows if row["fence"]]
     roots = [(row["root_id"],) for row in rows if row["dag_id"] != row["id"]]
     attempts = _grouped(await tx.all("read_attempts", items=items), "task_id") if items else {}
+    progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)} if items else {}
     edges = _grouped(await tx.all("edges_of", items=sorted(set(roots))), "child") if roots else {}
-    if not attempts and not edges:
+    if not attempts and not edges and not progress:
         return {}
-    return {row["id"]: Around(edges.get(row["root_id"], ()), attempts.get(row["id"], ())) for row in rows}
+    return {
+        row["id"]: Around(edges.get(row["root_id"], ()), attempts.get(row["id"], ()), progress=progress.get(row["id"]))
+        for row in rows
+    }
 
 
 def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:

@@ -67,7 +67,7 @@ class Working(Handle):
 
     async def agent_heartbeat(self, agent_id: str) -> None:
         """The agent is there, whether or not it holds anything."""
-        await self._run(_beat_agent, self.workspace, check.name(agent_id, "agent_id"))
+        await self._run(hold.beat_agent, self.workspace, check.name(agent_id, "agent_id"))
 
     async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         """One write that extends the lease of all the runtime holds; says which claims to stop."""
@@ -226,10 +226,6 @@ class Working(Handle):
     async def wait_for(self, token: str, tasks: Sequence[str]) -> str:
         """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
         return await self._run(spawn.wait_for, await self._token(token), list(tasks))
-
-
-async def _beat_agent(tx: Any, _engine: Any, _caller: Any, workspace: str, agent_id: str) -> None:
-    await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
 
 
 def _completion(token: Token, report: Report) -> Completion:

@@ -157,6 +157,7 @@ AGENT = (
     read("heartbeat_interval_sec", "heartbeat_interval"),
     both("max_concurrent_tasks"),
     both("isolation_group"),
+    sent("restarted", "restarted"),
 )
 
 
@@ -222,5 +223,6 @@ VIEW = View(
     queue=QUEUE,
     purge=PURGE,
     claims=CLAIMS,
+    agent_defaults={"restarted": True},  # who registers announces that it is free
     reasons=REASONS,
 )

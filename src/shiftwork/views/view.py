@@ -200,6 +200,7 @@ class View:
     passing: frozenset[State] = frozenset()
     required: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    agent_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def task_out(self, task: Record) -> dict[str, Any]:
         """A task under the document's names; each of its fields is there, null where we have nothing."""
@@ -214,6 +215,10 @@ class View:
         if missing:
             raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
         return {**self.defaults, **self._in(self.task, fields)}
+
+    def changes_in(self, fields: Record) -> dict[str, Any]:
+        """Some fields of a task that is there, under our names."""
+        return self._in(self.task, fields)
 
     def assignment_out(self, task: Record) -> dict[str, Any]:
         """The answer to a claim: the task, or a record around it where the document has one."""
@@ -253,7 +258,7 @@ class View:
 
     def agent_in(self, fields: Record) -> dict[str, Any]:
         """A registration under our names."""
-        return self._in(self.agent, fields)
+        return {**self.agent_defaults, **self._in(self.agent, fields)}
 
     def dag_out(self, dag: Record) -> dict[str, Any]:
         """A DAG, whole or as a list has it."""

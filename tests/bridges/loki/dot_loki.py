@@ -12,6 +12,7 @@ from typing import Any
 from shiftwork import Queue
 from shiftwork.bridges.loki.bridge import Bridge
 from shiftwork.core import ids
+from tests.conformance.steps import take
 from tests.services import tools
 
 STARTED: list[asyncio.subprocess.Process] = []
@@ -120,6 +121,26 @@ async def bridged(queue: Queue, folder: DotLoki, *, two_way: bool = False, **opt
     bridge = Bridge(queue, folder.path, 10, two_way=two_way, **options)
     await bridge.open()
     return bridge
+
+
+async def enqueue(queue: Queue, number: int = 0, **fields: Any) -> str:
+    return (await queue.submit(type="eng-backend", payload={"n": number}, **fields)).id
+
+
+async def dead(queue: Queue, number: int = 0) -> str:
+    task_id = await enqueue(queue, number, max_attempts=1)
+    await queue.fail((await take(queue)).token, "crash", "no database")
+    return task_id
+
+
+async def claimed(queue: Queue, folder: DotLoki) -> tuple[Bridge, str]:
+    """A two-way bridge, and a task that it knows to be the claim of `script-1`."""
+    bridge = await bridged(queue, folder, two_way=True)
+    task_id = await enqueue(queue)
+    await bridge.once()
+    assert await folder.claim("script-1") == plain(task_id)
+    await bridge.once()
+    return bridge, task_id
 
 
 async def start_bridge(url: str, folder: DotLoki, *options: str) -> asyncio.subprocess.Process:

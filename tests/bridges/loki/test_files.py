@@ -6,20 +6,10 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock
-from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, plain
+from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, dead, enqueue, plain
 from tests.conformance.steps import REPORT, take
 
 TASK: dict[str, Any] = {"type": "eng-backend", "priority": 5, "dependencies": [], "payload": {"action": "implement"}}
-
-
-async def enqueue(queue: Queue, number: int = 0, **fields: Any) -> str:
-    return (await queue.submit(type="eng-backend", payload={"n": number}, **fields)).id
-
-
-async def dead(queue: Queue, number: int = 0) -> str:
-    task_id = await enqueue(queue, number, max_attempts=1)
-    await queue.fail((await take(queue)).token, "crash", "no database")
-    return task_id
 
 
 # -- the mirror ------------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.bridges.loki.bridge import Bridge
 from shiftwork.core.task import Task
-from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, plain, start_bridge
-from tests.bridges.loki.test_files import enqueue
+from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, enqueue, plain, start_bridge
 from tests.conformance.steps import REPORT
 
 TASKS = 40

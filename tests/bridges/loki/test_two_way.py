@@ -11,8 +11,8 @@ from shiftwork import Queue
 from shiftwork.bridges.loki.bridge import Bridge
 from shiftwork.core.errors import AgentUnavailable, ConflictError, FolderUnavailable, LockTimeout
 from shiftwork.testing import MovedClock, pass_time
-from tests.bridges.loki.dot_loki import DotLoki, bridged, plain
-from tests.bridges.loki.test_files import TASK, dead, enqueue
+from tests.bridges.loki.dot_loki import DotLoki, bridged, claimed, dead, enqueue, plain
+from tests.bridges.loki.test_files import TASK
 from tests.conformance.steps import REPORT, take
 
 RESULT = {"status": "success", "output": "built", "decisionReport": REPORT}
@@ -81,11 +81,7 @@ async def test_a_task_that_was_claimed_and_completed_between_two_looks(loki: Que
 async def test_a_failure_in_the_files_is_retried_as_the_queue_says(
     loki: Queue, folder: DotLoki, clock: MovedClock
 ) -> None:
-    bridge = await bridged(loki, folder, two_way=True)
-    task_id = await enqueue(loki)
-    await bridge.once()
-    await folder.claim("script-1")
-    await bridge.once()
+    bridge, task_id = await claimed(loki, folder)
     folder.move(task_id, "pending", retries=1, lastError="no database")  # with its old claim, as the document has it
     assert (await bridge.once()).taken == {"failed": 1}
     shown = folder.one(task_id)
@@ -127,11 +123,7 @@ def refusals(folder: DotLoki) -> list[dict[str, Any]]:
 
 
 async def test_a_result_without_a_decision_report_is_incomplete_and_not_lost(loki: Queue, folder: DotLoki) -> None:
-    bridge = await bridged(loki, folder, two_way=True)
-    task_id = await enqueue(loki)
-    await bridge.once()
-    await folder.claim("script-1")
-    await bridge.once()
+    bridge, task_id = await claimed(loki, folder)
     folder.move(task_id, "completed", result={"status": "success", "output": "built"})
     assert (await bridge.once()).refused == 1
     assert (folder.where(task_id), folder.one(task_id)["incomplete"]) == (["in-progress"], True)
@@ -156,11 +148,7 @@ async def test_a_claim_of_what_was_gone_is_refused(loki: Queue, folder: DotLoki)
 async def test_what_is_written_about_an_older_attempt_changes_nothing(
     loki: Queue, folder: DotLoki, clock: MovedClock
 ) -> None:
-    bridge = await bridged(loki, folder, two_way=True)
-    task_id = await enqueue(loki)
-    await bridge.once()
-    await folder.claim("script-1")
-    await bridge.once()
+    bridge, task_id = await claimed(loki, folder)
     stale = folder.one(task_id)
     await pass_time(loki, clock, 3601)  # its time is up
     assert (await take(loki, "a2")).id == task_id

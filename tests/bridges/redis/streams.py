@@ -79,6 +79,28 @@ async def submit(queue: Queue, key: str = "order-1", **fields: Any) -> str:
     return (await queue.submit(given)).id
 
 
+async def given(queue: Queue, bridge: Orchestrator, worker: HandWorker, key: str = "order-1") -> tuple[str, Entry]:
+    """A new task that the worker has just read."""
+    task_id = await submit(queue, key)
+    await bridge.run_once()
+    return task_id, await worker.read_one()
+
+
+async def taken(queue: Queue, bridge: Orchestrator, worker: HandWorker, key: str = "order-1") -> tuple[str, Entry]:
+    """A task that the worker has, and the bridge knows of."""
+    task_id, entry = await given(queue, bridge, worker, key)
+    await bridge.run_once()
+    return task_id, entry
+
+
+async def given_up(queue: Queue, bridge: Orchestrator, worker: HandWorker) -> str:
+    """A task whose worker says that trying again is of no use; its id."""
+    task_id, entry = await given(queue, bridge, worker)
+    await worker.fail(entry, "no such customer", retryable="false")
+    await bridge.run_once()
+    return task_id
+
+
 async def told(queue: Queue, task_id: str) -> list[str]:
     """The protocol's events about a task, in order."""
     known = views.get("redis").events

@@ -12,7 +12,19 @@ from shiftwork.bridges.redis.fields import LETTER
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.duties.runner import run_once
 from shiftwork.testing import MovedClock
-from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, pending, submit, told
+from tests.bridges.redis.streams import (
+    DLQ,
+    RESULT,
+    TASK,
+    Client,
+    HandWorker,
+    entries,
+    given,
+    given_up,
+    pending,
+    submit,
+    told,
+)
 
 SCHEDULE = (60, 300, 900)
 
@@ -74,10 +86,7 @@ async def test_a_retry_is_not_in_the_stream_before_its_time(
 async def test_a_failure_that_is_said_not_to_be_retryable_is_a_dead_letter_at_once(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    await worker.fail(await worker.read_one(), "no such customer", retryable="false")
-    await bridge.run_once()
+    task_id = await given_up(streams, bridge, worker)
     assert (await streams.get(task_id)).status == "dead_lettered"
     assert [letter["error"] for letter in await entries(redis, DLQ)] == ["no such customer"]
 
@@ -86,9 +95,7 @@ async def test_a_failure_that_is_said_not_to_be_retryable_is_a_dead_letter_at_on
 async def test_an_entry_a_worker_adds_to_the_dead_letters_is_a_failure_that_is_not_retried(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    entry = await worker.read_one()
+    task_id, entry = await given(streams, bridge, worker)
     letter = {"task_id": task_id, "tool_name": "send_mail", "payload": entry[1]["payload"]}
     await redis.xadd(DLQ, {**letter, "error": "schema invalid: no subject", "retry_count": "0", "failed_at": "now"})
     await worker.acknowledge(entry)
@@ -106,10 +113,7 @@ async def test_an_entry_a_worker_adds_to_the_dead_letters_is_a_failure_that_is_n
 async def test_a_dead_letter_is_replayed_after_its_payload_was_mended(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    await worker.fail(await worker.read_one(), "no such customer", retryable="false")
-    await bridge.run_once()
+    task_id = await given_up(streams, bridge, worker)
     await streams.review(task_id, "modify_and_retry", change={"payload": {"to": "grace"}})
     await bridge.run_once()
     assert await redis.xlen(DLQ) == 0
@@ -124,10 +128,7 @@ async def test_a_dead_letter_is_replayed_after_its_payload_was_mended(
 async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    await worker.fail(await worker.read_one(), "no such customer", retryable="false")
-    await bridge.run_once()
+    task_id = await given_up(streams, bridge, worker)
     await streams.review(task_id, "abandon", note="the customer is gone")
     await bridge.run_once()
     assert (await redis.xlen(DLQ), await redis.xlen(TASK)) == (1, 0)
@@ -156,9 +157,7 @@ async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
 async def test_a_malformed_result_goes_to_the_dead_letters_with_the_reason(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, fields: dict[str, Any], why: str
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    await worker.read_one()
+    task_id, _ = await given(streams, bridge, worker)
     await redis.xadd(RESULT, {name: task_id if value == "TASK" else value for name, value in fields.items()})
     await bridge.run_once()
     (letter,) = await entries(redis, DLQ)

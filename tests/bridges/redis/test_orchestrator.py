@@ -10,7 +10,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.bridges.redis.orchestrator import Orchestrator
-from tests.bridges.redis.streams import RESULT, TASK, Client, HandWorker, entries, pending, submit
+from tests.bridges.redis.streams import RESULT, TASK, Client, HandWorker, entries, given, pending, submit, taken
 
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -34,10 +34,7 @@ async def test_a_submitted_task_is_an_entry_with_the_fields_of_the_protocol(
 async def test_a_task_runs_from_the_moment_a_worker_has_read_its_entry(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    message_id, _ = await worker.read_one()
-    await bridge.run_once()
+    task_id, (message_id, _) = await taken(streams, bridge, worker)
     task = await streams.get(task_id)
     assert (task.status, task.claim.agent_id) == ("running", "worker-1")
     assert await pending(redis) == 1
@@ -49,10 +46,7 @@ async def test_a_task_runs_from_the_moment_a_worker_has_read_its_entry(
 async def test_a_result_completes_the_task_once_and_leaves_nothing_pending(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    entry = await worker.read_one()
-    await bridge.run_once()
+    task_id, entry = await taken(streams, bridge, worker)
     await worker.succeed(entry, {"sent": True})
     await bridge.run_once()
     task = await streams.get(task_id)
@@ -79,9 +73,8 @@ async def test_each_entry_goes_to_one_worker(streams: Queue, bridge: Orchestrato
 async def test_a_worker_faster_than_the_bridge_is_believed_all_the_same(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    await worker.succeed(await worker.read_one(), 7)
+    task_id, entry = await given(streams, bridge, worker)
+    await worker.succeed(entry, 7)
     await bridge.run_once()
     task = await streams.get(task_id)
     assert (task.status, task.result and task.result.data) == ("completed", 7)

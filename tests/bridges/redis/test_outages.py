@@ -20,7 +20,7 @@ from shiftwork import Queue
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.bridges.redis.running import look, look_for_ever
 from shiftwork.core.errors import RedisUnavailable
-from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, pending, submit
+from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, given_up, pending, submit
 from tests.services.redis import Redis as Server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,10 +47,7 @@ async def test_what_redis_has_lost_is_offered_again(
 async def test_dead_letters_that_redis_has_lost_are_written_again(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    await worker.fail(await worker.read_one(), "boom", retryable="false")
-    await bridge.run_once()
+    task_id = await given_up(streams, bridge, worker)
     await redis.flushdb()
     await bridge.run_once()
     assert [letter["task_id"] for letter in await entries(redis, DLQ)] == [task_id]

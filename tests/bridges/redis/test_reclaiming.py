@@ -10,17 +10,8 @@ from shiftwork import Queue
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.duties.runner import run_once
 from shiftwork.testing import MovedClock
-from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, Entry, HandWorker, pending, submit, told
+from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, HandWorker, given, pending, taken, told
 from tests.services.redis import Redis as Server
-
-
-async def taken(queue: Queue, bridge: Orchestrator, worker: HandWorker, key: str = "order-1") -> tuple[str, Entry]:
-    """A task that the worker has, and the bridge knows of."""
-    task_id = await submit(queue, key)
-    await bridge.run_once()
-    entry = await worker.read_one()
-    await bridge.run_once()
-    return task_id, entry
 
 
 @pytest.mark.requirement("R-018", "R-019", "R-024")
@@ -155,9 +146,7 @@ async def test_whoever_took_over_unseen_is_believed(
 async def test_a_worker_that_only_acknowledges_has_crashed_after_the_visibility_timeout(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock, acknowledged: str
 ) -> None:
-    task_id = await submit(streams)
-    await bridge.run_once()
-    entry = await worker.read_one()
+    task_id, entry = await given(streams, bridge, worker)
     if acknowledged == "after a look":
         await bridge.run_once()
     await worker.acknowledge(entry)

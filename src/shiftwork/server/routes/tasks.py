@@ -133,9 +133,13 @@ def with_tag(ask: Ask, shown: Any, *parts: Any, version: int | None = None) -> R
     query=ViewQuery,
     answer=OutcomeReply,
     errors=(NotFound, WrongState, VersionConflict, CircularDependency, UnknownDependency),
+    viewed_body=True,
 )
-async def update(ask: Ask, body: UpdateBody) -> Any:
+async def update(ask: Ask, body: Any) -> Any:
     """Change a task that nobody holds; with `If-Match` only if it is still at the version that was read."""
+    if ask.view is not None:
+        said = {name: body.pop(name) for name in ("note", "clear") if name in body}
+        body = check.read({**ask.view.changes_in(body), **said}, UpdateBody)
     changes = Changes(**{name: getattr(body, name) for name in Changes.__struct_fields__})
     told = await ask.queue.update(ask.path["task_id"], changes, note=body.note, version=reading.if_match(ask.request))
     return await ask.task_after(told.task_id, outcome(told))

@@ -57,6 +57,9 @@ select * from runtimes where workspace = :workspace and id = :id
 select id, fence from tasks where runtime_id = :runtime and workspace = :workspace and agent_id is not null
   and status <> 'validating' order by id
 
+-- name: runtimes_of_agent
+select distinct runtime_id from tasks where agent_id = :agent and workspace = :workspace order by 1
+
 -- name: held_by_agent_ids
 select id from tasks where agent_id = :agent and workspace = :workspace order by id limit :count
 

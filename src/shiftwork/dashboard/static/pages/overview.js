@@ -6,12 +6,14 @@ import { chip, empty, link, meter, panel, parted, sparkline, table, taskLink } f
 import { count, label, money, now, percent, plural, shortId, span, when } from "../words.js";
 
 const TIERS = ["critical", "high", "normal", "low", "background"];
+const FEED = 12;
 const SHOWN = 60; // points of the throughput's line
 
 export default {
   title: "Overview",
 
-  async load() {
+  async load(_params, _filters, local) {
+    local.feed ??= await lately();
     const [status, agents, running, budgets, costs, alerts, metrics, history] = await Promise.all([
       get("/api/queue"),
       get("/api/agents"),
@@ -27,8 +29,7 @@ export default {
 
   // What happens is told as it happens, without asking for it again.
   events(events, local) {
-    const told = events.filter((event) => event.verb !== "heartbeat" && event.verb !== "progress");
-    local.feed = [...told.reverse(), ...(local.feed ?? [])].slice(0, 12);
+    local.feed = [...events.filter(worthTelling).reverse(), ...(local.feed ?? [])].slice(0, FEED);
   },
 
   view(data, ctx) {
@@ -39,6 +40,17 @@ export default {
     ];
   },
 };
+
+function worthTelling(event) {
+  return event.verb !== "heartbeat" && event.verb !== "progress";
+}
+
+// The last things that happened before somebody looked.
+async function lately() {
+  const { next } = await get("/api/events", { after: "now", limit: 1 });
+  const { events } = await get("/api/events", { after: Math.max(0, next - 5 * FEED), limit: 5 * FEED });
+  return events.filter(worthTelling).reverse().slice(0, FEED);
+}
 
 function tiles({ status, agents, day, costs, metrics, history }) {
   const counts = status.counts;

@@ -1,0 +1,86 @@
+"""The examples do what they say, as programs of their own; fleet, review and MCP are run beside what they show."""
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.worker.command import load
+from tests.worker.steps import until_status
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+FIRST = "Foragers dance in the dark of the hive."
+
+
+def run(name: str, folder: Path, *arguments: str) -> list[str]:
+    line = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_what_a_research_fleet_found_is_paid_for_once(store_url: str, tmp_path: Path) -> None:
+    assert run("research.py", tmp_path, store_url) == [
+        f"{FIRST} The angle of the dance is the angle to the sun. I have followed them for years.",
+        "from a thesis, field notes, letters",
+        "5 calls of the model, 1 failed attempt",
+        "steps of the lead: plan, report; spent 0.10 USD",
+    ]
+
+
+def test_a_tournament_has_a_ranking(store_url: str, tmp_path: Path) -> None:
+    assert run("tournament.py", tmp_path, store_url) == [
+        "1. finding the hive by sound (1246)",
+        "2. finding the hive by smell (1215)",
+        "3. finding the hive by light (1185)",
+        "4. finding the hive by heat (1154)",
+        "refined: finding the hive by smell, and measured twice; finding the hive by sound, and measured twice",
+        "6 matches, 3 verdicts refused, 0.31 USD",
+    ]
+
+
+def test_a_week_of_audits_is_rehearsed(tmp_path: Path) -> None:
+    printed = run("audits.py", tmp_path)
+    assert [line.split()[1] for line in printed[:6]] == ["fired", "fired", "fired", "fired", "skipped", "fired"]
+    assert printed[4].endswith("has not ended")
+    assert printed[6:] == [
+        "audit of 2026-03-03T01:30:00Z: nothing",
+        "audit of 2026-03-04T01:30:00Z: left-pad is out of date",
+        "audit of 2026-03-05T01:30:00Z: nothing",
+        "audit of 2026-03-06T01:30:00Z: nothing",
+        "audit of 2026-03-08T01:30:00Z: nothing",
+    ]
+
+
+def test_audits_in_earnest_keep_the_schedule_and_work_until_stopped(store_url: str, tmp_path: Path) -> None:
+    line = [sys.executable, "-u", str(EXAMPLES / "audits.py"), store_url]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert re.fullmatch(r"next audit: \d{4}-\d\d-\d\d 0[01]:30 UTC\n", process.stdout.readline())
+        assert asyncio.run(what_is_found_in_the_night(store_url, "2026-03-04")) == "left-pad is out of date"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+
+
+async def what_is_found_in_the_night(store_url: str, night: str) -> object:
+    async with await Queue.open(store_url) as queue:
+        fired = await queue.fire_trigger("nightly", parameters={"night": night})
+        await until_status(queue, fired.tasks[2], "completed")
+        return (await queue.result(fired.tasks[2])).data
+
+
+def test_every_example_is_listed() -> None:
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    programs = [str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")]
+    assert [name for name in programs if f"]({name})" not in listed] == []
+
+
+@pytest.mark.parametrize("name", ["research", "audits", "tournament"])
+def test_it_declares_a_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    assert load(f"{name}:worker").handlers
