@@ -33,6 +33,7 @@ def test_a_line_is_compared(expected: str, printed: str, *, fits: bool) -> None:
     assert bool(looks_like(expected).fullmatch(printed)) is fits
 
 
+@pytest.mark.timeout(300)  # forty commands, each a process of its own
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     port = str(free_port())
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}

@@ -39,8 +39,7 @@ A value is looked up at the task, then its type, the workspace, the profile, and
 with dots. Groups add up key by key, lists replace each other, and null switches an optional group off. The
 profile `standard` is these defaults; the last column names the profiles that differ.
 
-`settings` shows what is in force and where it comes from. A setting marked *later* is kept and shown, and
-acts once the feature named is there.
+`settings` shows what is in force and where it comes from.
 
 | key | default | meaning | profiles |
 |---|---|---|---|"""
@@ -61,8 +60,6 @@ def _explained(key: str) -> str:
     text = MEANING[key]
     if reach := declared.REACH.get(key.partition(".")[0]):
         text += " Set for a type or the workspace." if reach == "type" else " Set for the workspace only."
-    if feature := declared.not_enforced(key):
-        text += f" *Later: {feature}.*"
     return text
 
 

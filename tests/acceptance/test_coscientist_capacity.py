@@ -23,17 +23,6 @@ async def _small(queue: Coscientist) -> None:
 # -- Core Behaviors / 4. Queue Capacity Management ---------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-032", "C-037", "C-123")
-@pytest.mark.timeout(120)
-async def test_ten_thousand_tasks_may_wait_in_all(queue: Coscientist) -> None:
-    assert (await queue.settings())["max_queue_size"] == 10_000
-    await queue.configure(priority_quotas={"high": None, "medium": None, "low": None})
-    await queue.fill("Low", 10_000)
-    assert (await queue.query())["depth"] == {"high": 0, "medium": 0, "low": 10_000}
-    refused = await queue.refused("Low")
-    assert (refused.status, refused.code, refused.json["facts"]["limit"]) == (429, "queue_full", 10_000)
-
-
 @pytest.mark.requirement("C-033", "C-124")
 @pytest.mark.timeout(120)
 async def test_the_1001st_high_task_hits_the_quota(queue: Coscientist) -> None:
@@ -243,12 +232,13 @@ async def test_an_unresponsive_worker_loses_its_tasks_after_300_seconds(queue: C
 # -- Error Recovery Behaviors / Queue Overflow -------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-189", "C-190")
+@pytest.mark.requirement("C-032", "C-037", "C-123", "C-189", "C-190")
 @pytest.mark.timeout(120)
-async def test_the_queue_warns_at_8000_and_is_critical_at_9500(queue: Coscientist) -> None:
+async def test_the_queue_warns_at_8000_is_critical_at_9500_and_full_at_10000(queue: Coscientist) -> None:
     async def total() -> list[str]:
         return [text for text in (await queue.query())["capacity_warnings"] if " total " in text]
 
+    assert (await queue.settings())["max_queue_size"] == 10_000
     await queue.configure(priority_quotas={"high": None, "medium": None, "low": None})
     await queue.fill("Low", 7999)
     assert await total() == []
@@ -259,6 +249,10 @@ async def test_the_queue_warns_at_8000_and_is_critical_at_9500(queue: Coscientis
     await queue.submit("Low")
     assert await total() == ["critical: total 9500 of 10000"]
     assert await queue.told(*CAPACITY) == ["capacity.warning", "capacity.critical"]
+    await queue.fill("Low", 500)
+    assert (await queue.query())["depth"] == {"high": 0, "medium": 0, "low": 10_000}
+    refused = await queue.refused("Low")
+    assert (refused.status, refused.code, refused.json["facts"]["limit"]) == (429, "queue_full", 10_000)
 
 
 @pytest.mark.requirement("C-191", "C-192", "C-193", "C-194")

@@ -74,9 +74,8 @@ ADDED = {
 
 
 @pytest.mark.requirement(
-    "F-005", "F-006", "F-007", "F-008", "F-009", "F-010", "F-011", "F-012", "F-014", "F-015", "F-018", "F-019", "F-022",
-    "F-023", "F-024", "F-025", "F-026", "F-027", "F-028", "F-029", "F-030", "F-031", "F-033", "F-034", "F-035", "F-036",
-    "F-037", "F-042", "F-048", "F-049", "F-050", "F-051", "F-053", "F-054", "F-055", "F-056", "F-057",
+    "F-005", "F-006", "F-007", "F-008", "F-009", "F-010", "F-014", "F-015", "F-019", "F-022", "F-029", "F-031", "F-037",
+    "F-042", "F-051", "F-057",
 )  # fmt: skip
 async def test_the_whole_record_of_the_document_goes_in_and_comes_back(factory: Factory) -> None:
     uploaded = await factory.api.call("POST", "/api/artifacts", data=b"notes")
@@ -99,7 +98,7 @@ async def test_the_whole_record_of_the_document_goes_in_and_comes_back(factory: 
     assert again["id"] == task["id"]
 
 
-@pytest.mark.requirement("F-009", "F-020", "F-021", "F-029", "F-031", "F-032", "F-037", "F-042", "F-046", "F-047")
+@pytest.mark.requirement("F-009", "F-029", "F-031", "F-037", "F-042", "F-046")
 async def test_what_is_left_out_is_as_the_document_has_it_and_each_of_its_words_is_known(factory: Factory) -> None:
     bare = await factory.create()
     for name in ("priority", "priority_boost_per_minute", "claim", "attempts", "max_attempts", "retry", "tags"):
@@ -142,8 +141,8 @@ BEGUN = ["CREATED", "PENDING", "READY", "CLAIMED", "RUNNING"]
 
 
 @pytest.mark.requirement(
-    "F-058", "F-059", "F-060", "F-061", "F-062", "F-064", "F-070", "F-071", "F-072", "F-073", "F-074", "F-075", "F-095",
-    "F-128", "F-129", "F-130", "F-224", "F-228",
+    "F-026", "F-027", "F-028", "F-049", "F-053", "F-054", "F-058", "F-059", "F-060", "F-061", "F-064", "F-070", "F-071",
+    "F-072", "F-073", "F-074", "F-075", "F-095", "F-128", "F-129", "F-130", "F-224", "F-228",
 )  # fmt: skip
 async def test_a_task_goes_from_created_to_completed(factory: Factory) -> None:
     await factory.register()
@@ -153,10 +152,12 @@ async def test_a_task_goes_from_created_to_completed(factory: Factory) -> None:
     await factory.pass_time(5)
     claimed = await factory.claim()
     assert (claimed["status"], claimed["started_at"]) == ("CLAIMED", None)
-    assert (claimed["claim"]["agent_id"], claimed["claim"]["claimed_at"]) == (CODER, at(5))
+    assert {**claimed["claim"], "heartbeat_interval_sec": 0} == {
+        "agent_id": CODER, "claimed_at": at(5), "heartbeat_at": None, "heartbeat_interval_sec": 0,
+    }  # fmt: skip
     await factory.pass_time(5)
     started = await factory.report(claimed, "start")
-    assert (started["status"], started["started_at"]) == ("RUNNING", at(10))
+    assert (started["status"], started["started_at"], started["claim"]["heartbeat_at"]) == ("RUNNING", at(10), at(10))
     await factory.pass_time(5)
     done = await factory.report(claimed, "complete", data={"answer": 42})
     assert (done["status"], done["completed_at"], done["output"]["data"]) == ("COMPLETED", at(15), {"answer": 42})
@@ -164,7 +165,7 @@ async def test_a_task_goes_from_created_to_completed(factory: Factory) -> None:
     assert await factory.status(child) == "READY"
 
 
-@pytest.mark.requirement("F-065", "F-066", "F-067", "F-076", "F-077", "F-078", "F-079", "F-080", "F-081", "F-149")
+@pytest.mark.requirement("F-065", "F-067", "F-076", "F-077", "F-078", "F-079", "F-080", "F-081")
 async def test_each_way_to_fail_that_is_drawn(factory: Factory) -> None:
     await factory.register()
     task = await factory.running(output={"validation": "json-schema", "validation_schema": {"type": "object"}})
@@ -190,9 +191,8 @@ async def test_a_task_is_cancelled_and_no_step_is_taken_that_is_not_drawn(factor
     cancelled = await factory.ask(f"POST /api/tasks/{waiting['id']}/cancel")
     assert (cancelled["status"], await factory.walked(waiting)) == ("CANCELLED", ["CREATED", "PENDING", "CANCELLED"])
     token = {"token": f"{parent['id']}.1"}
-    for verb in ("start", "complete", "fail", "heartbeat"):
-        if verb != "heartbeat":
-            await factory.refused(f"POST /api/tasks/{parent['id']}/{verb}", token)
+    for verb in ("start", "complete", "fail"):
+        await factory.refused(f"POST /api/tasks/{parent['id']}/{verb}", token)
         assert await factory.status(parent) == "READY"
     await factory.finish()
     for verb in ("start", "fail", "cancel"):
@@ -212,7 +212,7 @@ LANDING_PAGE = (
 
 
 @pytest.mark.requirement(
-    "F-004", "F-084", "F-085", "F-087", "F-088", "F-089", "F-090", "F-091", "F-093", "F-094", "F-096", "F-097", "F-098",
+    "F-004", "F-023", "F-084", "F-085", "F-087", "F-088", "F-089", "F-091", "F-093", "F-094", "F-096", "F-097", "F-098",
     "F-100", "F-214", "F-215", "F-217", "F-268",
 )  # fmt: skip
 async def test_the_landing_page_is_one_dag_that_orders_its_work(factory: Factory) -> None:
@@ -231,7 +231,6 @@ async def test_the_landing_page_is_one_dag_that_orders_its_work(factory: Factory
     assert blocked == [ids([roots[0], roots[1]]), sorted(ids([roots[2], tasks["synthesize"]]))]
     await factory.register()
     done = [await factory.finish(usage={"cost_usd": 0.25}) for _ in range(5)]
-    assert sorted(ids(done[:3])) == sorted(ids(roots)) or tasks["synthesize"]["id"] in ids(done[:4])
     assert done[-1]["id"] == tasks["deploy"]["id"]
     order = ids(done)
     assert order.index(tasks["synthesize"]["id"]) > max(order.index(root["id"]) for root in roots[:2])
@@ -251,6 +250,7 @@ async def test_when_a_dag_is_done_and_when_it_is_not(factory: Factory) -> None:
     await factory.finish()
     assert (await factory.dag(lone))["status"] == "completed"
     pair = await factory.create_dag({"key": "a"}, {"key": "b", "priority": 90})
+    assert (await factory.dag(pair["a"]))["status"] == "pending"
     claimed = await factory.claim()
     assert (await factory.dag(pair["a"]))["status"] == "running"
     await factory.report(claimed, "start")
@@ -377,7 +377,7 @@ async def test_background_work_is_reached_though_normal_work_never_ends(factory:
     assert (await factory.finish())["id"] == background["id"]
 
 
-@pytest.mark.requirement("F-127", "F-136")
+@pytest.mark.requirement("F-127")
 async def test_one_task_has_one_claimer_however_many_ask(factory: Factory) -> None:
     tasks = [await factory.create() for _ in range(20)]
     agents = [f"agent_{number:02}" for number in range(50)]

@@ -39,7 +39,7 @@ AGENT: dict[str, Any] = {
 
 
 @pytest.mark.requirement(
-    "F-139", "F-140", "F-141", "F-142", "F-143", "F-144", "F-145", "F-146", "F-147", "F-218", "F-220", "F-221", "F-264"
+    "F-139", "F-140", "F-141", "F-142", "F-143", "F-144", "F-145", "F-146", "F-147", "F-218", "F-231", "F-264"
 )
 async def test_an_agent_registers_as_the_document_has_it_and_is_counted(factory: Factory) -> None:
     shown = await factory.ask("POST /api/agents", AGENT)
@@ -72,7 +72,7 @@ async def test_an_agent_registers_as_the_document_has_it_and_is_counted(factory:
     assert (await factory.claim())["id"] == tasks[2]["id"]
 
 
-@pytest.mark.requirement("F-003", "F-017", "F-126", "F-131", "F-132", "F-138")
+@pytest.mark.requirement("F-003", "F-011", "F-012", "F-017", "F-066", "F-126", "F-131", "F-132", "F-138")
 async def test_agents_get_only_ready_work_that_they_can_do_and_all_of_it(factory: Factory) -> None:
     await factory.register("half", capabilities=["code-execution"])
     await factory.register("whole", capabilities=["web-search", "code-execution", "git"])
@@ -121,9 +121,7 @@ async def test_nobody_claims_what_cannot_be_paid(factory: Factory) -> None:
     assert (await factory.claim("rich"))["id"] == tasks["b"]["id"]
 
 
-@pytest.mark.requirement(
-    "F-150", "F-151", "F-152", "F-153", "F-154", "F-155", "F-156", "F-157", "F-158", "F-016", "F-231"
-)
+@pytest.mark.requirement("F-062", "F-150", "F-151", "F-152", "F-153", "F-154", "F-155", "F-156", "F-157", "F-158")
 async def test_whoever_stops_beating_is_reaped_and_whoever_takes_too_long(factory: Factory) -> None:
     await factory.register()
     task = await factory.running(retry=EXACT)
@@ -169,7 +167,7 @@ async def test_an_idle_agent_polls_every_five_seconds(factory: Factory, monkeypa
     assert slept == [5, 5]
 
 
-@pytest.mark.requirement("F-159", "F-162", "F-223")
+@pytest.mark.requirement("F-162")
 async def test_a_waiting_agent_is_woken_by_new_work(factory: Factory) -> None:
     await factory.register()
     waiting = asyncio.create_task(factory.claim(wait_sec=20))
@@ -237,7 +235,7 @@ async def test_why_it_failed_decides_whether_it_is_tried_again(factory: Factory)
         assert (failed["status"], failed["attempts"]) == ("DEAD_LETTERED", 1), reason
 
 
-@pytest.mark.requirement("F-018", "F-019", "F-169", "F-249")
+@pytest.mark.requirement("F-018", "F-019", "F-169")
 async def test_the_second_failure_brings_the_fallback_models(factory: Factory) -> None:
     await factory.register()
     models = {"model_preferences": ["claude-sonnet-4", "gpt-4o"], "fallback_models": ["claude-haiku"]}
@@ -258,9 +256,8 @@ HISTORY: list[dict[str, Any]] = [
 
 
 @pytest.mark.requirement(
-    "F-179", "F-180", "F-181", "F-182", "F-183", "F-184", "F-185", "F-186", "F-187", "F-188", "F-189", "F-190", "F-195",
-    "F-199",
-)  # fmt: skip
+    "F-016", "F-180", "F-181", "F-182", "F-183", "F-184", "F-185", "F-186", "F-187", "F-188", "F-189", "F-195", "F-199"
+)
 async def test_the_dead_letter_of_the_document_comes_about_as_it_is_written(factory: Factory) -> None:
     for agent in (CODER, OTHER):
         await factory.register(agent)
@@ -357,7 +354,7 @@ async def execute_task(factory: Factory, task: Task) -> None:
         await factory.report(task, "fail", error=str(error))
 
 
-@pytest.mark.requirement("F-001", "F-218", "F-220", "F-222", "F-226", "F-230", "F-231", "F-274")
+@pytest.mark.requirement("F-001", "F-218", "F-220", "F-226", "F-274")
 async def test_agents_in_the_documents_loop_drain_what_is_there_by_themselves(factory: Factory) -> None:
     loops = [asyncio.create_task(agent_loop(factory, name)) for name in (CODER, OTHER)]
     chain = await factory.create_dag(
@@ -379,21 +376,23 @@ async def test_agents_in_the_documents_loop_drain_what_is_there_by_themselves(fa
     assert [(await factory.agent(name))["current_tasks"] for name in (CODER, OTHER)] == [0, 0]
 
 
-@pytest.mark.requirement("F-041", "F-063", "F-227", "F-229", "F-232", "F-233", "F-234", "F-235", "F-236", "F-237")
+@pytest.mark.requirement(
+    "F-041", "F-047", "F-048", "F-063", "F-227", "F-229", "F-232", "F-233", "F-234", "F-235", "F-236", "F-237"
+)
 async def test_outputs_are_validated_in_each_way_of_the_table(factory: Factory) -> None:
     await factory.register(max_concurrent_tasks=None, capabilities=["judge"])
     schema = {"type": "object", "required": ["status"]}
-    checks: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
-        ("json-schema", schema, {"data": {"status": 200}}, {"data": {"code": 200}}),
-        ("test-pass", "make test", {"verdict": {"passed": True}}, {"verdict": {"passed": False, "note": "3 failures"}}),
-        ("regex", "https?://", {"data": "see https://example.org"}, {"data": "see nothing"}),
+    checks: list[tuple[str, Any, dict[str, Any], dict[str, Any], str]] = [
+        ("json-schema", schema, {"data": {"status": 200}}, {"data": {"code": 200}}, "status"),
+        ("test-pass", "make", {"verdict": {"passed": True}}, {"verdict": {"passed": False, "note": "3 bad"}}, "3 bad"),
+        ("regex", "https?://", {"data": "see https://example.org"}, {"data": "see nothing"}, "https"),
     ]
-    for method, given, good, bad in checks:
+    for method, given, good, bad, complaint in checks:
         for said, end in ((good, "COMPLETED"), (bad, "RETRYING")):
             task = await factory.running(output={"validation": method, "validation_schema": given}, retry=EXACT)
             assert (await factory.report(task, "complete", **said))["status"] == end, method
             assert "VALIDATING" in await factory.walked(task)
-            assert ((await factory.get(task))["failure_reason"] is None) == (end == "COMPLETED")
+            assert complaint in ((await factory.get(task))["failure_reason"] or "") or end == "COMPLETED"
     trusted = await factory.running(output={"validation": "none"})
     assert (await factory.report(trusted, "complete", data="anything"))["status"] == "COMPLETED"
     question = {"validation": "llm-judge", "validation_schema": "Is this summary accurate and complete?"}

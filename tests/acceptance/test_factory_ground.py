@@ -43,7 +43,7 @@ async def save_trigger(factory: Factory, name: str, on: dict[str, Any], **create
     assert reply.status == 200, reply
 
 
-@pytest.mark.requirement("F-204", "F-205", "F-206", "F-207", "F-208", "F-209", "F-210", "F-211")
+@pytest.mark.requirement("F-204", "F-205", "F-206", "F-207", "F-208", "F-209", "F-211")
 async def test_work_comes_from_schedules_events_dags_and_the_factorys_own_friction(factory: Factory) -> None:
     await factory.register()
     audit = {"type": "review", "title": "Audit dependencies"}
@@ -85,7 +85,7 @@ async def test_work_comes_from_schedules_events_dags_and_the_factorys_own_fricti
     assert await made_by(factory, "cron:monday-audit") == [("review", "Audit dependencies")]
 
 
-@pytest.mark.requirement("F-052", "F-202", "F-203")
+@pytest.mark.requirement("F-203")
 async def test_who_created_a_task_is_kept(factory: Factory) -> None:
     await factory.register()
     for creator in ("agent:orchestrator", "human:adam", "cron:nightly-audit"):
@@ -197,9 +197,7 @@ async def test_one_process_and_one_database_are_all_there_is_to_operate(store_ur
 # -- 11 observability ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement(
-    "F-242", "F-252", "F-253", "F-254", "F-255", "F-256", "F-257", "F-258", "F-259", "F-260", "F-261", "F-262"
-)
+@pytest.mark.requirement("F-252", "F-253", "F-254", "F-255", "F-256", "F-257", "F-258", "F-259", "F-261", "F-262")
 async def test_each_metric_of_the_document_has_its_labels_and_its_value(factory: Factory) -> None:
     await factory.register(budget_remaining_usd=45.00)
     await factory.register(OTHER)

@@ -96,11 +96,6 @@ async def test_workspaces_have_settings_of_their_own(queue: Queue) -> None:
     assert (await in_force(queue, "ordering")).value == "effective"
 
 
-async def test_a_setting_without_its_feature_says_so(queue: Queue) -> None:
-    assert (await in_force(queue, "maintenance.snapshot_sec")).enforced is False
-    assert (await in_force(queue, "max_attempts")).enforced is True
-
-
 async def test_the_co_scientists_configuration_can_be_read(coscientist: Queue) -> None:
     expected = {
         "max_queue_size": 10000,

@@ -1,7 +1,7 @@
 """Large databases that a test fills itself, on either store, and whether they are read by index and sparingly."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import NamedTuple
 
 import apsw
@@ -28,7 +28,7 @@ class Filled(NamedTuple):
     """Whose rows count."""
     most_steps: int
     """Of SQLite's machine, for any one question."""
-    number: str = "n"
+    uuid_of: str = "n"
     """What `{uuid}` is made of."""
     make: Callable[[str], Awaitable[None]] = _make_schema
 
@@ -38,10 +38,10 @@ def uuid(number: int) -> str:
     return f"00000000-0000-7000-8000-{number:012x}"
 
 
-def _sqlite_words(count: int, number: str) -> Words:
+def _sqlite_words(count: int, uuid_of: str) -> Words:
     numbers = f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {count}) select n from r)"
     return {
-        "uuid": f"printf('00000000-0000-7000-8000-%012x', {number})",
+        "uuid": f"printf('00000000-0000-7000-8000-%012x', {uuid_of})",
         "numbers": numbers,
         "uuid_type": "text",
         "true": "1",
@@ -49,9 +49,9 @@ def _sqlite_words(count: int, number: str) -> Words:
     }
 
 
-def _postgres_words(count: int, number: str) -> Words:
+def _postgres_words(count: int, uuid_of: str) -> Words:
     return {
-        "uuid": f"('00000000-0000-7000-8000-' || lpad(to_hex({number}), 12, '0'))::uuid",
+        "uuid": f"('00000000-0000-7000-8000-' || lpad(to_hex({uuid_of}), 12, '0'))::uuid",
         "numbers": f"(select n from generate_series(1, {count}) n) numbers",
         "uuid_type": "uuid",
         "true": "true",
@@ -63,7 +63,7 @@ async def complaints(url: str, filled: Filled) -> list[str]:
     """Fill it, and say which questions are answered badly, before and after the tables were analysed."""
     await filled.make(url)
     if url.startswith("sqlite"):
-        with sqlite(url, filled.statements, filled.numbers, filled.number) as connection:
+        with sqlite(url, filled.statements, filled.numbers, filled.uuid_of) as connection:
             found = _sqlite_complaints(connection, filled, "never analysed")
             connection.execute("analyze").fetchall()
             return found + _sqlite_complaints(connection, filled, "analysed")
@@ -74,14 +74,13 @@ async def complaints(url: str, filled: Filled) -> list[str]:
 
 
 @contextmanager
-def sqlite(url: str, statements: Sequence[str], count: int, number: str = "n") -> Iterator[apsw.Connection]:
+def sqlite(url: str, statements: Sequence[str], count: int, uuid_of: str = "n") -> Iterator[apsw.Connection]:
     """A connection to a queue's file, filled by these statements."""
-    connection = apsw.Connection(url.removeprefix("sqlite:///"))
-    connection.execute("pragma synchronous = off")
-    for statement in statements:
-        connection.execute(statement.format(**_sqlite_words(count, number)))
-    yield connection
-    connection.close()
+    with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("pragma synchronous = off")
+        for statement in statements:
+            connection.execute(statement.format(**_sqlite_words(count, uuid_of)))
+        yield connection
 
 
 @contextmanager
@@ -122,7 +121,7 @@ async def _postgres(url: str, filled: Filled) -> AsyncIterator[asyncpg.Connectio
         for table in filled.tables:
             await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
         for statement in filled.statements:
-            await server.execute(statement.format(**_postgres_words(filled.numbers, filled.number)))
+            await server.execute(statement.format(**_postgres_words(filled.numbers, filled.uuid_of)))
         yield server
     finally:
         await server.close()

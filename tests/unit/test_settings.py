@@ -240,17 +240,8 @@ def test_every_setting_has_a_meaning_of_one_sentence() -> None:
         assert ". " not in text, key
 
 
-def test_what_is_not_enforced_or_bounded_names_settings_that_exist() -> None:
-    groups = {key.partition(".")[0] for key in KEYS}
-    assert set(declared.NOT_ENFORCED) <= set(KEYS) | groups
-    assert set(declared.REACH) <= groups
-
-
-def test_a_setting_says_whether_it_is_enforced() -> None:
-    rows = {row.key: row.enforced for row in in_force([])}
-    assert rows["max_queue_size"]
-    assert not any(rows[key] for key in declared.NOT_ENFORCED)
-    assert rows["max_attempts"]
+def test_what_is_bounded_names_settings_that_exist() -> None:
+    assert set(declared.REACH) <= {key.partition(".")[0] for key in KEYS}
 
 
 def test_an_unknown_profile_is_answered_with_the_six() -> None:

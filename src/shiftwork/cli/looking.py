@@ -94,7 +94,10 @@ def _facts(task: Task, now: float) -> None:
             ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),
             ("deadline", show.when(task.deadline)),
-            ("created", f"{show.when(task.created_at)} by {task.created_by or 'unknown'}"),
+            (
+                "created",
+                f"{show.when(task.created_at)} by {task.created_by}" if task.created_by else show.when(task.created_at),
+            ),
             ("started", show.when(task.started_at)),
             ("finished", show.when(task.finished_at)),
             ("age", show.ago(task.created_at, now)),

@@ -54,13 +54,9 @@ def _under(found: list[InForce], key: str) -> list[InForce]:
 def _table(shell: Shell, rows: list[InForce]) -> None:
     def text() -> None:
         columns = ["key", "value", "from", "meaning"]
-        show.table(columns, [(r.key, json.dumps(r.value), r.source, _meaning(r)) for r in rows])
+        show.table(columns, [(r.key, json.dumps(r.value), r.source, r.meaning) for r in rows])
 
     shell.answer(rows, text)
-
-
-def _meaning(row: InForce) -> str:
-    return row.meaning if row.enforced else f"{row.meaning} (not in force yet)"
 
 
 @settings.command("set", context_settings={"ignore_unknown_options": True})  # a value may be -1

@@ -159,4 +159,4 @@ class Operating(Handle):
 
 
 def _in_force(told: SettingsList) -> list[InForce]:
-    return [InForce(each.key, each.value, each.source, each.enforced, each.meaning) for each in told.settings]
+    return [InForce(each.key, each.value, each.source, each.meaning) for each in told.settings]

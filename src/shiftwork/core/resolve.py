@@ -45,7 +45,6 @@ class InForce(NamedTuple):
     key: str
     value: Any
     source: str
-    enforced: bool
     meaning: str
 
 
@@ -234,10 +233,7 @@ def nearest(key: str) -> list[str]:
 def in_force(layers: Sequence[Layer]) -> list[InForce]:
     """Every setting with its value and the layer it comes from, in the order of declaration."""
     sources = _sources(layers)
-    return [
-        InForce(key, value, sources.get(key, "default"), declared.not_enforced(key) is None, MEANING[key])
-        for key, value in flat(resolve(layers))
-    ]
+    return [InForce(key, value, sources.get(key, "default"), MEANING[key]) for key, value in flat(resolve(layers))]
 
 
 def flat(settings: Part, prefix: str = "") -> Iterator[tuple[str, Any]]:

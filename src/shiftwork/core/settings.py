@@ -1,8 +1,7 @@
 """Every setting of the queue, its default (the profile `standard`), and how levels of settings add up.
 
 A value is found at the task, else its type, else the workspace, else the profile, else here. Keys are
-written with dots (`retry.max_delay_sec`). A setting that no part of the code enforces yet is listed in
-`NOT_ENFORCED`.
+written with dots (`retry.max_delay_sec`).
 """
 
 from __future__ import annotations
@@ -385,11 +384,3 @@ REACH: dict[str, Literal["workspace", "type"]] = {
 }
 """The lowest level that may set a key; a task may set what is not named here. These protect the workspace
 from its submitters, or mean nothing for less than a type."""
-
-NOT_ENFORCED: dict[str, str] = {}
-"""Settings, or whole groups, that are kept and shown before the feature named here acts on them."""
-
-
-def not_enforced(key: str) -> str | None:
-    """The feature that will act on this dotted key, or None where it works now."""
-    return NOT_ENFORCED.get(key) or NOT_ENFORCED.get(key.partition(".")[0])

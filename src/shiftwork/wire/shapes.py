@@ -372,7 +372,6 @@ class SettingInForce(msgspec.Struct, frozen=True):
     key: str
     value: Any
     source: str
-    enforced: bool
     meaning: str
 
 

@@ -21,6 +21,7 @@ from shiftwork.core.errors import (
     NotYourClaim,
     QueueFull,
     ReportRequired,
+    SpawnLimit,
     UnknownDependency,
     UnknownReference,
     UnknownSetting,
@@ -371,7 +372,7 @@ async def release(ask: Ask, body: ReleaseBody) -> Any:
     query=ViewQuery,
     answer=SubmittedBatch,
     status=201,
-    errors=(*HOLDING, *SUBMITTING),
+    errors=(*HOLDING, *SUBMITTING, SpawnLimit),
     viewed_body=True,
 )
 async def spawn(ask: Ask, body: Any) -> Any:
