@@ -384,7 +384,7 @@ async def test_a_batch_is_taken_whole_or_not_at_all_and_keeps_its_order(queue: C
     assert [await queue.took(f"w{number}") for number in range(5)] == made
 
 
-@pytest.mark.requirement("C-030", "C-240", "C-246", "C-247", "C-253")
+@pytest.mark.requirement("C-030", "C-240", "C-253")
 async def test_of_a_hundred_workers_one_gets_the_task_and_one_result_is_taken(queue: Coscientist) -> None:
     task = await queue.submit()
     answers = await asyncio.gather(*(queue.request(f"w{number}") for number in range(100)))
@@ -395,9 +395,17 @@ async def test_of_a_hundred_workers_one_gets_the_task_and_one_result_is_taken(qu
     said = {"assignment_id": assignment["assignment_id"], "reason": "network error"}
     assert (await queue.call(f"POST /api/tasks/{task['id']}/fail", said)).status == 409
     assert (await queue.result(task))["result"] == {"by": 1}
-    stale = {"if-match": f'"{task["version"]}"'}
-    path = f"/api/tasks/{task['id']}/cancel?workspace=lab"
-    assert (await queue.api.call("POST", path, {}, headers=stale)).status in {409, 412}
+
+
+@pytest.mark.requirement("C-246", "C-247")
+async def test_a_change_of_an_outdated_version_is_refused(queue: Coscientist) -> None:
+    task = await queue.submit("Low")
+    path = f"/api/tasks/{task['id']}?workspace=lab&view=coscientist"
+    read = {"If-Match": f'"{task["version"]}"'}
+    changed = await queue.api.call("PATCH", path, {"priority": "High"}, headers=read)
+    assert (changed.json["priority"], changed.json["version"]) == ("High", task["version"] + 1)
+    assert (await queue.api.call("PATCH", path, {"priority": "Medium"}, headers=read)).code == "version_conflict"
+    assert (await queue.get(task))["priority"] == "High"
 
 
 # -- Quality Requirements ----------------------------------------------------------------------------------------

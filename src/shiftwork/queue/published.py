@@ -75,7 +75,10 @@ async def publish(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, ahead:
 
 
 async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[Row]:
-    """What a claim by the group as a whole would get."""
+    """What a claim by the group as a whole would get, but for tasks that must run one at a time.
+
+    Who reads an entry begins without asking, and two entries of one key may be read at once.
+    """
     request = ClaimRequest(
         bridge.workspace, bridge.group, most=most, types=bridge.types, capabilities=bridge.capabilities
     )
@@ -86,7 +89,8 @@ async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[R
     purse = await open_purse(tx, engine, bridge.workspace, agent)
     if purse.day_is_spent:
         return ()
-    lanes, _, gates = await eligible(tx, engine, request, agent, wants)
+    found, _, gates = await eligible(tx, engine, request, agent, wants)
+    lanes = [lane for lane in found if lane.key.serial is None]
     return await Picker(tx, engine, request, agent, wants, gates, purse).pick(lanes, most)
 
 

@@ -84,9 +84,6 @@ _SHAPES: dict[Any, Callable[[Reference], Schema]] = {
     DagSummary: lambda of: of("DagSummary"),
     DagPage: lambda of: _object({"dags": _listed(of("DagSummary")), "next": {"type": ["string", "null"]}}),
     Page: lambda of: _object({"tasks": _listed(of("Task")), "next": {"type": ["string", "null"]}}),
-    ClaimReply: lambda of: _object(
-        {"task": {"anyOf": [of("Assignment"), {"type": "null"}]}, "tasks": _listed(of("Assignment"))}
-    ),
     Result: lambda of: of("Result"),
     Agent: lambda of: of("Agent"),
     AgentList: lambda of: _object({"agents": _listed(of("Agent"))}),
@@ -94,13 +91,20 @@ _SHAPES: dict[Any, Callable[[Reference], Schema]] = {
 }
 
 
+def _claimed(of: Reference, view: View) -> Schema:
+    one = {"anyOf": [of("Assignment"), {"type": "null"}]}
+    return _object({view.handed: one, f"{view.handed}s": _listed(of("Assignment"))})
+
+
 def in_each(answer: Any, template: str) -> list[Schema]:
     """What this answer may be when a view is asked for."""
-    shape = _SHAPES.get(answer)
-    if shape is None:
-        return [{"type": "object"}]
 
     def reference_of(view: str) -> Reference:
         return lambda record: {"$ref": template.format(name=view.capitalize() + record)}
 
+    if answer is ClaimReply:
+        return [_claimed(reference_of(name), view) for name, view in VIEWS.items()]
+    shape = _SHAPES.get(answer)
+    if shape is None:
+        return [{"type": "object"}]
     return [shape(reference_of(view)) for view in VIEWS]

@@ -228,8 +228,12 @@ class View:
 
     def assignments_out(self, tasks: Sequence[Record]) -> dict[str, Any]:
         """The whole answer to a claim: its worker looks for one, and whoever claims several for all of them."""
-        name = "assignment" if self.assignment else "task"
-        return {name: tasks[0] if tasks else None, f"{name}s": tasks}
+        return {self.handed: tasks[0] if tasks else None, f"{self.handed}s": tasks}
+
+    @property
+    def handed(self) -> str:
+        """What the document calls what a claim hands out."""
+        return "assignment" if self.assignment else "task"
 
     def queue_out(self, status: Record) -> Record:
         """How the queue stands, as it is where the document has no record of it."""

@@ -117,6 +117,17 @@ async def test_only_the_types_named_are_offered(
     assert [entry["task_id"] for entry in await entries(redis, TASK)] == [there]
 
 
+async def test_tasks_that_run_one_at_a_time_are_left_to_our_own_agents(
+    streams: Queue, bridge: Orchestrator, redis: Client
+) -> None:
+    await streams.set_setting("serialize_by", "key")
+    for number in range(2):
+        await submit(streams, key=f"order-{number}", serial_key="stock")
+    await bridge.run_once()
+    assert await redis.xlen(TASK) == 0
+    assert len(await streams.claim("ours", 2)) == 1
+
+
 @pytest.mark.parametrize("way", ["pause", "cancel", "update"])
 async def test_an_entry_that_nobody_has_read_is_taken_away_when_it_should_not_be_done(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, way: str

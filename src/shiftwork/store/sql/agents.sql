@@ -60,9 +60,6 @@ select id, fence from tasks where runtime_id = :runtime and workspace = :workspa
 -- name: runtimes_of_agent
 select distinct runtime_id from tasks where agent_id = :agent and workspace = :workspace order by 1
 
--- name: held_by_agent_ids
-select id from tasks where agent_id = :agent and workspace = :workspace order by id limit :count
-
 -- name: claims_not_started
 -- Claimed and not started, of agents that hold more than one; the newest first.
 select t.id, t.agent_id from tasks t where t.workspace = :workspace and t.status = 'claimed' order by t.claimed_at desc, t.id desc limit :count
