@@ -144,3 +144,28 @@ def test_a_missing_index_is_found_with_the_statement_that_makes_it(each_terminal
     assert name in found["what"]
     change(each_terminal.url, found["mend"].removeprefix("Make them again: "))
     assert findings(each_terminal, "indexes")[0]["level"] == "ok"
+
+
+def test_a_redis_that_is_named_is_asked_and_one_that_is_away_is_found(terminal: Terminal, redis_url: str) -> None:
+    terminal.text("migrate")
+
+    def found(url: str) -> dict[str, Any]:
+        said = json.loads(terminal.run("doctor", "--json", SHIFTWORK_REDIS_URL=url).out)
+        return next(finding for finding in said if finding["check"] == "redis")
+
+    assert found(redis_url)["level"] == "ok"
+    away = found("redis://:geheim@127.0.0.1:1/0")
+    assert away["level"] == "error"
+    assert "geheim" not in away["what"]
+
+
+def test_a_bridge_that_has_gone_with_entries_under_way_is_found(
+    terminal: Terminal, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.text("migrate")
+    terminal.text("submit", "mail", "--key", "mail-1")
+    terminal.text("bridge", "redis", "--redis-url", redis_url, "--once")
+    assert findings(terminal, "bridges") == []
+    monkeypatch.setattr("shiftwork.cli.doctor.BRIDGE_SILENT_SEC", -1.0)
+    (away,) = findings(terminal, "bridges")
+    assert "1 entries under way" in away["what"]

@@ -76,7 +76,7 @@ def opened_browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     store = f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'queue.db'}"
     finish(make(store))
@@ -84,8 +84,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """Closed before other tests begin: while its driver is there, a loop runs in this thread."""
     with opened_browser() as found:
         yield found
 

@@ -68,6 +68,18 @@ def test_attempts_steps_cost_and_output_stand_on_a_task_s_page(page: Page, site:
     expect(page.get_by_label("About")).to_contain_text("tokens in")
 
 
+def test_an_artifact_is_saved(page: Page, site: Site) -> None:
+    task_id = submit(site, type="paint", title="Paint the bridge")
+    held = call(site, "/api/tasks/claim", {"agent_id": "p", "types": ["paint"], "start": True})["assignments"][0]
+    where = f"{site.url}/api/tasks/{task_id}/artifacts?name=plan.txt&token={held['token']}"
+    with urlopen(Request(where, b"two coats of red", {"Content-Type": "text/plain"})):  # noqa: S310  # our own server
+        page.goto(f"/tasks/{task_id}")
+    with page.expect_download() as saved:
+        page.get_by_label("Artifacts").get_by_role("button", name="Save").click()
+    assert saved.value.suggested_filename == "plan.txt"
+    assert saved.value.path().read_text() == "two coats of red"
+
+
 def test_the_priority_of_a_waiting_task_is_changed(page: Page, site: Site) -> None:
     task_id = submit(site, type="wait", title="Wait for it", priority=50)
     page.goto(f"/tasks/{task_id}")

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CLOCK_OFF_SEC = 1.0
 OLD_TRANSACTION_SEC = 60
 DUTIES_LATE_SEC = 60.0
+BRIDGE_SILENT_SEC = 60.0
+INSTALL_REDIS = "pip install 'shiftwork[redis]'"
+START_REDIS = "Start it, or correct SHIFTWORK_REDIS_URL; work goes on when it is back."
 PAGE, PAGES = 1000, 10
 """How many waiting tasks are looked at for missing dependencies."""
 
@@ -255,6 +258,36 @@ async def _indexes(queue: Queue) -> list[Finding]:
     return [Finding("error", "indexes", what, "Make them again: " + "; ".join(missing.values()))]
 
 
+async def _bridges(queue: Queue) -> list[Finding]:
+    """Whether the bridges of this workspace look, and whether the Redis named in the environment answers."""
+    found = []
+    for bridge in await queue.bridges():
+        silent = queue.now() - bridge.seen_at
+        carried = bridge.unread + bridge.taken + bridge.taken_in
+        if silent > BRIDGE_SILENT_SEC and carried:
+            what = f"bridge {bridge.name} has {carried} entries under way and last looked {show.when(bridge.seen_at)}"
+            found.append(Finding("warning", "bridges", what, "Start it again: shiftwork bridge redis"))
+    if url := os.environ.get("SHIFTWORK_REDIS_URL"):
+        found.append(await _redis(url))
+    return found
+
+
+async def _redis(url: str) -> Finding:
+    try:
+        import redis.asyncio  # noqa: PLC0415  # an extra
+    except ImportError:
+        return Finding("warning", "redis", "SHIFTWORK_REDIS_URL is set, and there is no client for it", INSTALL_REDIS)
+    try:
+        client = redis.asyncio.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+        try:
+            version = (await client.info("server"))["redis_version"]
+        finally:
+            await client.aclose()
+    except (redis.exceptions.RedisError, OSError, ValueError) as error:
+        return Finding("error", "redis", f"{_without_password(url)} does not answer: {error}", START_REDIS)
+    return Finding("ok", "redis", f"Redis {version} at {_without_password(url)}")
+
+
 CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "store": _engine,
     "clock": _clock,
@@ -262,5 +295,6 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "dependencies": _dependencies,
     "duties": _duties,
     "indexes": _indexes,
+    "bridges": _bridges,
     "transactions": _transactions,
 }

@@ -70,3 +70,14 @@ export async function tryGet(path, query) {
     throw error;
   }
 }
+
+// An artifact as a file: fetched with the token, which a plain link could not send.
+export async function save({ id, name }) {
+  const answer = await fetch(address(`/api/artifacts/${encodeURIComponent(id)}`), { headers: headers() });
+  if (!answer.ok) throw new Refused(answer.status, await answer.json());
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = name ?? id;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

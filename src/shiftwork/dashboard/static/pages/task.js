@@ -1,6 +1,6 @@
 // One task: why it waits or what became of it, its attempts in time, and what can be done.
 
-import { change, get, post, tryGet } from "../api.js";
+import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
 import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, table, taskLink } from "../parts.js";
 import { count, label, money, now, shortId, span, when } from "../words.js";
@@ -181,7 +181,10 @@ function family({ task, children }) {
 
 function files({ artifacts }) {
   if (!artifacts.length) return null;
-  return panel("Artifacts", {}, h("ul", { class: "feed" }, artifacts.map((each) => h("li", {}, h("span", {}, each.name ?? each.id), h("small", {}, `${count(each.size)} bytes`)))));
+  const items = artifacts.map((each) =>
+    h("li", { "data-key": `${each.id}-${each.role}` }, h("span", {}, each.name ?? h("code", { title: each.id }, shortId(each.id)), h("small", {}, ` ${each.role} · ${each.media_type} · ${count(each.size)} bytes`)), button("Save", () => attempt("Saved.", () => save(each)), { tone: "quiet" })),
+  );
+  return panel("Artifacts", {}, h("ul", { class: "feed" }, items));
 }
 
 function story({ history }) {
