@@ -1,6 +1,7 @@
 """Fixtures that hand the servers to the tests: one server for the run, a fresh database for each test."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -60,6 +61,16 @@ def migrated_template(postgres: Databases) -> Iterator[str]:
     asyncio.run(migrate())
     yield name
     postgres.drop_database(name)
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_they_were() -> Iterator[None]:
+    """A command that sets up logging in this process does it for the tests after it, too."""
+    loggers = [logging.getLogger(), logging.getLogger("shiftwork")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture
