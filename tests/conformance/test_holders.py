@@ -131,8 +131,9 @@ async def test_a_worker_whose_task_was_given_on_is_told_that_its_lease_is_lost(q
     (new,) = await next_one.claim("other", start=True)
     with pytest.raises(LeaseLost):
         await zombie.complete(old)
+    assert (await queue.get(new.id)).status == "running"
     assert (await zombie.heartbeat(old)).action == "lost"
-    assert (await next_one.complete(new.token)).status == "completed"
+    assert not (await next_one.complete(new.token)).repeated
 
 
 async def test_what_a_worker_spent_is_booked_after_its_task_was_given_on(queue: Queue, clock: MovedClock) -> None:

@@ -244,12 +244,16 @@ async def test_a_worker_that_comes_back_is_told_that_it_lost_the_task(queue: Que
     await pass_time(queue, clock, 90)
     await pass_time(queue, clock, 15)
     fresh = await take(queue, "fresh")
+    held = await queue.get(fresh.id)
     for write in (queue.complete, queue.fail, queue.release, queue.start):
         with pytest.raises(LeaseLost):
             await write(zombie.token)
+        assert await queue.get(fresh.id) == held
     assert (await queue.heartbeat(zombie.token)).action == "lost"
     assert queue.engine.counters["lease_lost"] == 5
-    assert (await queue.complete(fresh.token)).status == "completed"
+    done = await queue.complete(fresh.token, {"by": "fresh"})
+    assert (done.status, done.repeated) == ("completed", False)
+    assert (await queue.result(fresh.id)).data == {"by": "fresh"}
 
 
 async def test_a_beat_of_a_zombie_does_not_touch_the_task(queue: Queue, clock: MovedClock) -> None:

@@ -59,7 +59,7 @@ def steps(connection: apsw.Connection, name: str, parameters: dict[str, Any]) ->
 async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
     """PostgreSQL's plan as executed, inside a transaction as the store begins it, which is then rolled back."""
     statement = statements.load("postgres")[hot.name]
-    _, values = postgres_tx.PostgresTx(None, NOW)._bind(hot.name, dict(hot.parameters))
+    _, values = postgres_tx.PostgresTx(None, NOW, store.BEGIN)._bind(hot.name, dict(hot.parameters))
     await connection.execute(store.BEGIN + store.SET_LOCAL)
     try:
         await connection.execute(f"set local plan_cache_mode = {mode}")

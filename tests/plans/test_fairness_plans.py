@@ -36,7 +36,12 @@ FILL = [
 
 HEADS = [(lane, *START) for lane in range(1, BUCKETS + 1)]
 ASKED = [
-    Hot("open_lanes", {"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable", BUCKETS + 1),
+    Hot(
+        "open_lanes",
+        {"bound": TARGETED, "workspace": "default", "agent": "a", "counted": False},
+        "idx_tasks_claimable",
+        BUCKETS + 1,
+    ),
     Hot("lane_heads", {"lanes": HEADS, "count": 8}, "idx_tasks_claimable", 3 * BUCKETS),
     Hot(
         "urgent_waiting",

@@ -31,7 +31,10 @@ FILL = [
     "insert into bodies select id, '{{}}' from tasks",
 ]
 HOT: dict[str, tuple[dict[str, Any], str]] = {
-    "open_lanes": ({"bound": TARGETED, "workspace": "default", "agent": "a"}, "idx_tasks_claimable"),
+    "open_lanes": (
+        {"bound": TARGETED, "workspace": "default", "agent": "agent-7", "counted": True},
+        "idx_tasks_claimable",
+    ),
     "take_from_lane": ({"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable"),
     "lane_heads": ({"lanes": [(n, *START) for n in range(1, LANES + 1)], "count": 8}, "idx_tasks_claimable"),
     "take_chosen": (
@@ -53,7 +56,6 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
     "dag_motion": ({"items": [(uuid(1),)]}, "idx_tasks_dag"),
     "lock_claims": ({"items": [(uuid(READY + n),) for n in range(1, 501)]}, "sqlite_autoindex_tasks_1"),
     "satisfy_edges": ({"items": [(uuid(n),) for n in range(1, 201)]}, "idx_edges_"),
-    "held_by_agent": ({"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder"),
     "runtimes_of_agent": ({"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder"),
     "due_claims": ({"now": NOW + 20, "count": 500}, "idx_tasks_heartbeat"),
     "due_retries": ({"now": NOW + 20, "count": 500}, "idx_tasks_retry"),

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.errors import ShiftworkError, StoreError
 from shiftwork.core.task import NewTask
 from shiftwork.queue.working import Report
+from tests.services.postgres import Databases
 
 Call = Callable[[Queue], Awaitable[Any]]
 UNKNOWN = "task_01KCGY3EG0E06B0T9A01BJFZ9H"
@@ -314,3 +315,21 @@ async def test_each_report_of_a_batch_has_its_own_outcome(queue: Queue) -> None:
     outcomes = await queue.complete_many([Report(f"{UNKNOWN}.1"), Report(taken.token), Report(taken.token)])
     assert [outcome.error and outcome.error.code for outcome in outcomes] == ["not_found", None, None]
     assert [outcome.repeated for outcome in outcomes] == [False, False, True]
+
+
+async def test_a_driver_that_is_called_wrongly_is_no_outage(postgres: Databases) -> None:
+    """It is told at once, and not tried again as if the server were away."""
+    name = postgres.create_database()
+    tries = 0
+
+    async def too_many_values(tx: Any) -> None:
+        nonlocal tries
+        tries += 1
+        await tx.one("read_workspace", name="a")
+        await tx._connection.execute("select $1::int", 1, 2)
+
+    async with await Queue.open(postgres.dsn(name)) as queue:
+        with pytest.raises(StoreError, match="expects 1 argument") as raised:
+            await queue.engine.store.run(too_many_values)
+    postgres.drop_database(name)
+    assert (tries, raised.value.code) == (1, "store_error")

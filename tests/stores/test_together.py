@@ -20,9 +20,9 @@ class Counted:
         self._connection = connection
         self.sent: list[str] = []
 
-    async def execute(self, text: str, *values: Any) -> Any:
+    async def execute(self, text: str, *values: Any, **options: Any) -> Any:
         self.sent.append(text)
-        return await self._connection.execute(text, *values)
+        return await self._connection.execute(text, *values, **options)
 
     async def fetchrow(self, text: str, *values: Any) -> Any:
         self.sent.append(text)
@@ -31,10 +31,8 @@ class Counted:
 
 @pytest.fixture
 async def connection(postgres: Databases, migrated_template: str) -> AsyncIterator[Counted]:
-    """A migrated database, in a transaction that is rolled back."""
     name = postgres.create_database(migrated_template)
     real = await asyncpg.connect(postgres.dsn(name))
-    await real.execute("begin")
     yield Counted(real)
     await real.close()
     postgres.drop_database(name)
@@ -45,7 +43,7 @@ def alert(message: str) -> tuple[Any, ...]:
 
 
 async def test_writes_to_different_tables_are_one_round_trip(connection: Counted) -> None:
-    tx = PostgresTx(connection, NOW)
+    tx = PostgresTx(connection, NOW, "begin")
     await tx.run("add_workspace", name="a", profile="standard", now=NOW)
     await tx.insert("insert_alerts", [alert("first")])
     await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
@@ -53,13 +51,14 @@ async def test_writes_to_different_tables_are_one_round_trip(connection: Counted
     found = await tx.one("read_workspace", name="a")
     assert found is not None
     assert found["name"] == "a"
-    assert len(connection.sent) == 2
-    assert await tx.one("read_gates", workspace="a") is not None
     assert len(connection.sent) == 3
+    assert connection.sent[0] == "begin"
+    assert await tx.one("read_gates", workspace="a") is not None
+    assert len(connection.sent) == 4
 
 
 async def test_a_write_sees_what_was_written_before_it(connection: Counted) -> None:
-    tx = PostgresTx(connection, NOW)
+    tx = PostgresTx(connection, NOW, "begin")
     await tx.run("add_workspace", name="a", profile="standard", now=NOW)
     await tx.run("set_profile", name="a", profile="loki")
     found = await tx.one("read_workspace", name="a")
@@ -72,7 +71,7 @@ async def test_the_server_runs_them_in_the_order_in_which_they_were_asked(connec
     tables = {"add_workspace": "workspaces", "close_gate": "gates", "insert_alerts": "alerts"}
     for table in tables.values():
         await connection.execute(f"alter table {table} add column turn bigint default nextval('turn')")
-    tx = PostgresTx(connection, NOW)
+    tx = PostgresTx(connection, NOW, "begin")
     await tx.run("add_workspace", name="a", profile="standard", now=NOW)
     await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
     await tx.insert("insert_alerts", [alert("first")])

@@ -22,9 +22,10 @@ from shiftwork.policy.share import TAG
 from shiftwork.queue import consequences, guard, parents
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.lineage import add_rerun_row, as_new, read_body, relane
+from shiftwork.queue.lineage import add_rerun_row, as_new, relane
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import cost_limit
+from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import block_check_at, inherit_fate, refuse_outer_cycle
 from shiftwork.queue.waits import count_waiting

@@ -175,14 +175,10 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
     agent = await lock_claimer(tx, engine, request)
     await health.note(tx, agent)
     await _see_runtime(tx, engine, request)
-    free = await _free_slots(tx, request, agent)
-    if free <= 0:
-        return ClaimAnswer([], at_capacity=True)
     wants = await _wants(tx, request, agent)
     answer = ClaimAnswer([])
     for _ in range(MOST_LOOKS):
-        most = min(free, request.most) - len(answer.assignments)
-        answer, again = await _look(Work(tx, engine, caller), request, agent, wants, most, answer)
+        answer, again = await _look(Work(tx, engine, caller), request, agent, wants, answer)
         if not again:
             break
         agent = await lock_claimer(tx, engine, request)  # with what has been reserved for it by now
@@ -190,14 +186,17 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
 
 
 async def _look(
-    work: Work, request: ClaimRequest, agent: Row, wants: Wants, most: int, before: ClaimAnswer
+    work: Work, request: ClaimRequest, agent: Row, wants: Wants, before: ClaimAnswer
 ) -> tuple[ClaimAnswer, bool]:
     """Claim what there is; whether there may be other work for what could not be let go."""
     tx, engine = work.tx, work.engine
+    lanes, ready, gates, free = await eligible(tx, engine, request, agent, wants)
+    most = min(free, request.most - len(before.assignments))
+    if most <= 0:
+        return before._replace(at_capacity=True), False
     purse = await open_purse(tx, engine, request.workspace, agent)
     if purse.day_is_spent:
         return before._replace(closed=(_day_is_spent(tx.now),)), False
-    lanes, ready, gates = await eligible(tx, engine, request, agent, wants)
     picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, wants, gates, purse)
     chosen = await purse.lock(tx, await picker.pick(lanes, most))
     admitted = await admit(work, gates, lanes, chosen)
@@ -211,6 +210,9 @@ async def _look(
     answer = ClaimAnswer(assignments, closed, misfits, ready=ready, contended=contended, slow_down_sec=slow)
     return answer, again
 
+
+MOST_SLOTS = 2**31
+"""Of an agent without a limit."""
 
 MOST_LOOKS = 4
 """What a breaker or a limit did not let go has closed its gate: then the claim looks for other work."""
@@ -273,14 +275,6 @@ async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
         await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None)
 
 
-async def _free_slots(tx: Tx, request: ClaimRequest, agent: Row) -> int:
-    if agent["max_concurrent_tasks"] is None:
-        return request.most
-    held = await tx.one("held_by_agent", agent=request.agent_id, workspace=request.workspace)
-    assert held is not None
-    return int(agent["max_concurrent_tasks"]) - int(held["held"])
-
-
 async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> Wants:
     """What an agent announced, narrowed by what this claim asks for; one that announced nothing is as it says now."""
     if not agent["announced"]:
@@ -306,17 +300,31 @@ async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
         await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
 
 
-async def eligible(
-    tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants
-) -> tuple[list[Lane], frozenset[int], Gates]:
-    """Lanes with work that this agent may take, all lanes with work, and the gates as they stand for it."""
-    rows = await tx.all("open_lanes", bound=TARGETED, workspace=request.workspace, agent=request.agent_id)
+class _Eligible(NamedTuple):
+    """What an agent may take: lanes with work, all lanes with work, the gates as they stand for it, its free slots."""
+
+    lanes: list[Lane]
+    ready: frozenset[int]
+    gates: Gates
+    free: int
+
+
+async def eligible(tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants) -> _Eligible:
+    slots = agent["max_concurrent_tasks"]
+    rows = await tx.all(
+        "open_lanes",
+        bound=TARGETED,
+        workspace=request.workspace,
+        agent=request.agent_id,
+        counted=slots is not None,
+    )
     resolver = await engine.book.of(tx, request.workspace)
     gates = Gates((row for row in rows if row["scope"] is not None), resolver, agent, wants, tx.now)
     ready = [row["lane"] for row in rows if row["lane"] is not None]
     lanes = await engine.lanes.lanes(tx, ready)
     through = [lane for lane in lanes if lane.key.workspace == request.workspace and gates.let_through(lane)]
-    return through, frozenset(ready), gates
+    held = sum(row["held"] or 0 for row in rows)
+    return _Eligible(through, frozenset(ready), gates, MOST_SLOTS if slots is None else slots - held)
 
 
 async def hand_over(

@@ -13,7 +13,7 @@ from shiftwork.policy.effects import Owner, standing
 from shiftwork.queue.claims import Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.hold import STARTABLE, tell_of_claim
-from shiftwork.queue.lineage import read_body
+from shiftwork.queue.read import read_body
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work

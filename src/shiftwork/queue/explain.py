@@ -305,7 +305,7 @@ async def _share(tx: Tx, engine: Engine, resolver: Resolver, lanes: list[Lane]) 
     bucket = lanes[0].key.bucket if lanes else None
     if bucket is None or not is_on(fair):
         return None
-    rows = await tx.all("open_lanes", bound=TARGETED, workspace=lanes[0].key.workspace, agent="")
+    rows = await tx.all("open_lanes", bound=TARGETED, workspace=lanes[0].key.workspace, agent="", counted=False)
     with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows if row["lane"] is not None])
     others = {lane.key.bucket for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
     return Share(fair.by, bucket, fair.buckets, len(others | {bucket}))

@@ -16,7 +16,7 @@ from shiftwork.queue import sessions, yielding
 from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.finish import stop_spent
-from shiftwork.queue.lineage import read_body
+from shiftwork.queue.read import read_body
 from shiftwork.queue.work import Work, own_settings
 from shiftwork.store.store import Row, Tx
 

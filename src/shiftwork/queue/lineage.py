@@ -7,25 +7,16 @@ from typing import Any
 import msgspec
 
 from shiftwork.core import ids
-from shiftwork.core.errors import NotFound
 from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import NewTask
 from shiftwork.queue import guard
 from shiftwork.queue.prepare import lane_of
+from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow, blank_row
 from shiftwork.queue.submit import PATH_PENDING, PATH_READY, write_rows
 from shiftwork.queue.work import Work
-from shiftwork.store.store import Tx
 
 _PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))
-
-
-async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
-    row = await tx.one("read_bodies", items=[(task_id,)])
-    if row is None:
-        raise NotFound(f"there is no task {ids.show_task(task_id)}")
-    body: dict[str, Any] = msgspec.json.decode(row["body"])
-    return body
 
 
 def as_new(body: dict[str, Any]) -> NewTask:

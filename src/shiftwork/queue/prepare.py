@@ -184,12 +184,12 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
 
 
 def _body(new: NewTask) -> NewTask:
-    """What stands in `bodies`: all that was written, without what has a column of its own."""
+    """What stands in `bodies`: all that was written, but for the names it was written under."""
     summary = new.trigger_summary
     if summary and len(summary) > SUMMARY_CHARS:
         new = msgspec.structs.replace(new, trigger_summary=summary[: SUMMARY_CHARS - 1] + "…")
-    if new.dependencies or new.key is not None or new.id is not None:
-        new = msgspec.structs.replace(new, key=None, id=None, dependencies=[])
+    if new.key is not None or new.id is not None:
+        new = msgspec.structs.replace(new, key=None, id=None)
     return new
 
 

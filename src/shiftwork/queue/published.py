@@ -89,9 +89,9 @@ async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[R
     purse = await open_purse(tx, engine, bridge.workspace, agent)
     if purse.day_is_spent:
         return ()
-    found, _, gates = await eligible(tx, engine, request, agent, wants)
-    lanes = [lane for lane in found if lane.key.serial is None]
-    return await Picker(tx, engine, request, agent, wants, gates, purse).pick(lanes, most)
+    found = await eligible(tx, engine, request, agent, wants)
+    lanes = [lane for lane in found.lanes if lane.key.serial is None]
+    return await Picker(tx, engine, request, agent, wants, found.gates, purse).pick(lanes, most)
 
 
 async def _tell(work: Work, rows: Iterable[Row], verb: str, bridge: Bridge) -> None:

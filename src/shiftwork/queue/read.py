@@ -51,6 +51,15 @@ async def find(tx: Tx, workspace: str, reference: str) -> str:
     raise NotFound(f"there is no task {reference!r}", task_id=reference)
 
 
+async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
+    """What a task was written with, as updates left it."""
+    row = await tx.one("read_bodies", items=[(task_id,)])
+    if row is None:
+        raise NotFound(f"there is no task {ids.show_task(task_id)}")
+    body: dict[str, Any] = msgspec.json.decode(row["body"])
+    return body
+
+
 async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) -> list[Task]:
     """Whole tasks, in the order asked for; those of other workspaces do not exist here."""
     items = [(uuid,) for uuid in uuids]
@@ -121,14 +130,21 @@ NOTHING = Around()
 async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
     """What an agent should know of tasks that were tried before or had dependencies; most need no look."""
     items = [(row["id"],) for row in rows if row["fence"]]
-    roots = [(row["root_id"],) for row in rows if row["dag_id"] != row["id"]]
+    roots = [(row["root_id"],) for row in rows if row["dag_id"] != row["id"] or '"dependencies"' in row["body"]]
     attempts = _grouped(await tx.all("read_attempts", items=items), "task_id") if items else {}
     progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)} if items else {}
+    again = [(row["id"],) for row in rows if row["round"] > 1]
+    letters = _grouped(await tx.all("letters_of", items=again), "task_id") if again else {}
     edges = _grouped(await tx.all("edges_of", items=sorted(set(roots))), "child") if roots else {}
     if not attempts and not edges and not progress:
         return {}
     return {
-        row["id"]: Around(edges.get(row["root_id"], ()), attempts.get(row["id"], ()), progress=progress.get(row["id"]))
+        row["id"]: Around(
+            edges.get(row["root_id"], ()),
+            attempts.get(row["id"], ()),
+            letters.get(row["id"], ()),
+            progress=progress.get(row["id"]),
+        )
         for row in rows
     }
 

@@ -18,8 +18,9 @@ from shiftwork.queue import check, consequences, guard, inputs
 from shiftwork.queue.change import check_version
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.lineage import read_body, relane
+from shiftwork.queue.lineage import relane
 from shiftwork.queue.prepare import prepare
+from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx

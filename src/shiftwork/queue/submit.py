@@ -28,6 +28,7 @@ from shiftwork.queue.lanes import LaneKey
 from shiftwork.queue.members import put_under
 from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import Prepared
+from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
@@ -168,6 +169,8 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
     merged = dedupe.merge(dedupe.Mergeable(row.priority, tuple(tags)), dedupe.Mergeable(new.priority, tuple(new.tags)))
     row.priority = merged.priority
     await work.tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags])
+    body = {**await read_body(work.tx, row.id), "priority": merged.priority, "tags": list(merged.tags)}
+    await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
     work.touch(row)
     settings = (await work.settings([row]))[row.id]
     path, told = await guard.reconsider(work, row, settings)

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from shiftwork import dashboard
+from shiftwork.server.packing import packed
 
 HEADERS = {
     "content-security-policy": dashboard.POLICY,
@@ -32,7 +33,7 @@ def routes() -> list[BaseRoute]:
         headers = {**HEADERS, "etag": tags[name]}
         if request.headers.get("if-none-match") == tags[name]:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, 200, headers, file.media_type)
+        return packed(request, Response(file.content, 200, headers, file.media_type))
 
     async def page(request: Request) -> Response:
         return answer(request, "index.html")

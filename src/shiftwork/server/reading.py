@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
+import starlette.datastructures
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,6 +32,28 @@ _HEADER_TEXT = re.compile(HEADER_TEXT)
 _NAMED_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.+)`")
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NOT_A_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)|null", re.IGNORECASE)
+
+
+class Headers(starlette.datastructures.Headers):
+    """Looked up by name. Theirs goes through all of them each time, which took a sixth of a request."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope=scope)
+        self._first = dict(reversed(self._list))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self._first.get(key.lower().encode("latin-1"))
+        return default if value is None else value.decode("latin-1")
+
+
+class Call(Request):
+    """A request as our doors read it."""
+
+    @property
+    def headers(self) -> Headers:
+        if not hasattr(self, "_headers"):
+            self._headers: Headers = Headers(self.scope)
+        return self._headers
 
 
 def is_header_text(value: str) -> bool:

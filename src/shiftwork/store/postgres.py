@@ -260,22 +260,24 @@ class PostgresStore:
 
     async def _run_once(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         async with self._pool.acquire() as connection:
+            tx = PostgresTx(connection, self._clock(), begin + self._each_time)
             try:
-                await connection.execute(begin + self._each_time)
-                tx = PostgresTx(connection, self._clock())
                 result = await verb(tx)
-                await tx.flush()
-            except BaseException:
-                await _roll_back(connection)
+                if tx.begun or self._each_time:
+                    await tx.go_on()
+            except BaseException as error:
+                ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
+                await _roll_back(connection, tx)
+                if ours:  # the driver was called wrongly: to try again would look like an outage
+                    raise StoreError(f"the driver says: {error}") from error
                 raise
             # From here on running out of time must not be told as "nothing was changed".
-            left = (limit.when() or math.inf) - asyncio.get_running_loop().time()
+            left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
             limit.reschedule(None)
-            notice = self._notice(tx.wakes)
             try:
-                await connection.execute("commit" + notice, timeout=max(0.01, left))
-            except asyncpg.ProgramLimitExceededError as error:  # the commit has no such limit, the notice has
-                log.info("a wake-up was not sent (%s); the poll finds the work", error)
+                told = await self._commit(connection, tx, left)
+            except asyncpg.ReadOnlySQLTransactionError:
+                raise  # a standby: nothing was done there
             except _LOST as error:
                 # The server may have committed: trying again could do it twice, so the caller must look.
                 raise StoreUnavailable(
@@ -283,8 +285,20 @@ class PostgresStore:
                     mend="It is not known whether this was done; read the task before you try again.",
                 ) from error
         if tx.wakes:
-            self._announce(tx.wakes, told=bool(notice))
+            self._announce(tx.wakes, told=told)
         return result
+
+    async def _commit(self, connection: Any, tx: PostgresTx, left: float) -> bool:
+        """True if other processes were told of the work in the same breath. A statement alone commits by itself."""
+        if not tx.begun:
+            await tx.flush(left)
+            return False
+        notice = self._notice(tx.wakes)
+        try:
+            await connection.execute("commit" + notice, timeout=left)
+        except asyncpg.ProgramLimitExceededError as error:  # the commit has no such limit, the notice has
+            log.info("a wake-up was not sent (%s); the poll finds the work", error)
+        return bool(notice)
 
     def now(self) -> float:
         return self._clock()
@@ -341,7 +355,7 @@ class PostgresStore:
         """What tells other processes, to be sent with the commit: a round trip less. None soon after another."""
         if not lanes or not self._is_quiet():
             return ""
-        self._notifier = asyncio.create_task(self._notify_others())
+        self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
         return f"; {self._notify(lanes)}"
 
     def _announce(self, lanes: set[int], *, told: bool) -> None:
@@ -350,7 +364,7 @@ class PostgresStore:
         if not told:
             self._to_notify |= lanes
             if self._is_quiet():
-                self._notifier = asyncio.create_task(self._notify_others())
+                self._notifier = asyncio.create_task(self._notify_others(0))
 
     def _is_quiet(self) -> bool:
         return self._notifier is None or self._notifier.done()
@@ -360,9 +374,9 @@ class PostgresStore:
         names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MOST_NOTIFIED else ""
         return f"notify {CHANNEL}, '{self._instance}:{names}'"  # digits and commas alone
 
-    async def _notify_others(self) -> None:
+    async def _notify_others(self, after_sec: float) -> None:
         """Tell of what came within a few milliseconds after a notice, folded."""
-        await asyncio.sleep(NOTIFY_EVERY_SEC)
+        await asyncio.sleep(after_sec)
         while self._to_notify:
             lanes, self._to_notify = self._to_notify, set()
             try:
@@ -483,8 +497,10 @@ async def _done(connection: Any) -> list[tuple[int, str, str]]:
     return [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
 
 
-async def _roll_back(connection: Any) -> None:
+async def _roll_back(connection: Any, tx: PostgresTx) -> None:
     """End the transaction; a server that does not even answer that has lost the connection."""
+    if not tx.begun:
+        return
     try:
         async with asyncio.timeout(ROLLBACK_SEC):
             await connection.execute("rollback")

@@ -34,24 +34,26 @@ class _Reach(NamedTuple):
 
 
 class PostgresTx:
-    """A transaction on one connection."""
+    """A transaction on one connection, begun by the first statement that needs another after it."""
 
-    def __init__(self, connection: Any, now: float) -> None:
+    def __init__(self, connection: Any, now: float, begin: str) -> None:
         self.now = now
         self.wakes: set[int] = set()
+        self.begun = False
         self._connection = connection
+        self._begin = begin
         self._statements = statements.load("postgres")
         self._late: list[_Late] = []
         self._written: frozenset[str] = frozenset()
 
     async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
-        await self.flush()
+        await self.go_on()
         text, values = self._bind(name, parameters)
         rows: Sequence[Row] = await self._connection.fetch(text, *values)
         return rows
 
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
-        await self.flush()
+        await self.go_on()
         text, values = self._bind(name, parameters)
         row: Row | None = await self._connection.fetchrow(text, *values)
         return row
@@ -61,14 +63,14 @@ class PostgresTx:
         if _reach(name).can_wait:
             await self._write_later(name, values)
         else:
-            await self.flush()
+            await self.go_on()
             await self._connection.execute(text, *values)
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
         statement = self._statements[name]
         if len(rows) >= COPY_FROM and statement.target is not None:
             columns = [column.name for column in statement.columns]
-            await self.flush()
+            await self.go_on()
             await self._connection.copy_records_to_table(statement.target, records=rows, columns=columns)
         elif rows:
             await self._write_later(name, list(zip(*rows, strict=True)))
@@ -77,19 +79,26 @@ class PostgresTx:
         """Parts of one statement do not see each other's writes: what could is sent after them."""
         reach = _reach(name)
         if self._written & reach.words:
-            await self.flush()
+            await self.go_on()
         self._late.append(_Late(name, values))
         self._written |= reach.writes
 
-    async def flush(self) -> None:
+    async def go_on(self) -> None:
+        """Begin, and send what was only written so far: more comes after it."""
+        if not self.begun:
+            self.begun = True
+            await self._connection.execute(self._begin)
+        await self.flush()
+
+    async def flush(self, within_sec: float | None = None) -> None:
         """Send what was only written so far, as one statement: a round trip for all."""
         if self._late:
             late, self._late, self._written = self._late, [], frozenset()
             values = [value for part in late for value in part.values]
-            await self._connection.execute(_together(*(part.name for part in late)), *values)
+            await self._connection.execute(_together(*(part.name for part in late)), *values, timeout=within_sec)
 
     async def take_turn(self, name: str, /) -> None:
-        await self.flush()
+        await self.go_on()
         await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
 
     def wake(self, lane: int, /) -> None:
@@ -108,9 +117,10 @@ class PostgresTx:
 @cache
 def _reach(name: str) -> _Reach:
     """A statement that only writes can wait; another may lock or read, and a `with` cannot stand inside one."""
-    text = statements.load("postgres")[name].text
-    writes = frozenset(_WRITING.findall(text))
-    return _Reach(writes, frozenset(_WORD.findall(text)), can_wait=text.startswith(("insert", "update", "delete")))
+    statement = statements.load("postgres")[name]
+    writes = frozenset(_WRITING.findall(statement.text))
+    words = writes if statement.target else frozenset(_WORD.findall(statement.text))  # plain rows see no table
+    return _Reach(writes, words, can_wait=statement.text.startswith(("insert", "update", "delete")))
 
 
 @cache

@@ -154,10 +154,12 @@ class _Job:
             self._begun = not self._abandoned
             return self._begun
 
-    def abandon(self) -> bool:
+    def give_up(self, after_sec: float) -> None:
+        """Unless the writer has taken it up: then its answer is waited for."""
         with self._fate:
             self._abandoned = not self._begun
-            return self._abandoned
+        if self._abandoned and not self.future.done():
+            self.future.set_exception(OperationTimeout(f"the writer did not get to this call within {after_sec:g} s"))
 
     def deliver(self) -> None:
         if self.future.done():
@@ -209,10 +211,11 @@ class SqliteStore:
         return cast(T, await self._answer(job))
 
     async def _answer(self, job: _Job) -> Any:
-        done, _ = await asyncio.wait({job.future}, timeout=self.operation_max_sec)
-        if not done and job.abandon():
-            raise OperationTimeout(f"the writer did not get to this call within {self.operation_max_sec:g} s")
-        return await job.future
+        limit = job.loop.call_later(self.operation_max_sec, job.give_up, self.operation_max_sec)
+        try:
+            return await job.future
+        finally:
+            limit.cancel()
 
     async def read(self, verb: Verb[T], /) -> T:
         if self._readers is None:
@@ -294,7 +297,7 @@ class SqliteStore:
         Which lanes they touched is not known, so all who wait are woken; commits of our own must not do that.
         """
         with contextlib.suppress(ShiftworkError):
-            await self.run(_nothing)
+            await self.run(_look)
 
     async def close(self) -> None:
         if self._closed:
@@ -347,12 +350,11 @@ class SqliteStore:
                 return group
 
     def _run_group(self, group: list[_Job]) -> None:
+        verbs = [job for job in group if job.verb is not _look]
         try:
-            with self._turn or _no_turn():
-                whole = self._try_together(group)
-                if not whole:
-                    for job in group:
-                        self._run_alone(job)
+            if verbs:
+                with self._turn or _no_turn():
+                    self._run_verbs(verbs)
         except ShiftworkError as error:
             for job in group:
                 job.error = error
@@ -360,6 +362,11 @@ class SqliteStore:
             for job in group:
                 job.error = StoreUnavailable(f"the writers' turn cannot be taken: {error}")
         self._announce(group)
+
+    def _run_verbs(self, group: list[_Job]) -> None:
+        if not self._try_together(group):
+            for job in group:
+                self._run_alone(job)
 
     def _try_together(self, group: list[_Job]) -> bool:
         """One transaction for the group. False when the transaction was lost: then nothing of it is in the file.
@@ -470,8 +477,8 @@ def _deliver(group: list[_Job]) -> None:
             continue  # that loop has gone, and its callers with it
 
 
-async def _nothing(_tx: Any) -> None:
-    """A verb that changes nothing."""
+async def _look(_tx: Any) -> None:
+    """Needs no transaction: the writer looks after each job whether others have written."""
 
 
 def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -103,6 +104,7 @@ def check_local(headers: Headers) -> None:
 _MEND = "Call it as http://localhost or http://127.0.0.1, or serve with --tokens."
 
 
+@lru_cache(256)
 def is_local(netloc: str) -> bool:
     try:
         host = urlsplit(f"//{netloc}").hostname or ""

@@ -1,5 +1,6 @@
 -- name: open_lanes
--- Lanes that hold work, by jumping from one to the next in the claim index, the gates that are closed, and what is limited.
+-- Lanes that hold work, by jumping from one to the next in the claim index, the gates that are closed, what is limited,
+-- and how much the agent holds, where that matters: what has been handed in and waits for its verdict takes no slot.
 with recursive walk(lane) as (
   select lane from (
     select t.lane from tasks t where t.status = 'ready' and t.hold is null and t.lane < :bound order by t.lane limit 1
@@ -9,14 +10,18 @@ with recursive walk(lane) as (
           order by t.lane limit 1)
   from walk where walk.lane is not null
 )
-select walk.lane as lane, null as scope, null as kind, null as agent_id, {pg: null::double precision}{lite: null} as until
+select walk.lane as lane, null as scope, null as kind, null as agent_id, {pg: null::double precision}{lite: null} as until,
+  {pg: null::bigint}{lite: null} as held
 from walk where walk.lane is not null
 union all
-select l.id, null, null, null, null from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
+select l.id, null, null, null, null, null from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
 union all
-select null, g.scope, g.kind, g.agent_id, g.until from gates g where g.workspace = :workspace
+select null, g.scope, g.kind, g.agent_id, g.until, null from gates g where g.workspace = :workspace
 union all
-select null, l.key, 'limited', '', null from limits l where l.workspace = :workspace
+select null, l.key, 'limited', '', null, null from limits l where l.workspace = :workspace
+union all
+select null, null, null, null, null, count(*) from tasks t
+where :counted and t.agent_id = :agent and t.workspace = :workspace and t.status <> 'validating'
 
 -- name: take_from_lane
 -- One eligible lane: lock while scanning the index, so that claimers never wait for each other. What a ready row never
@@ -99,10 +104,6 @@ from agents a where a.workspace = :workspace and a.id = :id {pg: for update of a
 
 -- name: read_agent
 select * from agents where workspace = :workspace and id = :id
-
--- name: held_by_agent
--- What has been handed in and waits for its verdict takes no slot.
-select count(*) as held from tasks where agent_id = :agent and workspace = :workspace and status <> 'validating'
 
 -- name: held_claims
 select id, fence, type, status from tasks where agent_id = :agent and workspace = :workspace
