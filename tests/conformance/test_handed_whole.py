@@ -1,12 +1,53 @@
 """A claim hands over the task as anybody reads it: every field is the same, whatever happened to it before."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.task import NewTask
 from shiftwork.testing import MovedClock, pass_time
+
+EVERY: dict[str, Any] = {
+    "type": "code",
+    "key": "first",
+    "id": "own-id",
+    "idempotency_key": "once",
+    "title": "a title",
+    "tool_name": "hammer",
+    "payload": {"n": 1},
+    "spec": {"prompt": "what to do"},
+    "output": {"validation": "json-schema", "validation_schema": {"type": "object"}},
+    "priority": 11,
+    "priority_boost_per_minute": 0.25,
+    "deadline": 2_000_000_000.0,
+    "dependencies": [],
+    "tags": ["a", "b"],
+    "created_by": "ada",
+    "max_attempts": 7,
+    "timeout_sec": 90.0,
+    "retry": {"strategy": "fixed", "initial_delay_sec": 5},
+    "delivery": "at_most_once",
+    "estimated_cost_usd": 0.5,
+    "tree_budget_usd": 3.0,
+    "target_agent_id": "second",
+    "issue_id": "ISSUE-1",
+    "serial_key": "one-at-a-time",
+    "trigger_type": "manual",
+    "trigger_comment_id": "c-1",
+    "trigger_summary": "somebody asked",
+    "session_id": "s-1",
+    "work_dir": "work/here",
+    "force_fresh_session": True,
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "settings": {"heartbeat_timeout_sec": 77},
+}
+"""A value that is not the default for each field that may be written."""
+
+OWN = {"id", "external_id", "idempotency_key", "session_id", "work_dir", "force_fresh_session"}
+"""What a rerun has of its own, or none of."""
 
 Story = Callable[[Queue, MovedClock], Awaitable[str]]
 
@@ -65,3 +106,24 @@ async def test_a_claimed_task_is_told_as_it_is_read(queue: Queue, clock: MovedCl
     (claim,) = await queue.claim("second", types=["code"])
     handed, read = msgspec.to_builtins(claim.task()), msgspec.to_builtins(await queue.get(task_id))
     assert {name: (handed[name], read[name]) for name in read if handed[name] != read[name]} == {}
+
+
+def as_written(task: dict[str, Any]) -> dict[str, Any]:
+    """Of what is read, the part that was written; what is filled in beside it is left out."""
+
+    def part(read: Any, written: Any) -> Any:
+        return {name: read.get(name) for name in written} if isinstance(written, dict) else read
+
+    return {name: part(task[name], value) for name, value in EVERY.items() if name in task and name not in OWN}
+
+
+async def test_every_field_that_is_written_is_read_handed_over_and_rerun(queue: Queue) -> None:
+    assert set(EVERY) == set(NewTask.__struct_fields__)
+    task_id = (await queue.submit(**EVERY)).id
+    read = msgspec.to_builtins(await queue.get(task_id))
+    assert as_written(read) == {name: value for name, value in EVERY.items() if name in read and name not in OWN}
+    (claim,) = await queue.claim("second", start=True)
+    assert claim.task() == await queue.get(task_id)
+    await queue.complete(claim.token, {})
+    again = await queue.get((await queue.rerun(task_id)).task_id)
+    assert as_written(msgspec.to_builtins(again)) == {**as_written(read), "trigger_type": "manual_rerun"}
