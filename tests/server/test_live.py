@@ -230,12 +230,19 @@ async def test_filters_choose_by_task_dag_type_agent_verb_and_name(api: Running)
         "agent=bob": ["agent.registered"],
         "type=write&verb=submitted,completed": [*WORKED[:2], *WORKED[4:]],
         "type=write&type=other&name=task.created": ["task.created"] * 3,
+        "name=agent.*,task.cr*": ["task.created"] * 3 + ["agent.registered"],
     }
     for query, names in wanted.items():
         async with everything(api, f"?after=0&{query}") as client:
             assert await client.names(len(names)) == names, query
             await client.subscribe(after=0, name=["task.ready"])
             assert (await client.names(3)) == ["task.ready"] * 3, query  # so nothing else was on its way
+
+
+@pytest.mark.parametrize("query", ["name=task.pined", "name=pined.*", "name=task.completed&view=aegis"])
+async def test_an_event_that_there_is_not_is_not_waited_for(api: Running, query: str) -> None:
+    reply = await api.call("GET", f"/api/events?{query}")
+    assert (reply.status, reply.json["code"], reply.json["where"]) == (422, "invalid_input", "name")
 
 
 async def test_a_client_changes_what_it_wants_and_goes_on_where_it_is(api: Running) -> None:

@@ -1,7 +1,7 @@
 """Levels of settings: how they add up, what is refused, and where a value in force comes from."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +22,7 @@ from shiftwork.core.resolve import (
     merge,
     resolve,
 )
-from shiftwork.core.settings import Breaker, Settings
+from shiftwork.core.settings import Breaker, Settings, Strategy
 from shiftwork.core.settings_meaning import MEANING
 from tools import docs
 
@@ -106,7 +106,8 @@ def test_a_wrong_value_names_the_layer_it_stands_in() -> None:
 
 
 def test_a_wrong_word_is_answered_with_the_right_ones() -> None:
-    assert "'exponential', 'fixed'" in refused(layer(retry={"strategy": "x"})).what
+    what = refused(layer(retry={"strategy": "x"})).what
+    assert all(repr(word) in what for word in get_args(Strategy))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_what_is_bounded_names_settings_that_exist() -> None:
 def test_an_unknown_profile_is_answered_with_the_six() -> None:
     with pytest.raises(InputError) as caught:
         load_profile("cosci")
-    assert "standard, loki, factory, redis, aegis, coscientist" in caught.value.how_to_mend
+    assert "standard, aegis, coscientist, factory, loki, redis" in caught.value.how_to_mend
 
 
 def test_the_settings_page_names_every_key() -> None:

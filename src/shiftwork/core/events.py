@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from shiftwork.core.states import State
@@ -94,6 +95,13 @@ def names(verb: str, path: str | None, data: dict[str, Any] | None = None) -> li
     if data and data.get("alerts"):
         told.append("alert.raised")
     return [name for name in told if name]
+
+
+def chosen(pattern: str, among: Iterable[str]) -> set[str]:
+    """The names that a filter means: one, or all that begin as `task.*` does."""
+    if pattern.endswith("*"):
+        return {name for name in among if name.startswith(pattern[:-1])}
+    return {pattern} & set(among)
 
 
 def every_name() -> set[str]:

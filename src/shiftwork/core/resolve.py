@@ -24,7 +24,15 @@ from shiftwork.core.settings import Part, Settings
 from shiftwork.core.settings_meaning import MEANING
 from shiftwork.core.states import STORED
 
-PROFILES = ("standard", "loki", "factory", "redis", "aegis", "coscientist")
+_FILES = resources.files("shiftwork").joinpath("profiles")
+PROFILES = tuple(
+    sorted(
+        (file.name.removesuffix(".toml") for file in _FILES.iterdir() if file.name.endswith(".toml")),
+        key=lambda name: (name != "standard", name),
+    )
+)
+"""Each a file of its own; what everybody begins with comes first."""
+
 LARGEST = 1e10
 """No number of a setting may be larger: a time of 300 years is a slip, and would not fit a date."""
 
@@ -49,7 +57,7 @@ class InForce(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A named set of settings that reproduces one document."""
+    """A named set of settings: those of a document, or of any kind of fleet."""
 
     name: str
     values: Values
@@ -333,7 +341,7 @@ def load_profile(name: str) -> Profile:
             where="profile",
             mend="Choose one of " + ", ".join(PROFILES) + ".",
         )
-    text = resources.files("shiftwork").joinpath("profiles", name + ".toml").read_text(encoding="utf-8")
+    text = _FILES.joinpath(name + ".toml").read_text(encoding="utf-8")
     values = _with_nulls(tomllib.loads(text))
     types = values.pop("types", {})
     return Profile(name, values, types)

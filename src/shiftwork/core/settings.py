@@ -51,11 +51,14 @@ class FairShare(Part, frozen=True):
     buckets: Annotated[int, Meta(ge=1, le=64)] = 16
 
 
+Strategy = Literal["exponential", "fixed", "immediate", "schedule"]
+
+
 class Retry(Part, frozen=True):
     """When a failed attempt is tried again, how long it waits, and who gets it."""
 
     mode: Literal["same_task", "new_task"] = "same_task"
-    strategy: Literal["exponential", "fixed", "immediate", "schedule"] = "exponential"
+    strategy: Strategy = "exponential"
     initial_delay_sec: Seconds = 10
     backoff_multiplier: Annotated[float, Meta(ge=1)] = 2.0
     max_delay_sec: Seconds | None = 300

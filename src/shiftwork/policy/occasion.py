@@ -29,8 +29,9 @@ def check_where(where: Where) -> None:
 
 def check_events(names: list[str]) -> None:
     """Events that exist, and none of triggers: those would fire each other with no work between them."""
+    able = {name for name in events.every_name() if not name.startswith("trigger.")}
     for name in names:
-        if name not in events.every_name() or name.startswith("trigger."):
+        if not events.chosen(name, able):
             mend = "docs/reference/events.md lists them; events of triggers fire none."
             raise InputError(f"no trigger can wait for the event {name!r}", where="on.events", mend=mend)
 
@@ -72,7 +73,8 @@ def is_file(on: Files, path: str) -> bool:
 
 
 def is_event(on: Happens, facts: Mapping[str, Any]) -> bool:
-    return not set(on.events).isdisjoint(facts["names"]) and unmet(on.where, facts) is None
+    heard = [name for name in facts["names"] if not name.startswith("trigger.")]
+    return any(events.chosen(name, heard) for name in on.events) and unmet(on.where, facts) is None
 
 
 def is_end(on: DagEnds, title: str | None, status: str) -> bool:

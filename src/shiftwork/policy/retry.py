@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
 
 from shiftwork.core import reasons
 
@@ -100,7 +100,9 @@ def _plain_delay(retry: Retry, failures: int) -> float:
     if retry.strategy == "schedule":
         steps = retry.schedule_sec or (0.0,)
         return steps[min(failures, len(steps)) - 1]
-    return _doubling(retry.initial_delay_sec, retry.backoff_multiplier, failures)
+    if retry.strategy == "exponential":
+        return _doubling(retry.initial_delay_sec, retry.backoff_multiplier, failures)
+    assert_never(retry.strategy)
 
 
 def _doubling(first: float, factor: float, count: int) -> float:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.core.alerts import KINDS, Severity
-from shiftwork.core.events import every_name
+from shiftwork.core.events import chosen, every_name
 from shiftwork.core.notices import ALERT
 from shiftwork.core.task import Fields, Name
 
@@ -51,7 +51,7 @@ def wrong(wants: Wants) -> tuple[str, str] | None:
         return "wants.alerts", f"there is no kind of alert {unknown[0]!r}"
     names = every_name() - {ALERT}
     for pattern in wants.events:
-        if not any(_fits(pattern, name) for name in names):
+        if not chosen(pattern, names):
             return "wants.events", f"there is no event {pattern!r}"
     return None
 
@@ -69,8 +69,4 @@ def wanted_names(wants: Wants, names: Iterable[str], type_: str | None) -> list[
     """Of the names one event has, those a sink wants to hear. Alerts are told by themselves, with their words."""
     if wants.types and type_ not in wants.types:
         return []
-    return [name for name in names if name != ALERT and any(_fits(pattern, name) for pattern in wants.events)]
-
-
-def _fits(pattern: str, name: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith(ALL) else pattern == name
+    return [name for name in names if name != ALERT and any(chosen(pattern, [name]) for pattern in wants.events)]

@@ -12,6 +12,7 @@ from msgspec import Meta
 from shiftwork import views
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.events import chosen, every_name
 from shiftwork.core.task import Name
 from shiftwork.queue import read
 from shiftwork.queue.queue import Queue
@@ -42,7 +43,7 @@ class Wanted(ViewQuery):
     type: Words = []
     """Types of task."""
     name: Words = []
-    """Names of events, as the view has them."""
+    """Names of events, as the view has them; `task.*` means all that begin so."""
     agent: Words = []
     """Events that these agents caused, or that are about them."""
     verb: Words = []
@@ -194,10 +195,22 @@ async def _filter(queue: Queue, wanted: Wanted) -> Filter:
         frozenset([await _task(queue, reference) for reference in wanted.task]),
         frozenset([_dag(reference) for reference in wanted.dag]),
         frozenset(wanted.type),
-        frozenset(_words(wanted.name)),
+        _names(_words(wanted.name), views.get(wanted.view) if wanted.view else None),
         frozenset(wanted.agent),
         frozenset(_words(wanted.verb)),
     )
+
+
+def _names(patterns: Iterable[str], view: View | None) -> frozenset[str]:
+    """The names that are meant. One that nothing is told under would be waited for in vain."""
+    known = every_name() if view is None else set(view.events_out(every_name()))
+    found = {pattern: chosen(pattern, known) for pattern in patterns}
+    for pattern, names in found.items():
+        if not names:
+            raise InputError(
+                f"there is no event {pattern!r}", where="name", mend="docs/reference/events.md lists them."
+            )
+    return frozenset[str]().union(*found.values())
 
 
 async def _task(queue: Queue, reference: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from shiftwork.core import reasons
+from shiftwork.core.settings import Strategy
 from shiftwork.core.states import State
 from shiftwork.views.view import (
     FAILURES,
@@ -81,7 +82,7 @@ REASONS = words(
     }
 )
 
-STRATEGIES = words({word: word for word in ("exponential", "fixed", "immediate", "schedule")})
+STRATEGIES = words({word: word for word in get_args(Strategy)})
 
 TASK = (
     made("id", own_id),
