@@ -4,6 +4,7 @@ A statement is written once for both databases. What differs is said in the text
 
 - `-- name: x` opens a statement, the comment lines after it say what it is for;
 - `-- name: x (postgres)` is a marked override, with its reason beside it;
+- `-- part: x` is a text that stands for `{x}` in the statements after it in its file;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
 - `{pg: ...}` and `{lite: ...}` stand for one database only;
@@ -16,11 +17,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 Dialect = Literal["sqlite", "postgres"]
 
 _NAME = re.compile(r"^-- name: (\w+)(?: \((sqlite|postgres)\))?$")
+_PART = re.compile(r"^-- part: (\w+)$")
 _ROWS = re.compile(r"^-- rows (\w+): (.+)$")
 _INSERT = re.compile(r"^-- insert (\w+): (.+)$")
 _ONLY = re.compile(r"\{(pg|lite): ?([^{}]*)\}")
@@ -89,16 +91,29 @@ def _sources() -> Iterator[tuple[Source, Dialect | None]]:
 
 
 def _parse(text: str) -> Iterator[tuple[Source, Dialect | None]]:
-    name: str | None = None
-    only: Dialect | None = None
-    lines: list[str] = []
-    for line in [*text.splitlines(), "-- name: end"]:
-        if opening := _NAME.match(line):
-            if name is not None:
-                yield _source(name, lines), only
-            name, only, lines = opening[1], opening[2], []  # type: ignore[assignment]  # the pattern allows no other
-        elif name is not None:
+    parts: dict[str, str] = {}
+    for heading, lines in _blocks(text):
+        written = [_fill_in(line, parts) for line in lines]
+        if named := _NAME.match(heading):
+            yield _source(named[1], written), cast("Dialect | None", named[2])
+        elif part := _PART.match(heading):
+            parts[part[1]] = _source(part[1], written).text
+
+
+def _blocks(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each heading with the lines below it."""
+    heading, lines = "", list[str]()
+    for line in text.splitlines():
+        if _NAME.match(line) or _PART.match(line):
+            yield heading, lines
+            heading, lines = line, []
+        else:
             lines.append(line)
+    yield heading, lines
+
+
+def _fill_in(line: str, parts: dict[str, str]) -> str:
+    return _TABLE.sub(lambda m: parts.get(m[1], m[0]), line)
 
 
 def _source(name: str, lines: list[str]) -> Source:

@@ -23,15 +23,18 @@ union all
 select null, null, null, null, null, count(*) from tasks t
 where :counted and t.agent_id = :agent and t.workspace = :workspace and t.status <> 'validating'
 
+-- part: handed_over
+-- What a claim tells of its task. What a ready row never has is not read.
+t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
+t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
+t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.budget_id, t.cost, t.tokens_in,
+t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
+t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
+
 -- name: take_from_lane
--- One eligible lane: lock while scanning the index, so that claimers never wait for each other. What a ready row never
--- has is not read.
+-- One eligible lane: lock while scanning the index, so that claimers never wait for each other.
 {pg: with picked as materialized (}
-  select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
-  t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
-  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.budget_id, t.cost, t.tokens_in,
-  t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
-  t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
+  select {handed_over}
   from tasks t {lite: join bodies b on b.task_id = t.id}
   where t.lane = :lane and t.status = 'ready' and t.hold is null and (t.rank, t.ordered_at, t.id) > (:rank, :ordered_at, :id)
   order by t.rank, t.ordered_at, t.id limit :count
@@ -65,11 +68,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
 -- planner from walking the claim index instead of looking up the ids: without statistics that took 68 s on a million.)
 -- rows items: place int, id uuid, lane int
 {pg: with picked as materialized (}
-  select items.place as place, t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
-  t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
-  t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.budget_id, t.cost, t.tokens_in,
-  t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
-  t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
+  select items.place as place, {handed_over}
   from {items} join tasks t on t.id = items.id {lite: join bodies b on b.task_id = t.id}
   where t.status || '' = 'ready' and t.hold is null and t.lane = items.lane
   order by items.place limit :count

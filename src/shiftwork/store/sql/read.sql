@@ -22,34 +22,29 @@ select p.* from {items} join progress p on p.task_id = items.id
 -- rows items: id uuid
 select d.* from {items} join dead_letters d on d.task_id = items.id order by d.task_id, d.round
 
+-- part: filtered
+(cast(:type as text) is null or t.type = :type)
+and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
+and (cast(:issue as text) is null or t.issue_id = :issue)
+and (cast(:dag as {pg: uuid}{lite: text}) is null or t.dag_id = :dag)
+and (cast(:parent as {pg: uuid}{lite: text}) is null or t.parent_id = :parent)
+and (cast(:since as {pg: double precision}{lite: real}) is null or t.created_at >= :since)
+and (cast(:until as {pg: double precision}{lite: real}) is null or t.created_at < :until)
+and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+and (:any_status or t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)}))
+
 -- name: list_tasks
 -- A page of tasks by id, oldest first, through whichever filters are given.
 select t.id from tasks t
 where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or t.id > :after)
-  and (cast(:type as text) is null or t.type = :type)
-  and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
-  and (cast(:issue as text) is null or t.issue_id = :issue)
-  and (cast(:dag as {pg: uuid}{lite: text}) is null or t.dag_id = :dag)
-  and (cast(:parent as {pg: uuid}{lite: text}) is null or t.parent_id = :parent)
-  and (cast(:since as {pg: double precision}{lite: real}) is null or t.created_at >= :since)
-  and (cast(:until as {pg: double precision}{lite: real}) is null or t.created_at < :until)
-  and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
-  and (:any_status or t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)}))
+  and {filtered}
 order by t.id limit :count
 
 -- name: list_newest_tasks
 -- The same from the other end: an index is read in one direction, so the text says which.
 select t.id from tasks t
 where t.workspace = :workspace and (cast(:after as {pg: uuid}{lite: text}) is null or t.id < :after)
-  and (cast(:type as text) is null or t.type = :type)
-  and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
-  and (cast(:issue as text) is null or t.issue_id = :issue)
-  and (cast(:dag as {pg: uuid}{lite: text}) is null or t.dag_id = :dag)
-  and (cast(:parent as {pg: uuid}{lite: text}) is null or t.parent_id = :parent)
-  and (cast(:since as {pg: double precision}{lite: real}) is null or t.created_at >= :since)
-  and (cast(:until as {pg: double precision}{lite: real}) is null or t.created_at < :until)
-  and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
-  and (:any_status or t.status in (select {pg: jsonb_array_elements_text(cast(:statuses as jsonb))}{lite: value from json_each(:statuses)}))
+  and {filtered}
 order by t.id desc limit :count
 
 -- name: tasks_of_dag
