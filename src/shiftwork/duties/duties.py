@@ -166,16 +166,11 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
             continue
         blocked += 1
         row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
-        names = [_shown(name) for name in missing.get(row.root_id, [])]
+        names = [ids.shown(name) for name in missing.get(row.root_id, [])]
         work.tell(row, "blocked", reason=row.blocked_reason, data={"missing": names})
         work.alert(row.workspace, row.blocked_reason, row.id, missing=", ".join(names))
     await work.save()
     return {"blocked": blocked}
-
-
-def _shown(name: str) -> str:
-    uuid = ids.parse(name)
-    return ids.show_task(uuid) if uuid else name
 
 
 async def stale(tx: Tx, engine: Engine) -> Counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -94,6 +94,11 @@ def name(value: str, where: str) -> str:
 
 def names(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(name(value, where) for value in values)
+
+
+def one_of(value: str, known: Collection[str], where: str) -> None:
+    if value not in known:
+        raise InputError(f"{value!r} is not one of {', '.join(known)}", where=where)
 
 
 def count(value: int, where: str, most: int) -> int:

@@ -75,8 +75,7 @@ class Observing(Handle):
 
     async def failures(self, by: By = "signature", *, since: float | None = None, limit: int = 50) -> list[Pattern]:
         """Failed attempts grouped by type, agent, model, reason or signature, the most frequent first."""
-        if by not in failures.WAYS:
-            raise InputError(f"{by!r} is not one of {', '.join(failures.WAYS)}", where="by")
+        check.one_of(by, failures.WAYS, "by")
         count = check.count(limit, "limit", LARGEST_PAGE)
         return await self._read(lambda tx: failures.patterns(tx, self.workspace, by, since or 0.0, count))
 
@@ -97,8 +96,8 @@ class Observing(Handle):
 
     async def dags(self, *, status: str | None = None, after: str | None = None, limit: int = 100) -> DagPage:
         """DAGs of more than one task, newest first, a page at a time."""
-        if status is not None and status not in dags.STATUSES:
-            raise InputError(f"{status!r} is not one of {', '.join(dags.STATUSES)}", where="status")
+        if status is not None:
+            check.one_of(status, dags.STATUSES, "status")
         count = check.count(limit, "limit", LARGEST_PAGE)
         cursor = None if after is None else self._find_dag(after)
         return await self._read(lambda tx: dags.page(tx, self.workspace, status, cursor, count))

@@ -76,7 +76,7 @@ class Queue(
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
         try:
             queue = cls(Shared(Engine(store, profile, seed, depot, folder)), workspace, Caller(actor))
-            await store.run(lambda tx: tx.run("add_workspace", name=workspace, profile=profile, now=tx.now))
+            await store.run(lambda tx: queue.engine.book.add(tx, workspace))
             in_force = (await queue.engine.book.get(store, workspace)).settings()
             store.operation_max_sec = in_force.operation_max_sec
         except BaseException:

@@ -49,8 +49,7 @@ class Verdict(NamedTuple):
 
 
 def check_verdict(verdict: Verdict) -> None:
-    if verdict.decision not in DECISIONS:
-        raise InputError(f"{verdict.decision!r} is not one of {', '.join(DECISIONS)}", where="decision")
+    check.one_of(verdict.decision, DECISIONS, "decision")
     if verdict.decision == "modify_and_retry" and not verdict.change:
         raise InputError("modify_and_retry needs the fields to change", where="change")
     if verdict.decision == "retry_later" and (verdict.at is None or not math.isfinite(verdict.at)):

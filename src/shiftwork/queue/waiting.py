@@ -71,8 +71,8 @@ class Waiting(Handle):
         limit: int = 100,
     ) -> list[Asked]:
         """What waits for a person: approvals that guards ask for, and questions of agents, by task."""
-        if kind is not None and kind not in KINDS:
-            raise InputError(f"{kind!r} is not one of {', '.join(KINDS)}", where="kind")
+        if kind is not None:
+            check.one_of(kind, KINDS, "kind")
         count = check.count(limit, "limit", LARGEST_PAGE)
         uuid = None if task is None else await self._find(task)
         cursor = None if after is None else ids.parse(after)
