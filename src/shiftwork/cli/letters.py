@@ -9,7 +9,7 @@ import click
 
 from shiftwork.cli import changing, show, values
 from shiftwork.cli.looking import review_table
-from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 from shiftwork.cli.values import When
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound, ShiftworkError
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def dlq(context: click.Context) -> Answer:
+@listing
+def dlq() -> None:
     """Show dead letters and decide about them. Alone: the open ones."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 @dlq.command("list")

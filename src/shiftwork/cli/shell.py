@@ -186,6 +186,17 @@ class Group(click.Group):
         return list(self.commands)
 
 
+def listing(named: Callable[[], None]) -> click.Group:
+    """A group that alone is its command `list`."""
+
+    def alone() -> Answer:
+        context = click.get_current_context()
+        return context.invoke(group.commands["list"]) if context.invoked_subcommand is None else None
+
+    group = click.group(cls=Group, invoke_without_command=True)(functools.update_wrapper(alone, named))
+    return group
+
+
 class Root(Group):
     """The program: runs a command, and ends the process with the code its outcome has."""
 

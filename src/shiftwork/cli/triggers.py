@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from shiftwork.cli import show, values
-from shiftwork.cli.shell import Answer, Group, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, refuse, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -24,11 +24,9 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def triggers(context: click.Context) -> Answer:
+@listing
+def triggers() -> None:
     """Show and keep what starts work by itself: schedules, hooks, files, ends of DAGs, events. Alone: the list."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 # -- adding ------------------------------------------------------------------------------------------------------
