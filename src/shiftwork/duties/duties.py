@@ -40,7 +40,7 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
     for row in await work.lock(beats):
         if row.id not in beats or not row.held or row.lease_check_at is None or row.lease_check_at > tx.now:
             continue
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         verdict = lease.inspect(_facts(row, beats[row.id]), settings, tx.now)
         if beats[row.id]["agent_status"] == "failed" and row.status != State.VALIDATING:
             verdict = lease.Expired(reasons.HEARTBEAT_TIMEOUT)
@@ -118,7 +118,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
         if row.waiting:
             work.tell(row, "promoted", work.move(row, "block"))
             continue
-        path, told = await guard.let_through(work, row, (await work.settings([row]))[row.id], "promote")
+        path, told = await guard.let_through(work, row, await work.settings_of(row), "promote")
         work.tell(row, "promoted", path, data=told)
     await work.save()
     return {"promoted": promoted}
@@ -160,7 +160,7 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
             continue
         row.block_check_at = None
         work.touch(row)
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         known_too = settings.dependency_wait_applies_to == "all"
         if row.status != State.PENDING or not (known_too or row.root_id in missing):
             continue

@@ -192,7 +192,7 @@ async def _recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent
 
 
 async def _orphan(work: Work, row: TaskRow) -> None:
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     note = f"runtime {row.runtime_id} restarted"
     if settings.recover == "keep":
         return

@@ -149,8 +149,7 @@ class Reading(Observing):
         """Every attempt at a task that has ended, oldest first."""
 
         async def load(tx: Tx) -> list[Attempt]:
-            uuid = await read.find(tx, self.workspace, task_id)
-            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            uuid = await read.must_find(tx, self._engine, self.workspace, task_id)
             return [read.attempt(row) for row in await tx.all("read_attempts", items=[(uuid,)])]
 
         return await self._read(load)
@@ -212,8 +211,7 @@ class Reading(Observing):
         """Who decided what about a task, and why."""
 
         async def load(tx: Tx) -> Sequence[Row]:
-            uuid = await read.find(tx, self.workspace, task_id)
-            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            uuid = await read.must_find(tx, self._engine, self.workspace, task_id)
             return await tx.all("reviews_of", id=uuid)
 
         rows = await self._read(load)

@@ -169,7 +169,7 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
     row.priority = merged.priority
     await work.tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags])
     work.touch(row)
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     path, told = await guard.reconsider(work, row, settings)
     if row.status == State.READY and path is None:
         work.arrive(row, settings)
