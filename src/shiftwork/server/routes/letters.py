@@ -7,9 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from shiftwork.core.errors import KeyRequired, NotFound, UnknownReference, UnknownSetting, VersionConflict, WrongState
-from shiftwork.server.ask import Ask, plain
+from shiftwork.server.ask import Ask, outcome, outcomes, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.server.routes.working import outcome
 from shiftwork.wire.shapes import LetterList, Listed, OutcomeReply, Outcomes, RedriveBody, ReviewBody
 
 door = Doors("Dead letters")
@@ -79,4 +78,4 @@ async def reviews(ask: Ask) -> Any:
 async def redrive(ask: Ask, body: RedriveBody) -> Any:
     """The same decision for all dead letters that failed alike."""
     told = await ask.queue.redrive(body.signature, body.decision, note=body.note, at=body.at)
-    return Outcomes([outcome(each) for each in told])
+    return outcomes(told)

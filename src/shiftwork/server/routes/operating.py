@@ -13,9 +13,8 @@ from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.control import Purge
 from shiftwork.queue.failures import By
 from shiftwork.queue.status import Status
-from shiftwork.server.ask import Ask, plain
+from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import SOMETHING, Doors, Query, ViewQuery
-from shiftwork.server.routes.working import outcome
 from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed
 
 door = Doors("Queue")
@@ -68,7 +67,7 @@ async def purge(ask: Ask, body: Any) -> Any:
 @door("POST /api/queue/rebalance", "operate", query=ViewQuery, answer=Outcomes)
 async def rebalance(ask: Ask) -> Any:
     """Withdraw claims that loaded agents have not started, for idle ones to take."""
-    return Outcomes([outcome(told) for told in await ask.queue.rebalance()])
+    return outcomes(await ask.queue.rebalance())
 
 
 class AlertQuery(Query):

@@ -19,7 +19,7 @@ from shiftwork.queue.approvals import Kind
 from shiftwork.queue.waits import Signalled
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.server.routes.working import HOLDING, outcome
+from shiftwork.server.routes.working import HOLDING
 from shiftwork.wire.shapes import OutcomeReply
 from shiftwork.wire.waiting import AnswerBody, AskedList, DecisionBody, SignalBody, WaitBody, WaitReply
 
@@ -92,7 +92,7 @@ async def approvals(ask: Ask) -> Any:
 async def answer(ask: Ask, body: AnswerBody) -> Any:
     """Answer the question that a task asks; it must be what the question's schema says."""
     told = await ask.queue.answer(ask.path["task_id"], body.value)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -107,7 +107,7 @@ async def approve(ask: Ask, body: DecisionBody) -> Any:
     """Let a task run that a guard has stopped; with `revision` only if the work is still what was looked at."""
     said = {"revision": body.revision, "note": body.note}
     told = await ask.queue.approve(ask.path["task_id"], **said, version=body.version)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -122,4 +122,4 @@ async def reject(ask: Ask, body: DecisionBody) -> Any:
     """Cancel a task that a guard has stopped."""
     said = {"revision": body.revision, "note": body.note}
     told = await ask.queue.reject(ask.path["task_id"], **said, version=body.version)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
