@@ -13,6 +13,7 @@ from shiftwork.core.errors import BadText, InputError, TooLarge
 from shiftwork.core.settings import Limits
 
 T = TypeVar("T")
+LARGEST_PAGE = 1000
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _encoder = msgspec.json.Encoder(order=None)
 _LIMITS = Limits()
@@ -105,6 +106,10 @@ def count(value: int, where: str, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
         raise InputError(f"expected a whole number from 1 to {most}, got {value!r}", where=where)
     return value
+
+
+def page(limit: int, most: int = LARGEST_PAGE) -> int:
+    return count(limit, "limit", most)
 
 
 def depth(value: Any) -> int:

@@ -6,8 +6,6 @@ from shiftwork.queue import check, metrics
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.metrics import Metrics
 
-LARGEST_PAGE = metrics.KEPT_SNAPSHOTS
-
 
 class Metering(Handle):
     """Verbs about what is measured."""
@@ -28,5 +26,5 @@ class Metering(Handle):
 
     async def metric_snapshots(self, *, since: float | None = None, limit: int = 10) -> list[Metrics]:
         """What was measured every `maintenance.metrics_sec`, the newest first; histograms are not kept."""
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit, metrics.KEPT_SNAPSHOTS)
         return await self._read(lambda tx: metrics.kept(tx, self.workspace, since or 0.0, count))

@@ -17,7 +17,6 @@ from shiftwork.queue.handle import Handle
 from shiftwork.queue.status import Status
 from shiftwork.store.store import Row, Tx
 
-LARGEST_PAGE = 1000
 _NO_END = 2**62
 
 
@@ -57,7 +56,7 @@ class Observing(Handle):
         """Alerts behind a cursor, oldest first. Whoever goes on from the last one's `seq` sees every alert."""
         if kind is not None and kind not in kinds.KINDS:
             raise InputError(f"there is no kind {kind!r}", where="kind", mend=f"One of {', '.join(kinds.KINDS)}.")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         found = await self._alerts(after, _NO_END, count, kind, open_only=open_only)
         if not found:
             return []
@@ -76,7 +75,7 @@ class Observing(Handle):
     async def failures(self, by: By = "signature", *, since: float | None = None, limit: int = 50) -> list[Pattern]:
         """Failed attempts grouped by type, agent, model, reason or signature, the most frequent first."""
         check.one_of(by, failures.WAYS, "by")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         return await self._read(lambda tx: failures.patterns(tx, self.workspace, by, since or 0.0, count))
 
     async def transitions(self, task_id: str) -> list[Transition]:
@@ -98,7 +97,7 @@ class Observing(Handle):
         """DAGs of more than one task, newest first, a page at a time."""
         if status is not None:
             check.one_of(status, dags.STATUSES, "status")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         cursor = None if after is None else self._find_dag(after)
         return await self._read(lambda tx: dags.page(tx, self.workspace, status, cursor, count))
 

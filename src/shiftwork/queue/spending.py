@@ -10,8 +10,6 @@ from shiftwork.queue.costs import By, Costs
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.purse import day_of
 
-LARGEST_PAGE = 1000
-
 
 class Spending(Handle):
     """Verbs about money."""
@@ -47,7 +45,7 @@ class Spending(Handle):
         """Budgets with what is spent, granted and left: agents, days, then DAGs and trees, the newest first."""
         if kind is not None:
             check.one_of(kind, budgets.KINDS, "kind")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         return await self._read(lambda tx: budgets.read(tx, self._engine, self.workspace, kind, count))
 
     async def costs(
@@ -55,5 +53,5 @@ class Spending(Handle):
     ) -> Costs:
         """What was spent by task, DAG, type, agent, model or day (UTC), the most first."""
         check.one_of(by, costs.WAYS, "by")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         return await self._read(lambda tx: costs.report(tx, self.workspace, by, since or 0.0, until, count))

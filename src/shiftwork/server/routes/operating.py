@@ -14,7 +14,7 @@ from shiftwork.queue.control import Purge
 from shiftwork.queue.failures import By
 from shiftwork.queue.status import Status
 from shiftwork.server.ask import Ask, outcomes, plain
-from shiftwork.server.door import SOMETHING, Doors, Query, ViewQuery
+from shiftwork.server.door import SOMETHING, Doors, PageSize, Query, ViewQuery
 from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed
 
 door = Doors("Queue")
@@ -76,7 +76,7 @@ class AlertQuery(Query):
     after: Annotated[int, Meta(ge=0, le=2**62)] = 0
     open_only: bool = False
     kind: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/alerts", "read", query=AlertQuery, answer=AlertList)
@@ -100,7 +100,7 @@ class FailureQuery(Query):
 
     by: By = "signature"
     since: float | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    limit: PageSize = 50
 
 
 @door("GET /api/failures", "read", query=FailureQuery, answer=FailureList)

@@ -25,7 +25,7 @@ from shiftwork.queue.read import Attempt
 from shiftwork.queue.reading import Page
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask, outcomes, plain
-from shiftwork.server.door import Doors, Query, ViewQuery
+from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.server.routes.working import SUBMITTING
 from shiftwork.wire.shapes import (
     CancelBatch,
@@ -80,7 +80,7 @@ class TaskQuery(ViewQuery):
     since: float | None = None
     until: float | None = None
     after: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
     newest: bool = False
     """The newest first."""
 

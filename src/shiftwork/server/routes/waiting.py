@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from shiftwork.core.errors import (
     CircularDependency,
@@ -18,7 +16,7 @@ from shiftwork.core.errors import (
 from shiftwork.queue.approvals import Kind
 from shiftwork.queue.waits import Signalled
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query, ViewQuery
+from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.server.routes.working import HOLDING
 from shiftwork.wire.shapes import OutcomeReply
 from shiftwork.wire.waiting import AnswerBody, AskedList, DecisionBody, SignalBody, WaitBody, WaitReply
@@ -70,7 +68,7 @@ class AskedQuery(Query):
     type: str | None = None
     task: str | None = None
     after: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/approvals", "read", query=AskedQuery, answer=AskedList, errors=(NotFound,))
