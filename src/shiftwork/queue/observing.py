@@ -1,4 +1,4 @@
-"""What an observer asks for: alerts, failure patterns, how a task moved, how the queue and its DAGs stand."""
+"""What an observer asks for: metrics, alerts, failure patterns, how a task moved, how queue, DAGs and bridges stand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import msgspec
 
 from shiftwork.core import alerts as kinds
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue import alerts, capacity, check, dags, failures, read, status
+from shiftwork.queue import alerts, capacity, check, dags, failures, metrics, read, status
 from shiftwork.queue.alerts import Alert
 from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.dags import DagPage
 from shiftwork.queue.failures import By, Pattern
 from shiftwork.queue.handle import Handle
+from shiftwork.queue.metrics import Metrics
 from shiftwork.queue.status import Status
 from shiftwork.store.store import Row, Tx
 
@@ -33,6 +34,23 @@ class Transition(msgspec.Struct, frozen=True):
     fence: int | None
 
 
+class BridgeInfo(msgspec.Struct, frozen=True):
+    """A bridge as its operator sees it."""
+
+    name: str
+    role: str
+    seen_at: float
+    """When it last looked."""
+    unread: int
+    """Entries on offer that nobody is known to have taken."""
+    taken: int
+    """Entries that workers have taken and not answered."""
+    taken_in: int
+    """Entries of a foreign orchestrator that are not answered yet."""
+    events_after: int | None = None
+    """The number of the last event told in its stream; None where it tells none."""
+
+
 class Observing(Handle):
     """Verbs for whoever watches over the queue; they change nothing."""
 
@@ -47,6 +65,32 @@ class Observing(Handle):
     async def backpressure(self) -> Backpressure:
         """How full the queue is, and whether more may be submitted."""
         return await self._read(lambda tx: capacity.read(tx, self._engine, self.workspace))
+
+    async def bridges(self) -> list[BridgeInfo]:
+        """The bridges to streams that this workspace has, or had."""
+        rows = await self._read(lambda tx: tx.all("list_bridges", workspace=self.workspace))
+        return [BridgeInfo(**dict(row)) for row in rows]
+
+    # -- metrics ---------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """Every metric of this workspace now; of more than 100,000 tasks, not older than five seconds."""
+        measured, counted = self._shared.measured, self._shared.counted
+        async with measured.turn:
+            if (known := measured.find(self.workspace, self._engine.store.now())) is not None:
+                return known
+            await self._shared.tally.write()
+            before = counted.get(self.workspace)
+            found, counted[self.workspace] = await self._read(
+                lambda tx: metrics.read(tx, self._engine, self.workspace, before)
+            )
+            measured.keep(self.workspace, found, sum(counted[self.workspace].counts.values()))
+        return found
+
+    async def metric_snapshots(self, *, since: float | None = None, limit: int = 10) -> list[Metrics]:
+        """What was measured every `maintenance.metrics_sec`, the newest first; histograms are not kept."""
+        count = check.page(limit, metrics.KEPT_SNAPSHOTS)
+        return await self._read(lambda tx: metrics.kept(tx, self.workspace, since or 0.0, count))
 
     # -- alerts ----------------------------------------------------------------------------------------------------
 

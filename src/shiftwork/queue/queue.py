@@ -10,17 +10,14 @@ from shiftwork.artifacts.opening import open_depot
 from shiftwork.copying.folder import open_folder
 from shiftwork.queue import check
 from shiftwork.queue.book import check_workspace
-from shiftwork.queue.bridging import Bridging
 from shiftwork.queue.claiming import Claiming
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.handle import Shared
-from shiftwork.queue.metering import Metering
 from shiftwork.queue.notifying import Notifying
 from shiftwork.queue.operating import Operating
 from shiftwork.queue.producing import Producing
 from shiftwork.queue.protecting import Protecting
 from shiftwork.queue.reading import Reading
-from shiftwork.queue.snapshotting import Snapshotting
 from shiftwork.queue.spending import Spending
 from shiftwork.queue.stepping import Stepping
 from shiftwork.queue.storing import Storing
@@ -42,11 +39,8 @@ class Queue(
     Protecting,
     Reading,
     Spending,
-    Snapshotting,
-    Metering,
     Notifying,
     Triggering,
-    Bridging,
 ):
     """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
 

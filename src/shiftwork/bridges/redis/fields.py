@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+VERSION = "1.2.1"
 GROUP = "cg:workers"
 READERS = "cg:orchestrator"
 """The group by which bridges of one queue share what workers say."""

@@ -11,7 +11,7 @@ from shiftwork.queue.metrics import KEPT_SNAPSHOTS, Metrics
 from shiftwork.server import metrics as exposition
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, PlainText, Query
-from shiftwork.wire.metrics import MetricSnapshots
+from shiftwork.wire.shapes import MetricSnapshots
 
 door = Doors("Metrics")
 
