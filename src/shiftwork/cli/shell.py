@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shiftwork.queue.queue import Queue
 
 Answer = int | None
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 DEFAULT_STORE = "sqlite:///shiftwork.db"
 PATIENCE_SEC = 2.0
 """A person waits: a server that cannot be reached is soon said to be away."""
@@ -127,6 +128,17 @@ def with_queue(
         return run
 
     return wrap
+
+
+def together(*options: Decorator) -> Decorator:
+    """Several options and arguments as one decorator, in the order in which help shows them."""
+
+    def apply(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
 
 
 def refuse(what: str) -> NoReturn:
