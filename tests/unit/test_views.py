@@ -13,7 +13,6 @@ from shiftwork.core.errors import InputError
 from shiftwork.core.states import STORED, State
 from shiftwork.core.task import NewTask, Task
 from shiftwork.policy.rank import tier
-from shiftwork.server.telling import numbered
 from shiftwork.views import VIEWS, View, aegis, coscientist, loki, redis
 from shiftwork.views.view import TIME, find
 from tests.unit.view_records import AGENT, DEAD_LETTER, ID_1, ID_2, ISO, RESULT, TASK, UUID_1, UUID_2, T, task
@@ -531,17 +530,16 @@ def test_views_rename_only_events_that_exist(view: View) -> None:
     assert set(view.events) <= events.every_name() | {"approval.approved", "approval.rejected"}
 
 
-def told(view: View, names: list[str]) -> list[str]:
-    return [name for _, name in numbered(names, view)]
-
-
 def test_what_a_document_calls_the_same_is_told_once() -> None:
     submitted = events.names("submitted", "created>pending>ready")
-    assert told(AEGIS, submitted) == ["task:queued"]
-    assert told(REDIS, submitted) == ["task.created"]
-    assert told(FACTORY, submitted) == ["task.created", "task.ready"]
-    assert told(AEGIS, events.names("failed", "running>failed>ready")) == ["task:failed", "task:queued"]
-    assert told(REDIS, events.names("failed", "running>failed>dead_lettered")) == ["task.failed", "task.dlq"]
+    assert AEGIS.events_out(submitted) == ["task:queued"]
+    assert REDIS.events_out(submitted) == ["task.created"]
+    assert FACTORY.events_out(submitted) == ["task.created", "task.ready"]
+    assert AEGIS.events_out(events.names("failed", "running>failed>ready")) == ["task:failed", "task:queued"]
+    assert REDIS.events_out(events.names("failed", "running>failed>dead_lettered")) == [
+        "task.failed",
+        "task.dlq",
+    ]
 
 
 @every_view

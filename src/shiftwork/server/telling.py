@@ -105,7 +105,7 @@ class Entry:
 
 def _tell(event: Event, view: View | None) -> Iterator[Told]:
     """A message for each name. Its cursor says how much of the row has been told with it."""
-    named = numbered(event.names, view)
+    named = _named(event.names, view)
     fields = msgspec.to_builtins(event)
     for field in ("seq", "names"):
         del fields[field]
@@ -117,7 +117,7 @@ def _tell(event: Event, view: View | None) -> Iterator[Told]:
         yield Told(cursor, number, name, json, frame(json))
 
 
-def numbered(names: list[str], view: View | None) -> list[tuple[int, str]]:
+def _named(names: list[str], view: View | None) -> list[tuple[int, str]]:
     """The names told, each with its number among all names of the row: the first where a view has one for several."""
     found: dict[str, int] = {}
     for number, name in enumerate(names, 1):

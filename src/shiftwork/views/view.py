@@ -310,6 +310,10 @@ class View:
         """The document's name for an event, or None where it has no such event."""
         return self.events.get(name, None if self.only_these_events else name)
 
+    def events_out(self, names: Iterable[str]) -> list[str]:
+        """The document's names for the events of one row; what it calls the same is told once."""
+        return list(dict.fromkeys(told for name in names if (told := self.event_out(name)) is not None))
+
     def event_fields(self, event: Record) -> dict[str, Any]:
         """An event's own fields, with ids, time, states and the reason of a failure as the document writes them."""
         ours = {name: _optional(self.ids.out, event[name]) for name in ("task_id", "dag_id")}
