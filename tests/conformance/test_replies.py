@@ -277,7 +277,6 @@ LOOKS = {
     *("deliveries", "delivery", "sink", "sinks"),
     *("trigger", "triggers", "firings", "preview_trigger"),
     *("approvals", "breakers", "budgets", "cooldowns", "costs", "effects"),
-    *("metrics", "metric_snapshots", "bridges"),
     *("limits", "profile", "settings", "snapshots", "steps", "tokens"),
 }
 """Besides those of `Reading`."""

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiftwork.core.settings import Level, Quotas, Settings
-from shiftwork.policy.capacity import LEVELS, Limits, below, fill, filled, in_need, level_of, limits_of, room
+from shiftwork.policy.capacity import LEVELS, Limits, below, fill, filled, in_need, limits_of, room
+from shiftwork.policy.rank import level as level_of
 
 COSCIENTIST = Limits(10_000, 1000, 5000, 4000)
 FULL: dict[Level, int] = {"high": 1000, "medium": 5000, "low": 4000}

@@ -1,7 +1,5 @@
 """A runner of commands in a process of its own, and what tests do with it."""
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork import Queue
+from tests.worker.started import Started
 from tests.worker.steps import PATIENCE_SEC, until, until_status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,23 +16,18 @@ AGENT = [sys.executable, str(ROOT / "tests" / "examples" / "fake_agent.py")]
 AS_AGENT = ["--stdin", "prompt", "--output", "stream-json", "--resume-args", "--resume {session_id}"]
 
 
-class Desk:
+class Desk(Started):
     """`shiftwork work -- COMMAND` on one store, in as many processes as a test wants."""
 
     def __init__(self, url: str, folder: Path) -> None:
+        super().__init__(folder)
         self.url = url
-        self.folder = folder
         self.work_dir = folder / "work"
-        self._log = folder / "log"
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, command: list[str], *options: str) -> subprocess.Popen[bytes]:
         line = [sys.executable, "-m", "shiftwork", "--store", self.url, "work", "--type", "code"]
         line += ["--work-dir", str(self.work_dir), *options, "--", *command]
-        with self._log.open("ab") as log:
-            runner = subprocess.Popen(line, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
-        self._started.append(runner)
-        return runner
+        return self.spawn(line, self.folder)
 
     def start_agent(self, *options: str) -> subprocess.Popen[bytes]:
         return self.start(AGENT, *AS_AGENT, *options)
@@ -46,9 +40,6 @@ class Desk:
     def run_agent(self, *options: str) -> None:
         self.run(AGENT, *AS_AGENT, *options)
 
-    def log(self) -> str:
-        return self._log.read_text()
-
     def family(self, task_id: str) -> list[int]:
         """What the fake agent has started, once both are there."""
         file = self.work_dir / task_id / "family"
@@ -60,21 +51,10 @@ class Desk:
         sessions = self.work_dir / task_id / ".sessions"
         return [int(pid) for file in sorted(sessions.glob("*")) for pid in file.read_text().split()]
 
-    def end(self) -> None:
-        for runner in self._started:
-            try:
-                os.killpg(runner.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            finally:
-                runner.wait(PATIENCE_SEC)
-
 
 @contextmanager
 def desk_on(url: str, tmp_path: Path) -> Iterator[Desk]:
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    made = Desk(url, folder)
+    made = Desk(url, tmp_path / "desk")
     try:
         yield made
     finally:

@@ -10,26 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shiftwork import Queue
+from tests.worker.started import Started
 from tests.worker.steps import PATIENCE_SEC, until, verbs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Mill:
+class Mill(Started):
     """A fleet of `tests.worker.mill` in processes of its own, and the folder in which its handlers talk to us."""
 
     def __init__(self, url: str, folder: Path) -> None:
+        super().__init__(folder)
         self._url = url
-        self.folder = folder
-        self._log = folder / "log"
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, processes: int, *, until_idle: bool = False) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.worker.start", self._url, str(processes), *(["idle"] * until_idle)]
-        with self._log.open("ab") as log:
-            mill = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
-        self._started.append(mill)
-        return mill
+        return self.spawn(command, ROOT)
 
     def holders(self, task_id: str) -> list[int]:
         """The processes that have begun to work on a task, in the order of their claims."""
@@ -45,25 +41,10 @@ class Mill:
     def go(self) -> None:
         (self.folder / "go").touch()
 
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def end(self) -> None:
-        """Whatever a test left running: each process has a session of its own, with its children in it."""
-        for mill in self._started:
-            try:
-                os.killpg(mill.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            finally:
-                mill.wait(PATIENCE_SEC)
-
 
 @contextmanager
 def running_mill(url: str, tmp_path: Path) -> Iterator[Mill]:
-    folder = tmp_path / "mill"
-    folder.mkdir()
-    made = Mill(url, folder)
+    made = Mill(url, tmp_path / "mill")
     try:
         yield made
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shiftwork import logs
 from shiftwork.cli import show
 from shiftwork.cli.shell import Answer, Group, Shell, current
 
@@ -37,7 +37,7 @@ def loki(**options: Any) -> Answer:
 
     --two-way holds until the setting claim_folder is unset, also while no bridge runs.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.set_up(json=False)
     return asyncio.run(_loki(current(), **options))
 
 

@@ -190,7 +190,7 @@ async def _dependencies(queue: Queue) -> list[Finding]:
         page = await queue.tasks(status=State.PENDING, after=after, limit=PAGE)
         roots = {ids.parse(task.root_task_id): task.id for task in page.tasks}
         for edge in await _missing(queue, [root for root in roots if root]):
-            missing.setdefault(roots[edge["child"]], []).append(_shown(edge["name"]))
+            missing.setdefault(roots[edge["child"]], []).append(ids.shown(edge["name"]))
         looked, after = looked + len(page.tasks), page.next
         if after is None:
             break
@@ -207,11 +207,6 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
         return []
     items = [(root,) for root in roots]
     return list(await queue.engine.store.read(lambda tx: tx.all("missing_parents", items=items)))
-
-
-def _shown(name: str) -> str:
-    uuid = ids.parse(name)
-    return ids.show_task(uuid) if uuid else name
 
 
 async def _duties(queue: Queue) -> list[Finding]:

@@ -8,7 +8,7 @@ import click
 
 from shiftwork.cli import show, values
 from shiftwork.cli.codes import ExitCode
-from shiftwork.cli.shell import Answer, Group, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, refuse, with_queue
 from shiftwork.cli.steps import with_result
 from shiftwork.cli.working import under_claim
 
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 _DATA = click.option("--data", type=values.json_value, metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def effects(context: click.Context) -> Answer:
+@listing
+def effects() -> None:
     """Show effects, do them once, and say how they ended. Alone: those not known to be done."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 @effects.command("list")

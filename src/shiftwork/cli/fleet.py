@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import show
-from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.queue.agents import Agent
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def agents(context: click.Context) -> Answer:
+@listing
+def agents() -> None:
     """Show, stop, start and fund agents. Alone: the list."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 @agents.command("list")

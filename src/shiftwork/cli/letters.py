@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shiftwork.cli import changing, show, values
 from shiftwork.cli.looking import review_table
-from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.shell import Answer, Decorator, Shell, listing, together, with_queue
 from shiftwork.cli.values import When
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound, ShiftworkError
@@ -18,14 +17,10 @@ if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.queue.reading import DeadLetter
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def dlq(context: click.Context) -> Answer:
+@listing
+def dlq() -> None:
     """Show dead letters and decide about them. Alone: the open ones."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 @dlq.command("list")
@@ -128,6 +123,12 @@ def _letter(letter: DeadLetter) -> None:
 def _decision(name: str, text: str, *more: Decorator) -> None:
     """One decision as a command over any number of tasks."""
 
+    @together(
+        click.argument("tasks", metavar="TASK...", nargs=-1, required=True),
+        click.option("--note", help="Why; stands in the history."),
+        click.option("--version", type=int, help="Only if the task is still at this version."),
+        *more,
+    )
     @with_queue()
     async def decide(
         shell: Shell,
@@ -154,17 +155,8 @@ def _decision(name: str, text: str, *more: Decorator) -> None:
             done.append(outcome)
         return changing.outcomes(shell, done)
 
-    options: list[Decorator] = [
-        click.argument("tasks", metavar="TASK...", nargs=-1, required=True),
-        click.option("--note", help="Why; stands in the history."),
-        click.option("--version", type=int, help="Only if the task is still at this version."),
-        *more,
-    ]
-    command: Callable[..., Any] = decide
-    for option in reversed(options):
-        command = option(command)
-    command.__doc__ = text
-    dlq.command({"modify_and_retry": "modify"}.get(name, name.replace("_", "-")))(command)
+    decide.__doc__ = text
+    dlq.command({"modify_and_retry": "modify"}.get(name, name.replace("_", "-")))(decide)
 
 
 _CHAIN = click.option("--chain", is_flag=True, help="Bring back dependents that were cancelled because of it, too.")

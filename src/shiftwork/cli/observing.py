@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import show, values
-from shiftwork.cli.shell import Answer, Command, Group, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_queue
 from shiftwork.core.alerts import KINDS
 
 if TYPE_CHECKING:
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from shiftwork.queue.failures import Pattern
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def alerts(context: click.Context) -> Answer:
+@listing
+def alerts() -> None:
     """Show what somebody should look at, and note that somebody did. Alone: the open ones."""
-    return context.invoke(list_alerts) if context.invoked_subcommand is None else None
 
 
 @alerts.command("list")
@@ -84,11 +82,9 @@ def _pattern(found: Pattern) -> tuple[object, ...]:
 # -- DAGs --------------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def dags(context: click.Context) -> Answer:
+@listing
+def dags() -> None:
     """Show and change DAGs of more than one task. Alone: the list."""
-    return context.invoke(list_dags) if context.invoked_subcommand is None else None
 
 
 @dags.command("list")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import show, values
-from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -19,11 +19,9 @@ KEY = "KEY is provider:NAME, account:NAME, model:NAME or type:NAME, or several o
 # -- breakers ----------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def breakers(context: click.Context) -> Answer:
+@listing
+def breakers() -> None:
     """Show, open, close and configure the circuit breakers of the types. Alone: the list."""
-    return context.invoke(list_breakers) if context.invoked_subcommand is None else None
 
 
 @breakers.command("list")
@@ -87,11 +85,9 @@ async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
 # -- cooldowns ---------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def cooldowns(context: click.Context) -> Answer:
+@listing
+def cooldowns() -> None:
     """Show what rests after a rate limit, begin and end a rest. Alone: the list."""
-    return context.invoke(list_cooldowns) if context.invoked_subcommand is None else None
 
 
 @cooldowns.command("list")
@@ -135,11 +131,9 @@ async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
 # -- limits ------------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def limits(context: click.Context) -> Answer:
+@listing
+def limits() -> None:
     """Show and set how much of a provider, account, model or type may be used. Alone: the list."""
-    return context.invoke(list_limits) if context.invoked_subcommand is None else None
 
 
 @limits.command("list")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shiftwork.queue.queue import Queue
 
 Answer = int | None
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 DEFAULT_STORE = "sqlite:///shiftwork.db"
 PATIENCE_SEC = 2.0
 """A person waits: a server that cannot be reached is soon said to be away."""
@@ -129,6 +130,17 @@ def with_queue(
     return wrap
 
 
+def together(*options: Decorator) -> Decorator:
+    """Several options and arguments as one decorator, in the order in which help shows them."""
+
+    def apply(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
 def refuse(what: str) -> NoReturn:
     """The options make no sense together."""
     raise click.UsageError(what, click.get_current_context())
@@ -184,6 +196,17 @@ class Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(self.commands)
+
+
+def listing(named: Callable[[], None]) -> click.Group:
+    """A group that alone is its command `list`."""
+
+    def alone() -> Answer:
+        context = click.get_current_context()
+        return context.invoke(group.commands["list"]) if context.invoked_subcommand is None else None
+
+    group = click.group(cls=Group, invoke_without_command=True)(functools.update_wrapper(alone, named))
+    return group
 
 
 class Root(Group):

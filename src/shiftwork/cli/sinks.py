@@ -9,7 +9,7 @@ import click
 
 from shiftwork.cli import show, values
 from shiftwork.cli.codes import ExitCode
-from shiftwork.cli.shell import Answer, Group, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, refuse, with_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,11 +51,9 @@ def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[.
 # -- sinks -------------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def sinks(context: click.Context) -> Answer:
+@listing
+def sinks() -> None:
     """Say who is told of alerts and events: webhooks, Slack, e-mail. Alone: the list."""
-    return context.invoke(list_sinks) if context.invoked_subcommand is None else None
 
 
 @sinks.command()
@@ -214,11 +212,9 @@ def _told(sent: Delivery) -> str:
 # -- deliveries --------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def deliveries(context: click.Context) -> Answer:
+@listing
+def deliveries() -> None:
     """Show what was sent to the sinks, and send again what did not arrive. Alone: the list."""
-    return context.invoke(list_deliveries) if context.invoked_subcommand is None else None
 
 
 @deliveries.command("list")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import show, values
-from shiftwork.cli.shell import Answer, Command, Group, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 KINDS = ["agent", "day", "dag", "tree"]
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def budgets(context: click.Context) -> Answer:
+@listing
+def budgets() -> None:
     """Show and set what agents, days, DAGs and task trees may cost. Alone: the list."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 @budgets.command("list")

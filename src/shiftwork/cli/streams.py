@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shiftwork import logs
 from shiftwork.cli import show
 from shiftwork.cli.bridging import bridge, until_stopped
 from shiftwork.cli.shell import Answer, Shell, current, refuse, with_queue
@@ -46,7 +46,7 @@ def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Ans
     """Carry work between the queue and stream:task, stream:result and stream:dlq of a Redis server, until stopped."""
     if withdraw and options["role"] == "worker":
         refuse("--withdraw is for the role orchestrator, which offers work")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    logs.set_up(json=False)
     return asyncio.run(_redis(current(), options, withdraw=withdraw, once=once, duties=not no_duties))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import show, values
-from shiftwork.cli.shell import Answer, Group, Shell, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 from shiftwork.core.scopes import MEANING, SCOPES
 
 if TYPE_CHECKING:
@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def token(context: click.Context) -> Answer:
+@listing
+def token() -> None:
     """Make, list and revoke tokens of the workspace. Alone: the list."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 @token.command()

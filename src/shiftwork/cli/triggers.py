@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from shiftwork.cli import show, values
-from shiftwork.cli.shell import Answer, Group, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Shell, listing, refuse, together, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -24,11 +24,9 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.pass_context
-def triggers(context: click.Context) -> Answer:
+@listing
+def triggers() -> None:
     """Show and keep what starts work by itself: schedules, hooks, files, ends of DAGs, events. Alone: the list."""
-    return context.invoke(list_) if context.invoked_subcommand is None else None
 
 
 # -- adding ------------------------------------------------------------------------------------------------------
@@ -56,16 +54,7 @@ def _parameter(text: str) -> tuple[str, Any]:
     return name, value if isinstance(value, dict) else {"from": str(value)}
 
 
-def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def apply(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return apply
-
-
-_SOURCES = _with(
+_SOURCES = together(
     click.option("--cron", metavar="TEXT", help="A cron expression such as '0 9 * * MON', or @daily."),
     click.option("--zone", metavar="NAME", help="The time zone of --cron, such as Europe/Berlin [default: UTC]."),
     click.option("--missed", type=click.Choice(["one", "skip", "all"]), help="What to fire for missed times."),
@@ -246,7 +235,7 @@ async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     return None
 
 
-_FILLED = _with(
+_FILLED = together(
     click.option("--parameter", type=_pair, metavar="NAME=VALUE", multiple=True, help="The value of a parameter."),
     click.option("--facts", type=values.json_value, metavar="JSON", help="What happened; @file reads it from one."),
 )

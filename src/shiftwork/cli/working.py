@@ -10,7 +10,7 @@ import click
 
 from shiftwork.cli import changing, show, values
 from shiftwork.cli.codes import ExitCode
-from shiftwork.cli.shell import Answer, Command, Shell, current, end, person, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, current, end, person, together, with_queue
 from shiftwork.core import ids
 from shiftwork.core.errors import StoreLocked
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.queue.claim import Assignment, ClaimAnswer
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Action = Callable[..., Coroutine[Any, Any, Answer]]
 
 AGENT = click.option(
@@ -136,22 +135,19 @@ def under_claim(action: Action) -> Callable[..., Answer]:
 def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
     """Options that say what the work has cost since the last report."""
 
+    @together(
+        click.option("--cost", type=float, default=0, metavar="USD", help="Dollars spent since the last report."),
+        click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
+        click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
+        click.option("--on-model", metavar="MODEL", help="The model that this was spent on."),
+    )
     @functools.wraps(action)
     def with_usage(*, cost: float, tokens_in: int, tokens_out: int, on_model: str | None, **named: Any) -> Answer:
         usage = {"cost_usd": cost, "tokens_in": tokens_in, "tokens_out": tokens_out}
         spent = {**usage, "model": on_model} if any(usage.values()) else None
         return action(usage=spent, **named)
 
-    options: list[Decorator] = [
-        click.option("--cost", type=float, default=0, metavar="USD", help="Dollars spent since the last report."),
-        click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
-        click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
-        click.option("--on-model", metavar="MODEL", help="The model that this was spent on."),
-    ]
-    command: Callable[..., Answer] = with_usage
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_usage
 
 
 @click.command(cls=Command)

@@ -10,16 +10,13 @@ from typing import Self
 
 import msgspec
 
-from shiftwork.client.bridging import Bridging
 from shiftwork.client.claiming import Claiming
 from shiftwork.client.handle import Handle, Speaker, actor_header, header
-from shiftwork.client.metering import Metering
 from shiftwork.client.notifying import Notifying
 from shiftwork.client.operating import Operating
 from shiftwork.client.producing import Producing
 from shiftwork.client.protecting import Protecting
 from shiftwork.client.reading import Reading
-from shiftwork.client.snapshotting import Snapshotting
 from shiftwork.client.spending import Spending
 from shiftwork.client.stepping import Stepping
 from shiftwork.client.storing import Storing
@@ -46,12 +43,9 @@ class Client(
     Operating,
     Protecting,
     Reading,
-    Snapshotting,
     Spending,
-    Metering,
     Notifying,
     Triggering,
-    Bridging,
 ):
     """A queue behind a server. Every method is answered after its commit there, and has its effect once."""
 

@@ -15,8 +15,9 @@ from shiftwork.queue.change import Changes
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.control import Purge
 from shiftwork.queue.dags import DagChanges, DagSummary
+from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import NewToken, TokenInfo, check_terms
-from shiftwork.wire.shapes import OutcomeReply, Outcomes, Purged, Resumed, SettingsList, TokenList
+from shiftwork.wire.shapes import OutcomeReply, Outcomes, Purged, Resumed, SettingsList, SnapshotList, TokenList
 
 
 class Operating(Handle):
@@ -156,6 +157,14 @@ class Operating(Handle):
 
     async def revoke_token(self, token_id: str) -> TokenInfo:
         return await self._send("DELETE", f"/api/tokens/{part(token_id, 'token')}", TokenInfo, key=new_key())
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    async def take_snapshot(self) -> Snapshot:
+        return await self._once("/api/snapshots", Snapshot)
+
+    async def snapshots(self) -> list[Snapshot]:
+        return (await self._get("/api/snapshots", SnapshotList)).snapshots
 
 
 def _in_force(told: SettingsList) -> list[InForce]:

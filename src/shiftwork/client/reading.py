@@ -16,11 +16,23 @@ from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.dags import DagPage
 from shiftwork.queue.explain import Explanation
 from shiftwork.queue.failures import By, Pattern
-from shiftwork.queue.observing import Transition
+from shiftwork.queue.metrics import Metrics
+from shiftwork.queue.observing import BridgeInfo, Transition
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.reading import DeadLetter, Page
 from shiftwork.queue.status import Status
-from shiftwork.wire.shapes import AgentList, AlertList, EventPage, FailureList, History, LetterList, Listed, TaskList
+from shiftwork.wire.shapes import (
+    AgentList,
+    AlertList,
+    BridgeList,
+    EventPage,
+    FailureList,
+    History,
+    LetterList,
+    Listed,
+    MetricSnapshots,
+    TaskList,
+)
 
 FOLLOW_SEC = 20.0
 
@@ -137,6 +149,15 @@ class Reading(Handle):
 
     async def failures(self, by: By = "signature", *, since: float | None = None, limit: int = 50) -> list[Pattern]:
         return (await self._get("/api/failures", FailureList, by=by, since=since, limit=limit)).failures
+
+    async def metrics(self) -> Metrics:
+        return await self._get("/api/metrics", Metrics)
+
+    async def metric_snapshots(self, *, since: float | None = None, limit: int = 10) -> list[Metrics]:
+        return (await self._get("/api/metrics/snapshots", MetricSnapshots, since=since, limit=limit)).snapshots
+
+    async def bridges(self) -> list[BridgeInfo]:
+        return (await self._get("/api/bridges", BridgeList)).bridges
 
     async def duties(self) -> list[dict[str, Any]]:
         return (await self._get("/api/duties", Listed)).items

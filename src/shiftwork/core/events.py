@@ -59,8 +59,6 @@ _NAMES: dict[str, str] = {
     "question_expired": "question.expired",
 }
 
-VERBS = tuple(_NAMES)
-
 _OF_THE_QUEUE = (
     *("alert.raised", "alert.acknowledged", "agent.registered", "agent.status", "agent.budget", "agent.silent"),
     *("runtime.gone", "queue.paused", "queue.resumed", "settings.changed", "dag.updated", "token.created"),

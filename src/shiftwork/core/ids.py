@@ -80,6 +80,12 @@ def parse(text: str) -> str | None:
     return None
 
 
+def shown(name: str) -> str:
+    """How a task is written that is named by its id, in either form, or by a name of its submitter's."""
+    uuid = parse(name)
+    return show_task(uuid) if uuid else name
+
+
 def _dashed(h: str) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 

@@ -40,7 +40,7 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
     for row in await work.lock(beats):
         if row.id not in beats or not row.held or row.lease_check_at is None or row.lease_check_at > tx.now:
             continue
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         verdict = lease.inspect(_facts(row, beats[row.id]), settings, tx.now)
         if beats[row.id]["agent_status"] == "failed" and row.status != State.VALIDATING:
             verdict = lease.Expired(reasons.HEARTBEAT_TIMEOUT)
@@ -118,7 +118,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
         if row.waiting:
             work.tell(row, "promoted", work.move(row, "block"))
             continue
-        path, told = await guard.let_through(work, row, (await work.settings([row]))[row.id], "promote")
+        path, told = await guard.let_through(work, row, await work.settings_of(row), "promote")
         work.tell(row, "promoted", path, data=told)
     await work.save()
     return {"promoted": promoted}
@@ -160,22 +160,17 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
             continue
         row.block_check_at = None
         work.touch(row)
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         known_too = settings.dependency_wait_applies_to == "all"
         if row.status != State.PENDING or not (known_too or row.root_id in missing):
             continue
         blocked += 1
         row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
-        names = [_shown(name) for name in missing.get(row.root_id, [])]
+        names = [ids.shown(name) for name in missing.get(row.root_id, [])]
         work.tell(row, "blocked", reason=row.blocked_reason, data={"missing": names})
         work.alert(row.workspace, row.blocked_reason, row.id, missing=", ".join(names))
     await work.save()
     return {"blocked": blocked}
-
-
-def _shown(name: str) -> str:
-    uuid = ids.parse(name)
-    return ids.show_task(uuid) if uuid else name
 
 
 async def stale(tx: Tx, engine: Engine) -> Counts:

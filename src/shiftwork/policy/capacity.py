@@ -50,12 +50,6 @@ CLASSES = (
 then those with dependencies."""
 
 
-def level_of(priority: float) -> Level:
-    if priority < 30:
-        return "high"
-    return "medium" if priority < 60 else "low"
-
-
 def limits_of(settings: Settings) -> Limits | None:
     """The limits in force, or None where nothing is limited."""
     quotas = settings.priority_quotas

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from shiftwork.core import ids, reasons
-from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.errors import NotFound
 from shiftwork.core.states import IN_HAND, State
 from shiftwork.core.task import Dollars, Fields, Name, dollars, micros
 from shiftwork.policy.budget import reached
 from shiftwork.policy.decide import after_loss
-from shiftwork.queue import finish
+from shiftwork.queue import check, finish
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.rows import TaskRow
@@ -143,8 +143,7 @@ def _agent(row: Row, interval: float) -> Agent:
 
 async def set_status(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str, status: str) -> None:
     """Draining and offline agents finish what they hold and get nothing new."""
-    if status not in {"active", "draining", "offline", "failed"}:
-        raise InputError(f"{status!r} is not one of active, draining, offline, failed", where="status")
+    check.one_of(status, get_args(Status), "status")
     changed = await tx.one("set_agent_status", workspace=workspace, id=agent_id, status=status)
     if changed is None:
         raise NotFound(f"there is no agent {agent_id!r}", where="agent")
@@ -193,7 +192,7 @@ async def _recover(tx: Tx, engine: Engine, caller: Caller, workspace: str, agent
 
 
 async def _orphan(work: Work, row: TaskRow) -> None:
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     note = f"runtime {row.runtime_id} restarted"
     if settings.recover == "keep":
         return

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from shiftwork.core import ids, reasons
-from shiftwork.core.errors import NotFound, RevisionChanged, WrongState
+from shiftwork.core.errors import RevisionChanged, WrongState
 from shiftwork.core.settings import Guard
 from shiftwork.core.states import State
 from shiftwork.core.task import dollars
@@ -114,11 +114,7 @@ async def decide(
 ) -> Outcome:
     """A person's word on a task that a guard has stopped: it becomes ready, or is cancelled."""
     work = Work(tx, engine, caller)
-    shown = ids.show_task(task_id)
-    rows = await work.lock([task_id])
-    if not rows:
-        raise NotFound(f"there is no task {shown}", task_id=shown)
-    row = rows[0]
+    row, shown = await work.lock_named(task_id), ids.show_task(task_id)
     if row.status != State.WAITING_APPROVAL:
         raise WrongState(f"task {shown} is {row.status} and waits for no approval", task_id=shown, status=row.status)
     asked = await tx.one("open_approvals_of", items=[(row.id,)])
@@ -161,7 +157,7 @@ async def _carry_out(work: Work, row: TaskRow, asked: Row, note: str | None, *, 
     data = {"revision": asked["revision"], **({"note": note} if note else {})}
     if approved:
         path = work.move(row, "approve")
-        work.arrive(row, (await work.settings([row]))[row.id])
+        work.arrive(row, await work.settings_of(row))
         work.tell(row, "approved", path, data=data)
         return
     path = work.move(row, "cancel")

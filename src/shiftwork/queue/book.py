@@ -22,7 +22,7 @@ class SettingsBook:
     """Keeps each workspace's settings resolved; a change in this process is seen at once."""
 
     def __init__(self, profile: str) -> None:
-        self._default_profile = load_profile(profile).name
+        self.default_profile = load_profile(profile).name
         self._known: dict[str, tuple[float, Resolver]] = {}
 
     async def of(self, tx: Tx, workspace: str) -> Resolver:
@@ -52,7 +52,7 @@ class SettingsBook:
         for setting in await tx.all("read_settings", workspace=workspace):
             level = own if setting["scope"] == "" else types.setdefault(setting["scope"], {})
             level.update(merge(level, _stored(setting["key"], setting["value"])))
-        return (row["profile"] if row else self._default_profile), own, types
+        return (row["profile"] if row else self.default_profile), own, types
 
     async def change(
         self, tx: Tx, workspace: str, scope: str, key: str, value: Any, actor: str, *, unset: bool
@@ -78,6 +78,10 @@ class SettingsBook:
         """What `of` knows a moment later: with the changes of this transaction."""
         return await self._load(tx, workspace)
 
+    async def add(self, tx: Tx, workspace: str) -> None:
+        """A workspace is there from the first that is kept in it."""
+        await tx.run("add_workspace", name=workspace, profile=self.default_profile, now=tx.now)
+
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
         _, own, types = await self._levels(tx, workspace)
         Resolver(load_profile(profile), own, types)
@@ -86,10 +90,6 @@ class SettingsBook:
 
     def forget(self, workspace: str) -> None:
         self._known.pop(workspace, None)
-
-    @property
-    def default_profile(self) -> str:
-        return self._default_profile
 
 
 def _stored(key: str, value: str) -> dict[str, Any]:

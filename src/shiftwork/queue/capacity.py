@@ -11,7 +11,7 @@ import msgspec
 from shiftwork.core import reasons
 from shiftwork.core.errors import QueueFull
 from shiftwork.core.settings import Level, Settings
-from shiftwork.policy import capacity
+from shiftwork.policy import capacity, rank
 from shiftwork.policy.capacity import Limits
 from shiftwork.queue import conditions, consequences
 from shiftwork.queue.conditions import Finding
@@ -52,7 +52,7 @@ async def admit(work: Work, workspace: str, priorities: Iterable[float]) -> None
     """Let newcomers into free room or into the places of less urgent tasks, all or none. The turn must be taken."""
     settings = (await work.engine.book.of(work.tx, workspace)).settings()
     limits = capacity.limits_of(settings)
-    newcomers = [capacity.level_of(priority) for priority in priorities] if limits is not None else []
+    newcomers = [rank.level(priority) for priority in priorities] if limits is not None else []
     if limits is None or not newcomers:
         return
     waiting = await tally(work.tx, workspace)
@@ -63,7 +63,7 @@ async def admit(work: Work, workspace: str, priorities: Iterable[float]) -> None
     await _give_way(work, givers, settings)
     after = Counter(waiting)
     after.update(newcomers)
-    after.subtract(capacity.level_of(row.priority) for row in givers)
+    after.subtract(rank.level(row.priority) for row in givers)
     if found := fills(settings, limits, after):
         await conditions.compare(work, workspace, "capacity", found)
 

@@ -84,7 +84,7 @@ async def _may_not_cancel(work: Work, row: TaskRow | None, task_id: str, version
     shown = ids.show_task(task_id)
     if row is None:
         return NotFound(f"there is no task {shown}", task_id=shown)
-    allowed = (await work.settings([row]))[row.id].cancel.from_states
+    allowed = (await work.settings_of(row)).cancel.from_states
     if row.status in FINAL or row.status not in allowed or not work.is_newest(row):
         return WrongState(f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status)
     return check_version(work.engine, row, version)
@@ -120,10 +120,7 @@ async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag
 async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome:
     """The same work once more as a new task with a fresh session; a pending automatic retry gives way to it."""
     work = Work(tx, engine, caller)
-    rows = await work.lock([task_id])
-    if not rows:
-        raise NotFound(f"there is no task {ids.show_task(task_id)}")
-    row = rows[0]
+    row = await work.lock_named(task_id)
     newest = await _newest(work, row)
     if newest.status in WAITING and newest.retry_of is not None:
         consequences.cancel_row(work, newest, "superseded by a manual rerun")
@@ -156,11 +153,7 @@ async def update(
 ) -> Outcome:
     """Change a task that is not claimed: its priority, deadline, limits, tags or dependencies."""
     work = Work(tx, engine, caller)
-    rows = await work.lock([task_id])
-    shown = ids.show_task(task_id)
-    if not rows:
-        raise NotFound(f"there is no task {shown}", task_id=shown)
-    row = rows[0]
+    row, shown = await work.lock_named(task_id), ids.show_task(task_id)
     if row.status not in WAITING:
         raise WrongState(f"task {shown} is {row.status}; only a task that nobody holds can be changed", task_id=shown)
     if error := check_version(engine, row, version):
@@ -177,7 +170,7 @@ async def update(
         said["dependencies"] = changes.dependencies
         path, above = await _change_dependencies(work, row, changes.dependencies, said)
     work.touch(row)
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     if changes.tags is not None and settings.fair_share.by.startswith(TAG):
         await relane(work, row)
     if path is None:
@@ -229,7 +222,7 @@ async def _change_dependencies(
     names = {name: name for name in dict.fromkeys(wanted)}
     found = await parents.resolve(work.tx, row.workspace, names)
     missing = [name for name in names if name not in found]
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     if missing and settings.missing_dependency == "reject":
         raise UnknownDependency(f"there is no task {missing[0]!r}", where="dependencies")
     found.update(await parents.await_missing(work.tx, work.engine, row.workspace, missing))

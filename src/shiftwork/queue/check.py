@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from shiftwork.core.errors import BadText, InputError, TooLarge
 from shiftwork.core.settings import Limits
 
 T = TypeVar("T")
+LARGEST_PAGE = 1000
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _encoder = msgspec.json.Encoder(order=None)
 _LIMITS = Limits()
@@ -96,10 +97,19 @@ def names(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(name(value, where) for value in values)
 
 
+def one_of(value: str, known: Collection[str], where: str) -> None:
+    if value not in known:
+        raise InputError(f"{value!r} is not one of {', '.join(known)}", where=where)
+
+
 def count(value: int, where: str, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
         raise InputError(f"expected a whole number from 1 to {most}, got {value!r}", where=where)
     return value
+
+
+def page(limit: int, most: int = LARGEST_PAGE) -> int:
+    return count(limit, "limit", most)
 
 
 def depth(value: Any) -> int:

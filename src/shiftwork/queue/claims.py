@@ -62,6 +62,19 @@ async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token]) -> dict[s
     return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
 
 
+async def lock_claim(tx: Tx, caller: Caller, token: Token) -> Row | None:
+    return (await lock_claims(tx, caller, [token])).get(token.id)
+
+
+async def lock_live(tx: Tx, engine: Engine, caller: Caller, token: Token, allowed: frozenset[str]) -> Row:
+    """The row of a claim that may write, locked; an error where it may not."""
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row, allowed):
+        raise error
+    assert row is not None
+    return row
+
+
 def refusal(
     engine: Engine, caller: Caller, token: Token, row: Row | None, allowed: frozenset[str] = HELD
 ) -> ShiftworkError | None:

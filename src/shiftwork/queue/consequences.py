@@ -35,7 +35,7 @@ async def unblock(
 ) -> None:
     """Nothing holds this pending task any more."""
     row.blocked_reason = row.block_check_at = None
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     path, data = await guard.let_through(work, row, settings, "unblock", told=told)
     work.tell(row, verb, path, data=data, actor=actor)
 
@@ -54,7 +54,7 @@ async def fail_dependents(work: Work, roots: Collection[str], only: Collection[s
     children = await _children(work, roots, only)
     cancelled, told = set(), []
     for row in await lock_newest(work, children):
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         parents = [ids.show_task(parent) for parent in children[row.root_id]]
         work.tell(row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed})
         told.append(row)
@@ -90,7 +90,7 @@ async def cancel_dependents(work: Work, roots: Collection[str], only: Collection
         children = await _children(work, roots, only)
         only, cancelled, satisfied = None, set(), []
         for row in await lock_newest(work, children):
-            settings = (await work.settings([row]))[row.id]
+            settings = await work.settings_of(row)
             parents = children[row.root_id]
             if settings.on_dependency_cancelled == "satisfy":
                 satisfied += [(row.root_id, parent) for parent in parents]

@@ -150,7 +150,7 @@ async def change_setting(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, scope: str, key: str, value: Any, *, unset: bool
 ) -> list[InForce]:
     """Set one key for the workspace or a type; recorded, and in force at once."""
-    await tx.run("add_workspace", name=workspace, profile=engine.book.default_profile, now=tx.now)
+    await engine.book.add(tx, workspace)
     in_force = await engine.book.change(tx, workspace, scope, key, value, caller.actor, unset=unset)
     await capacity.begin_counting(tx, engine, workspace)
     work = Work(tx, engine, caller)

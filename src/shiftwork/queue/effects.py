@@ -10,7 +10,7 @@ from shiftwork.core import ids, reasons
 from shiftwork.core.errors import EffectInFlight, NotFound, ShiftworkError, WrongState
 from shiftwork.core.states import HELD, SETTLED
 from shiftwork.policy.effects import Owner, standing
-from shiftwork.queue.claims import Token, lock_claims, refusal
+from shiftwork.queue.claims import Token, lock_claim, lock_live, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.hold import STARTABLE, tell_of_claim
 from shiftwork.queue.read import read_body
@@ -62,10 +62,7 @@ class EffectAnswer(NamedTuple):
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str | None, key: str | None) -> Effect:
     """Write down the intent to perform an action, unless somebody was there before."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
-    if error := refusal(engine, caller, token, row, STARTABLE):
-        raise error
-    assert row is not None
+    row = await lock_live(tx, engine, caller, token, STARTABLE)
     place = {"workspace": row["workspace"], "key": key or await _own_key(tx, row, name or "")}
     claim = {"task": token.id, "fence": token.fence}
     while await tx.one("take_effect", **place, **claim, begun_by=token.text, now=tx.now) is None:
@@ -111,7 +108,7 @@ async def finish(
     tx: Tx, engine: Engine, caller: Caller, token: Token, key: str, result: str, *, happened: bool
 ) -> EffectAnswer:
     """Say how an action ended. That is a fact: it is noted also when the claim is lost, if nobody has taken it up."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    row = await lock_claim(tx, caller, token)
     error = refusal(engine, caller, token, row, STARTABLE)
     kept = None if row is None else await tx.one("lock_effect", workspace=row["workspace"], key=key)
     mine = kept is not None and (kept["task_id"], kept["fence"]) == (token.id, token.fence)

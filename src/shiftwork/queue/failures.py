@@ -8,6 +8,7 @@ import msgspec
 
 from shiftwork.core import ids
 from shiftwork.policy.friction import Ended
+from shiftwork.queue import log
 from shiftwork.store.store import Row, Tx
 
 By = Literal["type", "agent", "model", "reason", "signature"]
@@ -64,8 +65,7 @@ def _pattern(by: By, group: Row, newest: Row, ended: Ended | None) -> Pattern:
 
 async def ended_by(tx: Tx, workspace: str, by: str, since: float) -> dict[str, Ended]:
     """How attempts ended of late, by type or by agent."""
-    row = await tx.one("last_event")
-    last = int(row["seq"] or 0) if row else 0
+    last = await log.last(tx)
     stretch = {"first": max(1, last - NEWEST + 1), "last": last, "since": since}
     rows = await tx.all(f"ended_by_{by}", workspace=workspace, **stretch)
     return {row["value"]: Ended(int(row["failed"]), int(row["ended"])) for row in rows}

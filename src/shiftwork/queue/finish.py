@@ -270,7 +270,7 @@ async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool
         item = by_id[row.id]
         if validating:
             row.status = State.VALIDATING
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         facts = await facts_of(work, row)
         if not item.retry:
             used_up = max(facts.attempts, facts.max_attempts - 1)
@@ -388,7 +388,7 @@ def _log(row: TaskRow, decision: Decision, agent: str | None) -> None:
 
 async def _go_on(work: Work, row: TaskRow, decision: Decision) -> None:
     """Prepare the row, or a new one, for its next attempt."""
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     row.available_at = work.now + decision.delay_sec if decision.status == State.RETRYING else None
     if decision.new_row:
         await add_retry_row(work, row, decision.delay_sec)
@@ -442,7 +442,7 @@ async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token
 
 
 async def release_row(work: Work, row: TaskRow, reason: str | None, *, actor: str | None = None) -> None:
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     if settings.delivery == "at_most_once" and row.started_at is not None:
         decision = after_loss(await facts_of(work, row), settings, reasons.CRASH, 0.0)
         await end_failed(work, row, decision, error=reason)
@@ -457,6 +457,6 @@ async def release_row(work: Work, row: TaskRow, reason: str | None, *, actor: st
 async def hand_back(work: Work, rows: Sequence[TaskRow], note: str) -> None:
     """The holder's process is known to be gone: its tasks go back at once."""
     for row in rows:
-        settings = (await work.settings([row]))[row.id]
+        settings = await work.settings_of(row)
         decision = after_departure(await facts_of(work, row), settings, work.engine.random.random())
         await end_failed(work, row, decision, note=note, lost=True)

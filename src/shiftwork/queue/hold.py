@@ -13,7 +13,7 @@ from shiftwork.core.states import HELD, State
 from shiftwork.core.task import Usage
 from shiftwork.policy import lease
 from shiftwork.queue import sessions, yielding
-from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
+from shiftwork.queue.claims import Outcome, Token, lock_claim, lock_claims, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.finish import stop_spent
 from shiftwork.queue.read import read_body
@@ -219,7 +219,7 @@ async def _save_progress(tx: Tx, work: Work, items: Sequence[tuple[Row, str]]) -
 async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: str) -> Outcome:
     """Say how far the work is; also a sign of life."""
     task_id = ids.show_task(token.id)
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
         return Outcome(task_id, error=error)
     await heartbeat(tx, engine, caller, [Beat(token, value)])
@@ -230,7 +230,7 @@ async def message(
     tx: Tx, engine: Engine, caller: Caller, token: Token, kind: str, text: str, data: dict[str, Any] | None
 ) -> Outcome:
     """A line of what the agent does: a tool call, text, an error."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None
@@ -251,7 +251,7 @@ async def pin_session(
     tx: Tx, engine: Engine, caller: Caller, token: Token, session_id: str | None, work_dir: str | None
 ) -> Outcome:
     """Keep the agent's own conversation with the task, so that a retry can resume it."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row):
         return Outcome(ids.show_task(token.id), error=error)
     assert row is not None

@@ -25,7 +25,7 @@ def as_new(body: dict[str, Any]) -> NewTask:
 
 async def relane(work: Work, row: TaskRow) -> None:
     """Who may take the row has changed: put it into the lane of what it asks for now."""
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     new = as_new(await read_body(work.tx, row.id))
     key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
     row.lane = (await work.engine.lanes.intern_in(work.tx, [key]))[key]
@@ -64,7 +64,7 @@ async def add_rerun_row(work: Work, row: TaskRow, *, waiting: int) -> TaskRow:
 
 
 async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     copy = blank_row(
         **{
             **{
@@ -97,7 +97,7 @@ async def _write_copy(work: Work, old: TaskRow, copy: TaskRow, verb: str, path: 
     assert body is not None
     tags = await work.tx.all("tags_of", items=[(old.id,)])
     told: dict[str, Any] = {"of": ids.show_task(old.id)}
-    settings = (await work.settings([old]))[old.id]
+    settings = await work.settings_of(old)
     if copy.status == State.READY and (
         request := await guard.stop_copy(work, copy, settings, body["body"], [tag["tag"] for tag in tags])
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shiftwork.store.store import Row, Store, Tx
 
@@ -29,8 +29,14 @@ async def read(store: Store, after: int, count: int, workspace: str | None = Non
 
 async def newest(store: Store) -> int:
     """The number behind which everything stands that is committed from now on."""
-    row = await store.read(lambda tx: tx.one("last_event"))
+    seq = await store.read(last)
     await store.settle_events()  # a lower number that is still under way would come after now, and be missed
+    return seq
+
+
+async def last(tx: Tx, of: Literal["event", "alert"] = "event") -> int:
+    """The highest number there is; lower ones may still come."""
+    row = await tx.one(f"last_{of}")
     return int(row["seq"] or 0) if row else 0
 
 

@@ -15,6 +15,7 @@ from shiftwork.core import reasons
 from shiftwork.core.metrics import BUCKETS, METRICS, MOST_SERIES, OTHER
 from shiftwork.core.task import dollars
 from shiftwork.policy.measure import bucket
+from shiftwork.queue import log
 from shiftwork.queue.purse import day_begins
 from shiftwork.store.store import Row, Tx
 
@@ -61,8 +62,7 @@ async def see(tx: Tx) -> None:
     """Note up to where nothing more will come."""
     await tx.run("add_meter_mark")
     mark = await read_mark(tx)
-    newest = await tx.one("last_event")
-    await _move(tx, _settled(mark, int(newest["seq"] or 0) if newest else 0, await _writers(tx)))
+    await _move(tx, _settled(mark, await log.last(tx), await _writers(tx)))
 
 
 async def read_mark(tx: Tx) -> Mark:

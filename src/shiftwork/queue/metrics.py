@@ -11,7 +11,7 @@ import msgspec
 from shiftwork.core.metrics import BUCKETS, METRICS, MOST_SERIES, OTHER, QUANTILES
 from shiftwork.core.task import dollars
 from shiftwork.policy.measure import Spell, busy_sec, le, quantile
-from shiftwork.queue import meters, status
+from shiftwork.queue import log, meters, status
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.failures import ended_by
 from shiftwork.queue.meters import SUM, Series, Sums
@@ -98,8 +98,7 @@ def _labelled(name: str, values: Mapping[str, float]) -> list[Sample]:
 
 
 async def _window(tx: Tx) -> Window:
-    newest = await tx.one("last_event")
-    last = int(newest["seq"] or 0) if newest else 0
+    last = await log.last(tx)
     after = max(0, last - NEWEST)
     oldest = await tx.one("event_at", seq=after) if after else None
     since = tx.now - WINDOW_SEC
@@ -168,8 +167,7 @@ def _is_closed(gate: Row, now: float) -> bool:
 async def _meters(tx: Tx, workspace: str) -> list[Sample]:
     """What is kept, with what the log says since: one snapshot, so nothing is counted twice or left out."""
     mark = await meters.read_mark(tx)
-    newest = await tx.one("last_event")
-    last = min(int(newest["seq"] or 0) if newest else 0, mark.folded_to + TAIL)
+    last = min(await log.last(tx), mark.folded_to + TAIL)
     kept = {
         Series(workspace, row["name"], tuple(msgspec.json.decode(row["labels"]))): float(row["value"])
         for row in await tx.all("read_meters", workspace=workspace)

@@ -15,8 +15,6 @@ from shiftwork.queue.deliveries import STATUSES, Delivery, Status, Which
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChange
 
-LARGEST_PAGE = 1000
-
 
 class Notifying(Handle):
     """Verbs about notifications out of the queue."""
@@ -84,10 +82,10 @@ class Notifying(Handle):
         limit: int = 100,
     ) -> list[Delivery]:
         """Notifications to all sinks or to one, newest first; go on `after` the id of the last."""
-        if status is not None and status not in STATUSES:
-            raise InputError(f"{status!r} is not one of {', '.join(STATUSES)}", where="status")
+        if status is not None:
+            check.one_of(status, STATUSES, "status")
         named, cursor = check.text(sink, "sink", 255), check.text(after, "after", 255)
-        which = Which(named, status, cursor, check.count(limit, "limit", LARGEST_PAGE))
+        which = Which(named, status, cursor, check.page(limit))
         return await self._read(lambda tx: deliveries.read_page(tx, self.workspace, which))
 
     async def delivery(self, delivery_id: str) -> Delivery:

@@ -1,4 +1,4 @@
-"""What an observer asks for: alerts, failure patterns, how a task moved, how the queue and its DAGs stand."""
+"""What an observer asks for: metrics, alerts, failure patterns, how a task moved, how queue, DAGs and bridges stand."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import msgspec
 
 from shiftwork.core import alerts as kinds
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue import alerts, capacity, check, dags, failures, read, status
+from shiftwork.queue import alerts, capacity, check, dags, failures, metrics, read, status
 from shiftwork.queue.alerts import Alert
 from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.dags import DagPage
 from shiftwork.queue.failures import By, Pattern
 from shiftwork.queue.handle import Handle
+from shiftwork.queue.metrics import Metrics
 from shiftwork.queue.status import Status
 from shiftwork.store.store import Row, Tx
 
-LARGEST_PAGE = 1000
 _NO_END = 2**62
 
 
@@ -32,6 +32,23 @@ class Transition(msgspec.Struct, frozen=True):
     actor: str
     reason: str | None
     fence: int | None
+
+
+class BridgeInfo(msgspec.Struct, frozen=True):
+    """A bridge as its operator sees it."""
+
+    name: str
+    role: str
+    seen_at: float
+    """When it last looked."""
+    unread: int
+    """Entries on offer that nobody is known to have taken."""
+    taken: int
+    """Entries that workers have taken and not answered."""
+    taken_in: int
+    """Entries of a foreign orchestrator that are not answered yet."""
+    events_after: int | None = None
+    """The number of the last event told in its stream; None where it tells none."""
 
 
 class Observing(Handle):
@@ -49,6 +66,32 @@ class Observing(Handle):
         """How full the queue is, and whether more may be submitted."""
         return await self._read(lambda tx: capacity.read(tx, self._engine, self.workspace))
 
+    async def bridges(self) -> list[BridgeInfo]:
+        """The bridges to streams that this workspace has, or had."""
+        rows = await self._read(lambda tx: tx.all("list_bridges", workspace=self.workspace))
+        return [BridgeInfo(**dict(row)) for row in rows]
+
+    # -- metrics ---------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """Every metric of this workspace now; of more than 100,000 tasks, not older than five seconds."""
+        measured, counted = self._shared.measured, self._shared.counted
+        async with measured.turn:
+            if (known := measured.find(self.workspace, self._engine.store.now())) is not None:
+                return known
+            await self._shared.tally.write()
+            before = counted.get(self.workspace)
+            found, counted[self.workspace] = await self._read(
+                lambda tx: metrics.read(tx, self._engine, self.workspace, before)
+            )
+            measured.keep(self.workspace, found, sum(counted[self.workspace].counts.values()))
+        return found
+
+    async def metric_snapshots(self, *, since: float | None = None, limit: int = 10) -> list[Metrics]:
+        """What was measured every `maintenance.metrics_sec`, the newest first; histograms are not kept."""
+        count = check.page(limit, metrics.KEPT_SNAPSHOTS)
+        return await self._read(lambda tx: metrics.kept(tx, self.workspace, since or 0.0, count))
+
     # -- alerts ----------------------------------------------------------------------------------------------------
 
     async def alerts(
@@ -57,7 +100,7 @@ class Observing(Handle):
         """Alerts behind a cursor, oldest first. Whoever goes on from the last one's `seq` sees every alert."""
         if kind is not None and kind not in kinds.KINDS:
             raise InputError(f"there is no kind {kind!r}", where="kind", mend=f"One of {', '.join(kinds.KINDS)}.")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         found = await self._alerts(after, _NO_END, count, kind, open_only=open_only)
         if not found:
             return []
@@ -75,9 +118,8 @@ class Observing(Handle):
 
     async def failures(self, by: By = "signature", *, since: float | None = None, limit: int = 50) -> list[Pattern]:
         """Failed attempts grouped by type, agent, model, reason or signature, the most frequent first."""
-        if by not in failures.WAYS:
-            raise InputError(f"{by!r} is not one of {', '.join(failures.WAYS)}", where="by")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        check.one_of(by, failures.WAYS, "by")
+        count = check.page(limit)
         return await self._read(lambda tx: failures.patterns(tx, self.workspace, by, since or 0.0, count))
 
     async def transitions(self, task_id: str) -> list[Transition]:
@@ -97,9 +139,9 @@ class Observing(Handle):
 
     async def dags(self, *, status: str | None = None, after: str | None = None, limit: int = 100) -> DagPage:
         """DAGs of more than one task, newest first, a page at a time."""
-        if status is not None and status not in dags.STATUSES:
-            raise InputError(f"{status!r} is not one of {', '.join(dags.STATUSES)}", where="status")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        if status is not None:
+            check.one_of(status, dags.STATUSES, "status")
+        count = check.page(limit)
         cursor = None if after is None else self._find_dag(after)
         return await self._read(lambda tx: dags.page(tx, self.workspace, status, cursor, count))
 

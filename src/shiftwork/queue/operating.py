@@ -11,7 +11,7 @@ from shiftwork.core.errors import ConflictError, InputError, NotFound
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import STORED
 from shiftwork.core.task import Dollars
-from shiftwork.queue import agents, alerts, budgets, change, check, control, dags, review, tokens
+from shiftwork.queue import agents, alerts, budgets, change, check, control, dags, review, snapshots, tokens
 from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
 from shiftwork.queue.claims import Outcome
@@ -19,6 +19,7 @@ from shiftwork.queue.control import WHOLE, Purge
 from shiftwork.queue.dags import DagChanges, DagSummary
 from shiftwork.queue.handle import Handle, one
 from shiftwork.queue.review import Verdict
+from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import NewToken, TokenInfo
 
 REDRIVE_BATCH = 500
@@ -238,3 +239,16 @@ class Operating(Handle):
     async def revoke_token(self, token_id: str) -> TokenInfo:
         """Let nobody in with this token any more."""
         return await self._run(tokens.revoke, self.workspace, check.name(token_id, "token"))
+
+    # -- snapshots, which are of the whole queue with all its workspaces -------------------------------------------
+
+    async def take_snapshot(self) -> Snapshot:
+        """Write all of the queue, as it stands now, into the folder of its snapshots."""
+        folder = snapshots.folder_of(self._engine)
+        name = await self._run(snapshots.begin)
+        found = await folder.take(self._engine.store.url, name, self._engine.store.now())
+        return await self._run(snapshots.taken, self.workspace, snapshots.snapshot(found))
+
+    async def snapshots(self) -> list[Snapshot]:
+        """The snapshots there are, the newest first."""
+        return [snapshots.snapshot(found) for found in await snapshots.folder_of(self._engine).all()]

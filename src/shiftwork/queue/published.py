@@ -253,7 +253,7 @@ _ERRORS = {reasons.CRASH: "acknowledged without a result"}
 
 
 async def _decide(work: Work, row: TaskRow, reason: str) -> Decision:
-    settings, facts = (await work.settings([row]))[row.id], await finish.facts_of(work, row)
+    settings, facts = await work.settings_of(row), await finish.facts_of(work, row)
     roll = work.engine.random.random()
     if reason == reasons.CRASH:
         return after_failure(facts, settings, reason, _ERRORS[reason], roll)

@@ -10,17 +10,14 @@ from shiftwork.artifacts.opening import open_depot
 from shiftwork.copying.folder import open_folder
 from shiftwork.queue import check
 from shiftwork.queue.book import check_workspace
-from shiftwork.queue.bridging import Bridging
 from shiftwork.queue.claiming import Claiming
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.handle import Shared
-from shiftwork.queue.metering import Metering
 from shiftwork.queue.notifying import Notifying
 from shiftwork.queue.operating import Operating
 from shiftwork.queue.producing import Producing
 from shiftwork.queue.protecting import Protecting
 from shiftwork.queue.reading import Reading
-from shiftwork.queue.snapshotting import Snapshotting
 from shiftwork.queue.spending import Spending
 from shiftwork.queue.stepping import Stepping
 from shiftwork.queue.storing import Storing
@@ -42,11 +39,8 @@ class Queue(
     Protecting,
     Reading,
     Spending,
-    Snapshotting,
-    Metering,
     Notifying,
     Triggering,
-    Bridging,
 ):
     """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
 
@@ -76,7 +70,7 @@ class Queue(
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
         try:
             queue = cls(Shared(Engine(store, profile, seed, depot, folder)), workspace, Caller(actor))
-            await store.run(lambda tx: tx.run("add_workspace", name=workspace, profile=profile, now=tx.now))
+            await store.run(lambda tx: queue.engine.book.add(tx, workspace))
             in_force = (await queue.engine.book.get(store, workspace)).settings()
             store.operation_max_sec = in_force.operation_max_sec
         except BaseException:

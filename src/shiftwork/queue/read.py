@@ -402,6 +402,12 @@ def attempt(row: Row) -> Attempt:
     return Attempt(**same, counted=bool(row["counted"]), cost_usd=dollars(row["cost"]), verdict=_verdict(row))
 
 
+async def must_find(tx: Tx, engine: Engine, workspace: str, reference: str) -> str:
+    uuid = await find(tx, workspace, reference)
+    await must_exist(tx, engine, workspace, uuid)
+    return uuid
+
+
 async def must_exist(tx: Tx, engine: Engine, workspace: str, uuid: str) -> None:
     if not await tasks(tx, engine, workspace, [uuid]):
         raise NotFound(f"there is no task {ids.show_task(uuid)}", task_id=ids.show_task(uuid))

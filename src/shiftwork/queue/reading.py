@@ -15,7 +15,7 @@ from shiftwork.core.task import Dag, Failed, Result, Task, dollars
 from shiftwork.queue import agents, check, explain, held, log, read, tokens
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.explain import Explanation
-from shiftwork.queue.observing import LARGEST_PAGE, Observing
+from shiftwork.queue.observing import Observing
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.tokens import TokenInfo
 from shiftwork.store.store import Row, Tx
@@ -90,7 +90,7 @@ class Reading(Observing):
             raise InputError(
                 f"there is no status {unknown[0]!r}", where="status", mend="One of " + ", ".join(STORED) + "."
             )
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
 
         async def load(tx: Tx) -> Page:
             rows = await tx.all(
@@ -149,8 +149,7 @@ class Reading(Observing):
         """Every attempt at a task that has ended, oldest first."""
 
         async def load(tx: Tx) -> list[Attempt]:
-            uuid = await read.find(tx, self.workspace, task_id)
-            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            uuid = await read.must_find(tx, self._engine, self.workspace, task_id)
             return [read.attempt(row) for row in await tx.all("read_attempts", items=[(uuid,)])]
 
         return await self._read(load)
@@ -186,7 +185,7 @@ class Reading(Observing):
         limit: int = 100,
     ) -> list[DeadLetter]:
         """Dead letters that wait for a decision, or all of them."""
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
 
         async def load(tx: Tx) -> list[DeadLetter]:
             rows = await tx.all(
@@ -212,8 +211,7 @@ class Reading(Observing):
         """Who decided what about a task, and why."""
 
         async def load(tx: Tx) -> Sequence[Row]:
-            uuid = await read.find(tx, self.workspace, task_id)
-            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            uuid = await read.must_find(tx, self._engine, self.workspace, task_id)
             return await tx.all("reviews_of", id=uuid)
 
         rows = await self._read(load)

@@ -50,8 +50,7 @@ class Verdict(NamedTuple):
 
 
 def check_verdict(verdict: Verdict) -> None:
-    if verdict.decision not in DECISIONS:
-        raise InputError(f"{verdict.decision!r} is not one of {', '.join(DECISIONS)}", where="decision")
+    check.one_of(verdict.decision, DECISIONS, "decision")
     if verdict.decision == "modify_and_retry" and not verdict.change:
         raise InputError("modify_and_retry needs the fields to change", where="change")
     if verdict.decision == "retry_later" and (verdict.at is None or not math.isfinite(verdict.at)):
@@ -114,7 +113,7 @@ async def _leave(work: Work, row: TaskRow, verdict: Verdict) -> tuple[str, dict[
         row.cancel_reason = verdict.note or "cancelled on review"
         row.failure_reason = reasons.CANCELLED
         return path, None
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     await _retake_key(work, row)
     await work.tx.run("drop_expired_waits", items=[(row.root_id,)])  # whoever brings it back gives them another chance
     row.round += 1
@@ -161,7 +160,7 @@ async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
 async def _retake_key(work: Work, row: TaskRow) -> None:
     """Back in the scope of its idempotency key, unless somebody else has taken that meanwhile."""
     if row.idempotency_key is not None:
-        until = dedupe.until((await work.settings([row]))[row.id].idempotency, work.now)
+        until = dedupe.until((await work.settings_of(row)).idempotency, work.now)
         taken = [(row.workspace, row.idempotency_key, row.id, until)]
         await work.tx.run("take_keys", items=taken, now=work.now)
 

@@ -42,7 +42,7 @@ async def judge(work: Work, row: TaskRow, decision: Decision) -> str | None:
     id_ = row.session_id
     known = await work.tx.one("read_session", root=row.root_id, session=id_)
     past = _past(known, row.id, row.fence)
-    settings = (await work.settings([row]))[row.id].session
+    settings = (await work.settings_of(row)).session
     fate = session.after_failure(settings, past, decision.reason, counted=decision.counted)
     if fate.retired is None and fate.failed_resumes == past.failed_resumes:
         return None

@@ -16,7 +16,7 @@ from shiftwork.core.errors import IdInUse, InputError, NotFound
 from shiftwork.core.task import Fields, Name
 from shiftwork.policy import public, wants
 from shiftwork.policy.wants import Wants
-from shiftwork.queue import check
+from shiftwork.queue import check, log
 from shiftwork.queue.conditions import Finding, compare
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.work import Work, as_json
@@ -207,7 +207,7 @@ def mail_server(address: str) -> tuple[str, str, int, str | None]:
 
 async def add(tx: Tx, engine: Engine, caller: Caller, workspace: str, sink_id: str, new: NewSink) -> Sink:
     """Keep a sink; it is told of what happens from now on."""
-    await tx.run("add_workspace", name=workspace, profile=engine.book.default_profile, now=tx.now)
+    await engine.book.add(tx, workspace)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "sink_added", data={"sink": new.name, "kind": new.kind})
     await work.save_events()
@@ -221,17 +221,12 @@ async def add(tx: Tx, engine: Engine, caller: Caller, workspace: str, sink_id: s
         allow_private=new.allow_private,
         now=tx.now,
         actor=caller.actor,
-        events=await _newest(tx, "last_event"),
-        alerts=await _newest(tx, "last_alert"),
+        events=await log.last(tx),
+        alerts=await log.last(tx, "alert"),
     )
     if added is None:
         raise IdInUse(f"there is a sink {new.name!r} already", where="name", mend="Choose another name, or change it.")
     return await read(tx, workspace, new.name)
-
-
-async def _newest(tx: Tx, statement: str) -> int:
-    row = await tx.one(statement)
-    return int(row["seq"] or 0) if row else 0
 
 
 async def change(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, changed: SinkChange) -> Sink:
@@ -244,8 +239,8 @@ async def change(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
     before = wants_of(row)
     after = before if changed.wants is UNSET else changed.wants
     # Nothing was read for it of what it did not want; it is told from now on.
-    events = row["events_after"] if before.events else await _newest(tx, "last_event")
-    alerts = row["alerts_after"] if before.alerts else await _newest(tx, "last_alert")
+    events = row["events_after"] if before.events else await log.last(tx)
+    alerts = row["alerts_after"] if before.alerts else await log.last(tx, "alert")
     await tx.run("change_sink", id=row["id"], **fields, wants=as_json(after), events=events, alerts=alerts)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "sink_changed", data={"sink": name, "changed": sorted(new)})

@@ -39,7 +39,7 @@ async def spawn(
         await capacity.enter(tx, engine, caller.workspace)
     work = Work(tx, engine, caller)
     row = await claimed(work, token, need_running=wait)
-    limits = (await work.settings([row]))[row.id].spawn
+    limits = (await work.settings_of(row)).spawn
     await _refuse_deep(work, row, limits)
     dag = DagFields(join=row.dag_id)
     origin = Origin("spawned", row.id, row.budget_id)

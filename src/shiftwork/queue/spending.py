@@ -10,8 +10,6 @@ from shiftwork.queue.costs import By, Costs
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.purse import day_of
 
-LARGEST_PAGE = 1000
-
 
 class Spending(Handle):
     """Verbs about money."""
@@ -28,8 +26,7 @@ class Spending(Handle):
         return changed if kind in {"agent", "day"} else await self._follow_up(changed, owner)
 
     async def _payer(self, kind: Kind, name: str | None) -> str:
-        if kind not in budgets.KINDS:
-            raise InputError(f"{kind!r} is not one of {', '.join(budgets.KINDS)}", where="kind")
+        check.one_of(kind, budgets.KINDS, "kind")
         if kind == "day":
             if name is not None:
                 raise InputError("every day has the same budget", where="id", mend="Leave the id out.")
@@ -46,16 +43,15 @@ class Spending(Handle):
 
     async def budgets(self, kind: Kind | None = None, *, limit: int = 100) -> list[Budget]:
         """Budgets with what is spent, granted and left: agents, days, then DAGs and trees, the newest first."""
-        if kind is not None and kind not in budgets.KINDS:
-            raise InputError(f"{kind!r} is not one of {', '.join(budgets.KINDS)}", where="kind")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        if kind is not None:
+            check.one_of(kind, budgets.KINDS, "kind")
+        count = check.page(limit)
         return await self._read(lambda tx: budgets.read(tx, self._engine, self.workspace, kind, count))
 
     async def costs(
         self, by: By = "type", *, since: float | None = None, until: float | None = None, limit: int = 100
     ) -> Costs:
         """What was spent by task, DAG, type, agent, model or day (UTC), the most first."""
-        if by not in costs.WAYS:
-            raise InputError(f"{by!r} is not one of {', '.join(costs.WAYS)}", where="by")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        check.one_of(by, costs.WAYS, "by")
+        count = check.page(limit)
         return await self._read(lambda tx: costs.report(tx, self.workspace, by, since or 0.0, until, count))

@@ -10,7 +10,7 @@ import msgspec
 
 from shiftwork.core import ids
 from shiftwork.core.states import WAITING, State
-from shiftwork.queue import capacity
+from shiftwork.queue import capacity, log
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Row, Tx
 
@@ -152,8 +152,7 @@ def _slots(agents: Sequence[Row]) -> dict[str, int]:
 
 async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
     """How many were completed, and how long those waited that were claimed, as the newest events tell it."""
-    newest = await tx.one("last_event")
-    last = int(newest["seq"] or 0) if newest else 0
+    last = await log.last(tx)
     first = await tx.one("event_at", seq=max(1, last - NEWEST + 1))
     began = first["at"] if first and last > NEWEST else tx.now - WINDOW_SEC
     rows = await tx.all(

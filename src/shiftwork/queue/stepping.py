@@ -17,8 +17,6 @@ from shiftwork.queue.handle import Handle
 from shiftwork.queue.steps import Kept, Step
 from shiftwork.store.store import Tx
 
-LARGEST_PAGE = 1000
-
 
 class Stepping(Handle):
     """Verbs of durable execution."""
@@ -30,7 +28,7 @@ class Stepping(Handle):
 
         A result too large for a page is named by its `artifact`; `begin_step` and `get_artifact` have it whole.
         """
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
 
         async def load(tx: Tx) -> list[Step]:
             uuid = await read.find(tx, self.workspace, task_id)
@@ -109,7 +107,7 @@ class Stepping(Handle):
         limit: int = 100,
     ) -> list[Effect]:
         """Effects in the order of their keys: those of a task, one by its key, or those not known to be done."""
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
 
         async def load(tx: Tx) -> list[Effect]:
             uuid = None if task_id is None else await read.find(tx, self.workspace, task_id)

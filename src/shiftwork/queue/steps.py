@@ -10,7 +10,7 @@ from shiftwork.core.errors import ShiftworkError, TooLarge
 from shiftwork.core.task import Usage, dollars, micros
 from shiftwork.queue import artifacts
 from shiftwork.queue.artifacts import Use
-from shiftwork.queue.claims import Token, lock_claims, refusal
+from shiftwork.queue.claims import Token, lock_claim, lock_live, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.hold import STARTABLE, Beat, heartbeat, tell_of_claim
 from shiftwork.queue.work import Work
@@ -56,7 +56,7 @@ class StepAnswer(NamedTuple):
 
 async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str) -> Step:
     """The step as it was stored by this or an earlier attempt; else it is in flight from now on."""
-    row = await _hold(tx, engine, caller, token)
+    row = await lock_live(tx, engine, caller, token, STARTABLE)
     kept = await tx.one("read_step", task=token.id, name=name)
     if kept is not None and (kept["done_at"] is not None or kept["fence"] == token.fence):
         return _step(kept, held=True)
@@ -71,7 +71,7 @@ async def complete(
     tx: Tx, engine: Engine, caller: Caller, token: Token, name: str, result: Kept, usage: Usage
 ) -> StepAnswer:
     """Store the step's result and book what it cost; the first result stands, and one claim pays for it once."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row, STARTABLE):
         work = Work(tx, engine, caller)
         await work.money.book_late(token, usage, last=False)
@@ -105,15 +105,6 @@ async def _use(tx: Tx, caller: Caller, row: Row, step: dict[str, Any]) -> None:
         held = await artifacts.hold(tx, row["workspace"], [step["artifact"]])
         artifacts.refuse_unknown(held, [step["artifact"]], "result")
         await artifacts.use(tx, caller, row["workspace"], [Use(row["id"], "step", step["artifact"], step["name"])])
-
-
-async def _hold(tx: Tx, engine: Engine, caller: Caller, token: Token) -> Row:
-    """The row of a live claim, locked."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
-    if error := refusal(engine, caller, token, row, STARTABLE):
-        raise error
-    assert row is not None
-    return row
 
 
 async def _next_place(tx: Tx, engine: Engine, row: Row) -> int:

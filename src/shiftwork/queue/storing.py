@@ -61,8 +61,7 @@ class Storing(Handle):
         """All artifacts a task refers to: its inputs, what was made under it, and what it handed in."""
 
         async def load(tx: Tx) -> list[Attached]:
-            uuid = await read.find(tx, self.workspace, task_id)
-            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            uuid = await read.must_find(tx, self._engine, self.workspace, task_id)
             return await artifacts.of_task(tx, self.workspace, uuid)
 
         return await self._read(load)
@@ -71,8 +70,7 @@ class Storing(Handle):
         """What the references of a task's spec lead to, as its agent gets it with the claim."""
 
         async def load(tx: Tx) -> list[Input]:
-            uuid = await read.find(tx, self.workspace, task_id)
-            await read.must_exist(tx, self._engine, self.workspace, uuid)
+            uuid = await read.must_find(tx, self._engine, self.workspace, task_id)
             return await inputs.of_task(tx, self.workspace, uuid)
 
         return await self._read(load)

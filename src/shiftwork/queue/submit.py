@@ -172,7 +172,7 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
     body = {**await read_body(work.tx, row.id), "priority": merged.priority, "tags": list(merged.tags)}
     await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
     work.touch(row)
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     path, told = await guard.reconsider(work, row, settings)
     if row.status == State.READY and path is None:
         work.arrive(row, settings)

@@ -97,7 +97,7 @@ async def create(
     """Keep a token whose secret the caller has made."""
     if terms.expires_at is not None and terms.expires_at <= tx.now:
         raise InputError("a token cannot expire before it is made", where="expires_at")
-    await tx.run("add_workspace", name=workspace, profile=engine.book.default_profile, now=tx.now)
+    await engine.book.add(tx, workspace)
     await tx.run(
         "insert_token",
         id=token_id,

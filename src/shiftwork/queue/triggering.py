@@ -15,7 +15,6 @@ from shiftwork.policy.signature import Refused
 from shiftwork.queue import check, hooks, triggers
 from shiftwork.queue.handle import Handle
 from shiftwork.queue.hooks import Known
-from shiftwork.queue.observing import LARGEST_PAGE
 from shiftwork.queue.triggers import Secret
 
 SECRET_BYTES = 32
@@ -49,7 +48,7 @@ class Triggering(Handle):
 
     async def triggers(self, *, after: str = "", limit: int = 100) -> list[Trigger]:
         """Every trigger, by name; `after` goes on behind one."""
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        count = check.page(limit)
         behind = check.text(after, "after", 255) or ""
         return await self._read(lambda tx: triggers.read_all(tx, self.workspace, behind, count))
 
@@ -60,7 +59,7 @@ class Triggering(Handle):
 
     async def firings(self, name: str, *, limit: int = 20) -> list[Firing]:
         """The last times a trigger went off, with what it created or why it did not."""
-        checked, count = check.name(name, "name"), check.count(limit, "limit", LARGEST_PAGE)
+        checked, count = check.name(name, "name"), check.page(limit)
         return await self._read(lambda tx: triggers.firings(tx, self.workspace, checked, count))
 
     async def pause_trigger(self, name: str) -> Trigger:

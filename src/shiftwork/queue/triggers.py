@@ -15,7 +15,7 @@ from shiftwork.core.resolve import Resolver
 from shiftwork.core.settings import Limits
 from shiftwork.core.trigger import Cron, Files, Fire, Firing, Happens, Hook, NewTrigger, Preview, Source, Trigger
 from shiftwork.policy import occasion, schedule
-from shiftwork.queue import check
+from shiftwork.queue import check, log
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.firing import Armed, Occasion, Template, armed, describe, fire, prepare_all, shown
 from shiftwork.queue.submit import raise_cycle
@@ -98,7 +98,7 @@ async def save(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, new: NewTrigger, secret: Secret
 ) -> Stored:
     """Add a trigger, or change the one of this name; a hook keeps its secret until another is brought."""
-    await tx.run("add_workspace", name=workspace, profile=engine.book.default_profile, now=tx.now)
+    await engine.book.add(tx, workspace)
     await tx.take_turn(f"triggers:{workspace}")  # two that save the same new name at once
     before = await tx.one("lock_trigger", workspace=workspace, name=name)
     id_ = engine.ids.make(tx.now) if before is None else before["id"]
@@ -119,7 +119,7 @@ async def save(
         secret=in_force,
         tick_at=tick,
         next_at=at,
-        after_seq=await _last_event(tx) if fresh or before is None else before["after_seq"],
+        after_seq=await log.last(tx) if fresh or before is None else before["after_seq"],
         now=tx.now,
         actor=caller.actor,
     )
@@ -150,11 +150,6 @@ def next_times(on: Cron, id_: str, after: float) -> tuple[float | None, float | 
     return tick, None if tick is None else tick + schedule.jitter(on, id_)
 
 
-async def _last_event(tx: Tx) -> int:
-    last = await tx.one("last_event")
-    return int(last["seq"] or 0) if last else 0
-
-
 async def pause(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str) -> Trigger:
     """Let it fire no more until it is resumed; what happens meanwhile is nothing to it."""
     row = await lock(tx, workspace, name)
@@ -170,7 +165,7 @@ async def resume(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
     if row["paused_at"] is not None:
         trigger = armed(row)
         tick, at = next_times(trigger.on, trigger.id, tx.now) if isinstance(trigger.on, Cron) else (None, None)
-        after = await _last_event(tx)
+        after = await log.last(tx)
         await tx.run("resume_trigger", id=row["id"], tick_at=tick, next_at=at, after_seq=after, now=tx.now)
         await _tell(tx, engine, caller, workspace, "trigger_resumed", name)
     return await read(tx, workspace, name)

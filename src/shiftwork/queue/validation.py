@@ -137,7 +137,7 @@ async def hand_in(work: Work, awaited: Awaited) -> Outcome:
     """Keep an output until its verdict comes. Its author's slot is free; it need not beat any more."""
     item, judge = awaited
     row = (await work.lock([item.token.id]))[0]
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     limit = lease.at_hand_in(
         settings, timeout_sec=row.timeout_sec, run_until=row.run_until, judged=judge is not None, now=work.now
     )

@@ -8,7 +8,7 @@ from shiftwork.core.states import FINAL, SETTLED, State
 from shiftwork.core.task import NewVerdict
 from shiftwork.policy.decide import after_failure
 from shiftwork.queue import consequences, finish
-from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
+from shiftwork.queue.claims import Outcome, Token, lock_claim, refusal
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
@@ -19,7 +19,7 @@ _AWAITED = frozenset({State.VALIDATING.value})
 
 async def give(tx: Tx, engine: Engine, caller: Caller, token: Token, told: NewVerdict) -> Outcome:
     """Accept or reject an output that waits for its tests."""
-    row = (await lock_claims(tx, caller, [token])).get(token.id)
+    row = await lock_claim(tx, caller, token)
     if error := refusal(engine, caller, token, row, _AWAITED):
         return await _repeat(tx, caller, token, row) or Outcome(ids.show_task(token.id), error=error)
     work = Work(tx, engine, caller)

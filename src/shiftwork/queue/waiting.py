@@ -15,7 +15,6 @@ from shiftwork.queue import approvals, check, waits
 from shiftwork.queue.approvals import Asked, Kind
 from shiftwork.queue.claims import Outcome
 from shiftwork.queue.handle import Handle
-from shiftwork.queue.observing import LARGEST_PAGE
 from shiftwork.queue.waits import KEEP_SIGNALS_SEC, NewWait, Signalled
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -71,9 +70,9 @@ class Waiting(Handle):
         limit: int = 100,
     ) -> list[Asked]:
         """What waits for a person: approvals that guards ask for, and questions of agents, by task."""
-        if kind is not None and kind not in KINDS:
-            raise InputError(f"{kind!r} is not one of {', '.join(KINDS)}", where="kind")
-        count = check.count(limit, "limit", LARGEST_PAGE)
+        if kind is not None:
+            check.one_of(kind, KINDS, "kind")
+        count = check.page(limit)
         uuid = None if task is None else await self._find(task)
         cursor = None if after is None else ids.parse(after)
         check.text(type, "type")

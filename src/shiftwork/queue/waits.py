@@ -18,7 +18,7 @@ from shiftwork.core.states import FINAL, State
 from shiftwork.core.task import Wait
 from shiftwork.policy import verdict
 from shiftwork.queue import consequences, guard
-from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
+from shiftwork.queue.claims import Outcome, Token, lock_live
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
@@ -58,10 +58,8 @@ class Ending(NamedTuple):
 
 async def claimed(work: Work, token: Token, *, need_running: bool) -> TaskRow:
     """The row under this claim, locked."""
-    raw = await lock_claims(work.tx, work.caller, [token])
     allowed = frozenset({"running"} if need_running else {"claimed", "running"})
-    if error := refusal(work.engine, work.caller, token, raw.get(token.id), allowed):
-        raise error
+    await lock_live(work.tx, work.engine, work.caller, token, allowed)
     return (await work.lock([token.id]))[0]
 
 
@@ -75,7 +73,7 @@ async def park(work: Work, row: TaskRow, told: Mapping[str, Any]) -> None:
     """Give the slot back until nothing is waited for; no attempt is paid."""
     row.waiting = await count_waiting(work, row.root_id)
     fence, actor = row.fence, work.caller.for_agent(row.agent_id)
-    settings = (await work.settings([row]))[row.id]
+    settings = await work.settings_of(row)
     work.end_attempt(row, "waiting")
     if row.waiting:
         path, data = work.move(row, "wait"), dict(told)
@@ -276,11 +274,7 @@ async def _root(tx: Tx, workspace: str, task_id: str) -> str:
 async def answer(tx: Tx, engine: Engine, caller: Caller, task_id: str, value: str) -> Outcome:
     """Answer the question a task asks; it goes on with the answer."""
     work = Work(tx, engine, caller)
-    shown = ids.show_task(task_id)
-    rows = await work.lock([task_id])
-    if not rows:
-        raise NotFound(f"there is no task {shown}", task_id=shown)
-    question = await _open_question(work, rows[0])
+    question = await _open_question(work, await work.lock_named(task_id))
     if question["schema"] is not None:
         wrong = verdict.against_schema(_decoded(question["schema"]), _decoded(value))
         if wrong:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.core import alerts, ids, reasons
+from shiftwork.core.errors import NotFound
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
 from shiftwork.policy import dedupe
@@ -101,6 +102,17 @@ class Work:
             resolver = await self.engine.book.of(self.tx, row.workspace)
             found[row.id] = resolver.settings(row.type, self._own_settings.get(row.id) if row.own_settings else None)
         return found
+
+    async def settings_of(self, row: TaskRow) -> Settings:
+        return (await self.settings([row]))[row.id]
+
+    async def lock_named(self, task_id: str) -> TaskRow:
+        """The task that a caller names, locked."""
+        rows = await self.lock([task_id])
+        if not rows:
+            shown = ids.show_task(task_id)
+            raise NotFound(f"there is no task {shown}", task_id=shown)
+        return rows[0]
 
     # -- changing ----------------------------------------------------------------------------------------------
 
@@ -330,7 +342,7 @@ class Work:
         for id_ in self._dirty:
             row = self.rows[id_]
             if row.idempotency_key is not None and row.status != self._was[id_]:
-                settings = (await self.settings([row]))[id_].idempotency
+                settings = (await self.settings_of(row)).idempotency
                 if not dedupe.in_scope(settings, row.status) and row.failure_reason != reasons.DISPLACED:
                     leaving.append((row.workspace, row.idempotency_key, row.id))
         if leaving:

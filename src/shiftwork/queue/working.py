@@ -111,8 +111,7 @@ class Working(Handle):
 
     async def message(self, token: str, kind: str, text: str, data: Mapping[str, Any] | None = None) -> Outcome:
         """Tell what the agent is doing: kind is tool_call, text or error."""
-        if kind not in hold.MESSAGE_KINDS:
-            raise InputError(f"{kind!r} is not one of {', '.join(hold.MESSAGE_KINDS)}", where="kind")
+        check.one_of(kind, hold.MESSAGE_KINDS, "kind")
         if data is not None:
             _json(data, "data")
         checked = check.text(text, "text") or ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,11 +13,13 @@ from starlette.requests import Request
 from shiftwork.core.errors import FenceRequired, NotFound
 from shiftwork.core.task import Submitted, Task
 from shiftwork.queue import check
+from shiftwork.queue.claims import Outcome
 from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
 from shiftwork.views.view import View
+from shiftwork.wire import problem
 from shiftwork.wire.access import Identity
-from shiftwork.wire.shapes import Held, SubmittedBatch
+from shiftwork.wire.shapes import Held, OutcomeReply, Outcomes, SubmittedBatch
 
 if TYPE_CHECKING:
     from shiftwork.server.house import House
@@ -72,9 +74,14 @@ class Ask:
             return SubmittedBatch(made)
         return {"tasks": self.tasks(await self.queue.get_many([each.id for each in made]))}
 
-    async def task_after(self, task_id: str, otherwise: T) -> Any:
+    async def task_after(self, told: Outcome) -> Any:
         """A document's reader wants the task back after a change; ours get the verb's own answer."""
-        return otherwise if self.view is None else self.task(await self.queue.get(task_id))
+        return outcome(told) if self.view is None else self.task(await self.queue.get(told.task_id))
+
+    async def tasks_after(self, told: Sequence[Outcome]) -> Any:
+        if self.view is None:
+            return outcomes(told)
+        return {"tasks": self.tasks(await self.queue.get_many([each.task_id for each in told]))}
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
@@ -105,6 +112,15 @@ class Ask:
         with suppress(asyncio.CancelledError):
             return await waiting
         return None
+
+
+def outcome(told: Outcome) -> OutcomeReply:
+    refused = None if told.error is None else problem.of(told.error)
+    return OutcomeReply(told.task_id, told.status and str(told.status), told.repeated, told.data, refused)
+
+
+def outcomes(told: Iterable[Outcome]) -> Outcomes:
+    return Outcomes([outcome(each) for each in told])
 
 
 def plain(value: Any) -> dict[str, Any]:

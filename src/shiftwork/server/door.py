@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.task import Fields, Name
+from shiftwork.queue.check import LARGEST_PAGE
 from shiftwork.wire.shapes import ClaimBody, Held
 
 Scope = Literal["read", "submit", "work", "operate", "admin"]
 ViewName = Literal["aegis", "loki", "redis", "factory", "coscientist"]
 Handler = Callable[..., Awaitable[Any]]
+PageSize = Annotated[int, Meta(ge=1, le=LARGEST_PAGE)]
 SOMETHING = Meta(extra_json_schema={"minProperties": 1})
 """For a body in which every field may be left out, but not all of them."""
 

@@ -14,9 +14,11 @@ from shiftwork.queue.change import Changes
 from shiftwork.queue.failures import Pattern
 from shiftwork.queue.gates import Closed
 from shiftwork.queue.inputs import Input
-from shiftwork.queue.observing import Transition
+from shiftwork.queue.metrics import Metrics
+from shiftwork.queue.observing import BridgeInfo, Transition
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.reading import DeadLetter
+from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import TokenInfo
 from shiftwork.wire.problem import Problem
 
@@ -384,6 +386,22 @@ class SettingsList(msgspec.Struct, frozen=True):
 
 class TokenList(msgspec.Struct, frozen=True):
     tokens: list[TokenInfo]
+
+
+class BridgeList(msgspec.Struct, frozen=True):
+    bridges: list[BridgeInfo]
+
+
+class MetricSnapshots(msgspec.Struct, frozen=True):
+    """What was measured at some times, the newest first."""
+
+    snapshots: list[Metrics]
+
+
+class SnapshotList(msgspec.Struct, frozen=True):
+    """The newest first."""
+
+    snapshots: list[Snapshot]
 
 
 class Listed(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 Format = Literal["auto", "text", "json", "stream-json"]
-FORMATS: tuple[Format, ...] = ("auto", "text", "json", "stream-json")
 
 MOST_BYTES = 16 * 1024 * 1024
 """Of a text, an object or one line. More is not kept: a result may be half as long by default."""

@@ -19,7 +19,6 @@ from shiftwork.worker.context import Fail
 from shiftwork.worker.output import Format
 
 Feed = Literal["task", "prompt", "none"]
-FEEDS: tuple[Feed, ...] = ("task", "prompt", "none")
 
 PLACEHOLDERS = ("prompt", "session_id", "work_dir", "task_file", "task_id", "type", "attempt")
 RESUME = "{resume}"

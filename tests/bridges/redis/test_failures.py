@@ -29,7 +29,7 @@ from tests.bridges.redis.streams import (
 SCHEDULE = (60, 300, 900)
 
 
-async def fail_once(queue: Queue, bridge: Orchestrator, worker: HandWorker, error: str) -> dict[str, str]:
+async def fail_once(bridge: Orchestrator, worker: HandWorker, error: str) -> dict[str, str]:
     """The worker's next try, which fails; the fields it was given."""
     await bridge.run_once()
     entry = await worker.read_one()
@@ -43,7 +43,7 @@ async def exhaust(queue: Queue, bridge: Orchestrator, worker: HandWorker, clock:
     """Fail until the queue tries no more; what the worker was given each time."""
     given = []
     for number, delay in enumerate((*SCHEDULE, 0)):
-        given.append(await fail_once(queue, bridge, worker, f"boom {number + 1}"))
+        given.append(await fail_once(bridge, worker, f"boom {number + 1}"))
         clock.advance(delay)
         await run_once(queue.engine, force=True)
     return given
@@ -72,7 +72,7 @@ async def test_a_retry_is_not_in_the_stream_before_its_time(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
 ) -> None:
     await submit(streams)
-    await fail_once(streams, bridge, worker, "boom")
+    await fail_once(bridge, worker, "boom")
     clock.advance(59)
     await run_once(streams.engine, force=True)
     await bridge.run_once()

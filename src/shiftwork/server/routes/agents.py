@@ -9,9 +9,8 @@ import msgspec
 from shiftwork.core.errors import FenceRequired, NotFound
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent, NewAgent
-from shiftwork.server.ask import Ask, plain
+from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, ViewQuery
-from shiftwork.server.routes.working import outcome
 from shiftwork.wire.shapes import (
     AgentBody,
     AgentList,
@@ -98,12 +97,10 @@ async def beat_runtime(ask: Ask, body: RuntimeBeatBody) -> Any:
 async def orphans(ask: Ask) -> Any:
     """A runtime has restarted: what it held before is recovered at once."""
     told = await ask.queue.orphans(ask.path["runtime_id"])
-    if ask.view is None:
-        return Outcomes([outcome(each) for each in told])
-    return {"tasks": ask.tasks(await ask.queue.get_many([each.task_id for each in told]))}
+    return await ask.tasks_after(told)
 
 
 @door("POST /api/runtimes/{runtime_id}/gone", "work", answer=Outcomes)
 async def runtime_gone(ask: Ask) -> Any:
     """A runtime is known to have died: what it held goes back at once, without cost."""
-    return Outcomes([outcome(told) for told in await ask.queue.runtime_gone(ask.path["runtime_id"])])
+    return outcomes(await ask.queue.runtime_gone(ask.path["runtime_id"]))

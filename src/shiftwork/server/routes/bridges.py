@@ -6,7 +6,7 @@ from typing import Any
 
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
-from shiftwork.wire.bridges import BridgeList
+from shiftwork.wire.shapes import BridgeList
 
 door = Doors("Bridges")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from shiftwork.core.errors import NotFound
 from shiftwork.queue.budgets import Budget, Kind
 from shiftwork.queue.costs import By, Costs
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query
+from shiftwork.server.door import Doors, PageSize, Query
 from shiftwork.wire.budgets import BudgetBody, BudgetList
 
 door = Doors("Money")
@@ -20,7 +18,7 @@ class BudgetQuery(Query):
     """Which budgets."""
 
     kind: Kind | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/budgets", "read", query=BudgetQuery, answer=BudgetList)
@@ -41,7 +39,7 @@ class CostQuery(Query):
     by: By = "type"
     since: float | None = None
     until: float | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/costs", "read", query=CostQuery, answer=Costs)

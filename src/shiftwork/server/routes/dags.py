@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dag, NewDag
 from shiftwork.queue import check
 from shiftwork.queue.dags import DagChanges, DagPage, DagStatus, DagSummary
 from shiftwork.server.ask import Ask, plain
-from shiftwork.server.door import SOMETHING, Doors, ViewQuery
+from shiftwork.server.door import SOMETHING, Doors, PageSize, ViewQuery
 from shiftwork.server.routes.tasks import with_tag
-from shiftwork.server.routes.working import SUBMITTING, outcome
+from shiftwork.server.routes.working import SUBMITTING
 from shiftwork.wire.shapes import Batch, CancelBody, Outcomes, SubmittedBatch
 
 door = Doors("DAGs")
@@ -39,7 +37,7 @@ class DagQuery(ViewQuery):
 
     status: DagStatus | None = None
     after: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/dags", "read", query=DagQuery, answer=DagPage, errors=(NotFound,))
@@ -95,6 +93,4 @@ async def add_to_dag(ask: Ask, body: Any) -> Any:
 async def cancel_dag(ask: Ask, body: CancelBody) -> Any:
     """Cancel everything of a DAG that has not ended."""
     told = await ask.queue.cancel_dag(ask.path["dag_id"], body.reason)
-    if ask.view is None:
-        return Outcomes([outcome(each) for each in told])
-    return {"tasks": ask.tasks(await ask.queue.get_many([each.task_id for each in told]))}
+    return await ask.tasks_after(told)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from shiftwork.core.errors import KeyRequired, NotFound, UnknownReference, UnknownSetting, VersionConflict, WrongState
-from shiftwork.server.ask import Ask, plain
-from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.server.routes.working import outcome
+from shiftwork.server.ask import Ask, outcome, outcomes, plain
+from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.wire.shapes import LetterList, Listed, OutcomeReply, Outcomes, RedriveBody, ReviewBody
 
 door = Doors("Dead letters")
@@ -21,7 +18,7 @@ class LetterQuery(ViewQuery):
     reviewed_too: bool = False
     signature: str | None = None
     after: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/dead-letters", "read", query=LetterQuery, answer=LetterList)
@@ -37,7 +34,7 @@ async def list_letters(ask: Ask) -> Any:
 
 
 class GroupQuery(Query):
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/dead-letters/groups", "read", query=GroupQuery, answer=Listed)
@@ -79,4 +76,4 @@ async def reviews(ask: Ask) -> Any:
 async def redrive(ask: Ask, body: RedriveBody) -> Any:
     """The same decision for all dead letters that failed alike."""
     told = await ask.queue.redrive(body.signature, body.decision, note=body.note, at=body.at)
-    return Outcomes([outcome(each) for each in told])
+    return outcomes(told)

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response
 
-from shiftwork.queue.metering import LARGEST_PAGE
-from shiftwork.queue.metrics import Metrics
+from shiftwork.queue.metrics import KEPT_SNAPSHOTS, Metrics
 from shiftwork.server import metrics as exposition
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, PlainText, Query
-from shiftwork.wire.metrics import MetricSnapshots
+from shiftwork.wire.shapes import MetricSnapshots
 
 door = Doors("Metrics")
 
@@ -35,7 +34,7 @@ class SnapshotQuery(Query):
     """Of which time, and how many."""
 
     since: float | None = None
-    limit: Annotated[int, Meta(ge=1, le=LARGEST_PAGE)] = 10
+    limit: Annotated[int, Meta(ge=1, le=KEPT_SNAPSHOTS)] = 10
 
 
 @door("GET /api/metrics/snapshots", "read", query=SnapshotQuery, answer=MetricSnapshots)

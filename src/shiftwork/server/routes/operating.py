@@ -13,9 +13,8 @@ from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.control import Purge
 from shiftwork.queue.failures import By
 from shiftwork.queue.status import Status
-from shiftwork.server.ask import Ask, plain
-from shiftwork.server.door import SOMETHING, Doors, Query, ViewQuery
-from shiftwork.server.routes.working import outcome
+from shiftwork.server.ask import Ask, outcomes, plain
+from shiftwork.server.door import SOMETHING, Doors, PageSize, Query, ViewQuery
 from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed
 
 door = Doors("Queue")
@@ -68,7 +67,7 @@ async def purge(ask: Ask, body: Any) -> Any:
 @door("POST /api/queue/rebalance", "operate", query=ViewQuery, answer=Outcomes)
 async def rebalance(ask: Ask) -> Any:
     """Withdraw claims that loaded agents have not started, for idle ones to take."""
-    return Outcomes([outcome(told) for told in await ask.queue.rebalance()])
+    return outcomes(await ask.queue.rebalance())
 
 
 class AlertQuery(Query):
@@ -77,7 +76,7 @@ class AlertQuery(Query):
     after: Annotated[int, Meta(ge=0, le=2**62)] = 0
     open_only: bool = False
     kind: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/alerts", "read", query=AlertQuery, answer=AlertList)
@@ -101,7 +100,7 @@ class FailureQuery(Query):
 
     by: By = "signature"
     since: float | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    limit: PageSize = 50
 
 
 @door("GET /api/failures", "read", query=FailureQuery, answer=FailureList)

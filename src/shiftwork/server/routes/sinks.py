@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta
-
 from shiftwork.core.errors import ConflictError, IdInUse, NotFound
 from shiftwork.core.task import Name
 from shiftwork.queue.deliveries import Delivery, Status
 from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChange
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import SOMETHING, Doors, Query
+from shiftwork.server.door import SOMETHING, Doors, PageSize, Query
 from shiftwork.wire.protection import Removed
 from shiftwork.wire.sinks import DeliveryList, PauseSinkBody, RedeliverBody, Redelivered, SinkList
 
@@ -75,7 +73,7 @@ class DeliveryQuery(Query):
     sink: Name | None = None
     status: Status | None = None
     after: Name | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/deliveries", "read", query=DeliveryQuery, answer=DeliveryList)

@@ -8,7 +8,7 @@ from shiftwork.core.errors import SnapshotFailed, SnapshotsUnavailable
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
-from shiftwork.wire.snapshots import SnapshotList
+from shiftwork.wire.shapes import SnapshotList
 
 door = Doors("Snapshots")
 

@@ -10,7 +10,7 @@ from shiftwork.core.errors import EffectInFlight, FenceRequired, LeaseLost, NotF
 from shiftwork.queue.effects import Effect
 from shiftwork.queue.steps import Step
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query
+from shiftwork.server.door import Doors, PageSize, Query
 from shiftwork.wire.steps import (
     BeginEffectBody,
     BeginStepBody,
@@ -29,7 +29,7 @@ class StepQuery(Query):
     """Which page of the steps."""
 
     after: Annotated[int, Meta(ge=0)] = 0
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/tasks/{task_id}/steps", "read", query=StepQuery, answer=StepList, errors=(NotFound,))
@@ -56,7 +56,7 @@ class EffectQuery(Query):
     key: str | None = None
     open_only: bool = False
     after: str = ""
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/effects", "read", query=EffectQuery, answer=EffectList)

@@ -24,9 +24,9 @@ from shiftwork.queue.explain import Explanation
 from shiftwork.queue.read import Attempt
 from shiftwork.queue.reading import Page
 from shiftwork.server import reading
-from shiftwork.server.ask import Ask, plain
-from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.server.routes.working import SUBMITTING, outcome
+from shiftwork.server.ask import Ask, outcomes, plain
+from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
+from shiftwork.server.routes.working import SUBMITTING
 from shiftwork.wire.shapes import (
     CancelBatch,
     CancelBody,
@@ -80,7 +80,7 @@ class TaskQuery(ViewQuery):
     since: float | None = None
     until: float | None = None
     after: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
     newest: bool = False
     """The newest first."""
 
@@ -142,7 +142,7 @@ async def update(ask: Ask, body: Any) -> Any:
         body = check.read({**ask.view.changes_in(body), **said}, UpdateBody)
     changes = Changes(**{name: getattr(body, name) for name in Changes.__struct_fields__})
     told = await ask.queue.update(ask.path["task_id"], changes, note=body.note, version=reading.if_match(ask.request))
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -157,14 +157,14 @@ async def cancel(ask: Ask, body: CancelBody) -> Any:
     """Cancel a task that has not ended, and what depends on it, as its settings say."""
     version = body.version if body.version is not None else reading.if_match(ask.request)
     told = await ask.queue.cancel(ask.path["task_id"], body.reason, version=version)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door("POST /api/batch/cancel", "operate", body=CancelBatch, answer=Outcomes, errors=(NotFound,))
 async def cancel_many(ask: Ask, body: CancelBatch) -> Any:
     """Cancel several tasks; each has its own outcome."""
     told = await ask.queue.cancel_many(body.task_ids, body.reason, version=body.version)
-    return Outcomes([outcome(each) for each in told])
+    return outcomes(told)
 
 
 @door(
@@ -178,7 +178,7 @@ async def cancel_many(ask: Ask, body: CancelBatch) -> Any:
 async def rerun(ask: Ask) -> Any:
     """The same work as a new task with a fresh session."""
     told = await ask.queue.rerun(ask.path["task_id"])
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -193,7 +193,7 @@ async def rerun(ask: Ask) -> Any:
 async def rerun_issue(ask: Ask, body: RerunIssueBody) -> Any:
     """Rerun the newest task of an issue, or the one named."""
     told = await ask.queue.rerun_issue(check.name(ask.path["issue_id"], "issue_id"), body.task_id)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door("GET /api/tasks/{task_id}/explain", "read", answer=Explanation, errors=(NotFound,))

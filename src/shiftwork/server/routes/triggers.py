@@ -23,7 +23,7 @@ from shiftwork.core.errors import (
 from shiftwork.core.trigger import Fire, Firing, NewTrigger, Preview, SavedTrigger, Trigger
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query, Raw
+from shiftwork.server.door import Doors, PageSize, Query, Raw
 from shiftwork.wire.protection import Removed
 from shiftwork.wire.triggers import FiringList, TriggerBody, TriggerList
 
@@ -35,13 +35,13 @@ class TriggerQuery(Query):
     """A page of them."""
 
     after: Annotated[str, Meta(max_length=255)] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 class FiringQuery(Query):
     """How many."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+    limit: PageSize = 20
 
 
 @door("GET /api/triggers", "read", query=TriggerQuery, answer=TriggerList)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from shiftwork.core.errors import (
     CircularDependency,
@@ -18,8 +16,8 @@ from shiftwork.core.errors import (
 from shiftwork.queue.approvals import Kind
 from shiftwork.queue.waits import Signalled
 from shiftwork.server.ask import Ask
-from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.server.routes.working import HOLDING, outcome
+from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
+from shiftwork.server.routes.working import HOLDING
 from shiftwork.wire.shapes import OutcomeReply
 from shiftwork.wire.waiting import AnswerBody, AskedList, DecisionBody, SignalBody, WaitBody, WaitReply
 
@@ -70,7 +68,7 @@ class AskedQuery(Query):
     type: str | None = None
     task: str | None = None
     after: str | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: PageSize = 100
 
 
 @door("GET /api/approvals", "read", query=AskedQuery, answer=AskedList, errors=(NotFound,))
@@ -92,7 +90,7 @@ async def approvals(ask: Ask) -> Any:
 async def answer(ask: Ask, body: AnswerBody) -> Any:
     """Answer the question that a task asks; it must be what the question's schema says."""
     told = await ask.queue.answer(ask.path["task_id"], body.value)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -107,7 +105,7 @@ async def approve(ask: Ask, body: DecisionBody) -> Any:
     """Let a task run that a guard has stopped; with `revision` only if the work is still what was looked at."""
     said = {"revision": body.revision, "note": body.note}
     told = await ask.queue.approve(ask.path["task_id"], **said, version=body.version)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -122,4 +120,4 @@ async def reject(ask: Ask, body: DecisionBody) -> Any:
     """Cancel a task that a guard has stopped."""
     said = {"revision": body.revision, "note": body.note}
     told = await ask.queue.reject(ask.path["task_id"], **said, version=body.version)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)

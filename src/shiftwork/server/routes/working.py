@@ -30,14 +30,12 @@ from shiftwork.core.errors import (
 from shiftwork.core.task import Task
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment, ClaimAnswer
-from shiftwork.queue.claims import Outcome
 from shiftwork.queue.hold import BeatAnswer
 from shiftwork.queue.inputs import Input
 from shiftwork.queue.replies import Repeated
 from shiftwork.queue.working import Problem, Report
-from shiftwork.server.ask import Ask, plain
+from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
-from shiftwork.wire import problem
 from shiftwork.wire.shapes import (
     Assigned,
     BeatBatch,
@@ -214,11 +212,6 @@ def _assigned(task: Task, inputs: list[Input]) -> Assigned:
 # -- holding -----------------------------------------------------------------------------------------------------
 
 
-def outcome(told: Outcome) -> OutcomeReply:
-    refused = None if told.error is None else problem.of(told.error)
-    return OutcomeReply(told.task_id, told.status and str(told.status), told.repeated, told.data, refused)
-
-
 def _in_document(body: Any) -> tuple[Held, dict[str, Any]]:
     """A body in a document's names, parted into which claim it is about and what it says."""
     held = check.read({name: body[name] for name in HELD_FIELDS & body.keys()}, Held)
@@ -229,7 +222,7 @@ def _in_document(body: Any) -> tuple[Held, dict[str, Any]]:
 async def start(ask: Ask, body: Held) -> Any:
     """Acknowledge a claim: the work begins."""
     told = await ask.queue.start(await ask.token(body))
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -262,7 +255,7 @@ async def progress(ask: Ask, body: Any) -> Any:
         held, said = _in_document(body)
         value = said["progress"] if said.keys() == {"progress"} else said
     told = await ask.queue.progress(await ask.token(held), value)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -271,7 +264,7 @@ async def progress(ask: Ask, body: Any) -> Any:
 async def message(ask: Ask, body: MessageBody) -> Any:
     """Tell what the agent is doing: a tool call, text, or an error."""
     told = await ask.queue.message(await ask.token(body), body.kind, body.text, body.data)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -280,7 +273,7 @@ async def message(ask: Ask, body: MessageBody) -> Any:
 async def pin_session(ask: Ask, body: SessionBody) -> Any:
     """Keep the agent's own conversation with the task, so that a retry can resume it."""
     told = await ask.queue.pin_session(await ask.token(body), body.session_id, body.work_dir)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 # -- ending ------------------------------------------------------------------------------------------------------
@@ -310,7 +303,7 @@ async def complete(ask: Ask, body: Any) -> Any:
         usage=body.usage,
         verdict=body.verdict,
     )
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -320,7 +313,7 @@ async def verdict(ask: Ask, body: VerdictBody) -> Any:
     """Say whether an output that was handed in without a verdict has passed its tests."""
     token = await ask.token(body)
     told = await ask.queue.verdict(token, passed=body.passed, evidence=body.evidence, note=body.note)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -350,7 +343,7 @@ async def fail(ask: Ask, body: Any) -> Any:
         account=body.account,
         model=body.model,
     )
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 @door(
@@ -359,7 +352,7 @@ async def fail(ask: Ask, body: Any) -> Any:
 async def release(ask: Ask, body: ReleaseBody) -> Any:
     """Give a task back without cost."""
     told = await ask.queue.release(await ask.token(body), body.reason)
-    return await ask.task_after(told.task_id, outcome(told))
+    return await ask.task_after(told)
 
 
 # -- subtasks ----------------------------------------------------------------------------------------------------
@@ -388,7 +381,7 @@ async def spawn(ask: Ask, body: Any) -> Any:
 @door("POST /api/batch/start", "work", body=TokenBatch, answer=Outcomes, errors=(FenceRequired,))
 async def start_many(ask: Ask, body: TokenBatch) -> Any:
     """Acknowledge several claims; each has its own outcome."""
-    return Outcomes([outcome(told) for told in await ask.queue.start_many(body.tokens)])
+    return outcomes(await ask.queue.start_many(body.tokens))
 
 
 @door("POST /api/batch/heartbeat", "work", body=BeatBatch, answer=Beats, errors=(FenceRequired,))
@@ -402,17 +395,17 @@ async def heartbeat_many(ask: Ask, body: BeatBatch) -> Any:
 async def complete_many(ask: Ask, body: CompleteBatch) -> Any:
     """Hand in several results; each has its own outcome."""
     reports = [Report(*(getattr(item, name) for name in Report._fields)) for item in body.reports]
-    return Outcomes([outcome(told) for told in await ask.queue.complete_many(reports)])
+    return outcomes(await ask.queue.complete_many(reports))
 
 
 @door("POST /api/batch/fail", "work", body=FailBatch, answer=Outcomes, errors=(FenceRequired,))
 async def fail_many(ask: Ask, body: FailBatch) -> Any:
     """Report several failed attempts; each has its own outcome."""
     problems = [Problem(*(getattr(item, name) for name in Problem._fields)) for item in body.problems]
-    return Outcomes([outcome(told) for told in await ask.queue.fail_many(problems)])
+    return outcomes(await ask.queue.fail_many(problems))
 
 
 @door("POST /api/batch/release", "work", body=TokenBatch, answer=Outcomes, errors=(FenceRequired,))
 async def release_many(ask: Ask, body: TokenBatch) -> Any:
     """Give several tasks back; each has its own outcome."""
-    return Outcomes([outcome(told) for told in await ask.queue.release_many(body.tokens, body.reason)])
+    return outcomes(await ask.queue.release_many(body.tokens, body.reason))

@@ -3,10 +3,6 @@
 -- rows items: id uuid
 update edges set satisfied = true where parent in (select items.id from {items}) and not satisfied returning child, parent
 
--- name: reopen_edges
--- rows items: id uuid
-update edges set satisfied = false where child in (select items.id from {items}) and waits returning child, parent
-
 -- name: open_children
 -- rows items: id uuid
 select e.child, e.parent from {items} join edges e on e.parent = items.id where not e.satisfied

@@ -62,17 +62,8 @@ delete from keys where (workspace, key, task_id) in (select items.workspace, ite
 update keys set task_id = items.heir from {items}
 where keys.workspace = items.workspace and keys.key = items.key and keys.task_id = items.task_id
 
--- name: open_ancestors
--- Every task that the given ones wait for, directly or not.
--- rows items: id uuid
-with recursive up(id) as (
-  select e.parent from {items} join edges e on e.child = items.id and not e.satisfied
-  union
-  select e.parent from up join edges e on e.child = up.id and not e.satisfied
-) select id from up
-
 -- name: open_edges_above
--- The edges of those ancestors, to name the cycle.
+-- Every open edge to what the given tasks wait for, directly or not, to name the cycle.
 -- rows items: id uuid
 with recursive up(child, parent) as (
   select e.child, e.parent from {items} join edges e on e.child = items.id and not e.satisfied
