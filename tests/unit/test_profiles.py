@@ -11,7 +11,6 @@ LIVE = ["pending", "waiting_approval", "ready", "claimed", "running", "validatin
 EVERY_STATE = {*LIVE, "failed", "dead_lettered", "cancelled"}
 
 STANDARD = {
-    "priority_scale": "0-100",
     "ordering": "effective",
     "priority_boost_per_minute": 0.1,
     "escalation": [],
@@ -77,7 +76,6 @@ STANDARD = {
 }
 
 LOKI = {
-    "priority_scale": "1-10",
     "ordering": "static",
     "priority_boost_per_minute": 0,
     "deadline.urgent_sec": None,
@@ -127,7 +125,6 @@ LOKI = {
 }
 
 FACTORY = {
-    "priority_scale": "0-100",
     "ordering": "effective",
     "priority_boost_per_minute": 0.1,
     "deadline.urgent_sec": None,
@@ -165,7 +162,6 @@ FACTORY = {
 }
 
 REDIS = {
-    "priority_scale": "none",
     "ordering": "fifo",
     "priority_boost_per_minute": 0,
     "deadline.urgent_sec": None,
@@ -198,7 +194,6 @@ REDIS = {
 }
 
 AEGIS = {
-    "priority_scale": "none",
     "ordering": "fifo",
     "priority_boost_per_minute": 0,
     "deadline.urgent_sec": None,
@@ -229,7 +224,6 @@ AEGIS = {
 }
 
 COSCIENTIST = {
-    "priority_scale": "level",
     "ordering": "strict_level",
     "priority_boost_per_minute": 0,
     "escalation": [{"after_sec": 600, "to_level": "medium"}, {"after_sec": 1200, "to_level": "high"}],

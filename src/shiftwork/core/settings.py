@@ -274,7 +274,6 @@ class Limits(Part, frozen=True):
 class Settings(Part, frozen=True):
     """All settings of one task in force."""
 
-    priority_scale: Literal["0-100", "1-10", "level", "none"] = "0-100"
     ordering: Literal["effective", "strict_level", "static", "fifo"] = "effective"
     priority_boost_per_minute: Annotated[float, Meta(ge=0)] = 0.1
     type_boost: float = 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 MEANING: dict[str, str] = {
-    "priority_scale": "How priorities are written at the door: 0-100 (0 most urgent), 1-10 (10 most "
-    "urgent), High/Medium/Low, or not at all.",
     "ordering": "What goes first: the effective priority, the level and then age, the priority as given, or age alone.",
     "priority_boost_per_minute": "By how much each minute of waiting improves the priority.",
     "type_boost": "By how much tasks of this type are more urgent than their priority says.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,7 +9,7 @@ from contextlib import suppress
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError, NotFound
 from shiftwork.core.states import State
-from shiftwork.queue import breakers, check, read
+from shiftwork.queue import breakers, check, gates, read
 from shiftwork.queue.admission import Admitted
 from shiftwork.queue.claim import hand_over, lock_claimer
 from shiftwork.queue.engine import Caller, Engine
@@ -79,8 +78,8 @@ def _is_free(row: Row, workspace: str, claim: ScriptClaim) -> bool:
 
 
 async def _on_trial(work: Work, workspace: str, rows: Sequence[Row]) -> None:
-    gates = await work.tx.all("read_gates", workspace=workspace)
-    due = {gate["scope"] for gate in gates if gate["kind"] == "breaker" and (gate["until"] or math.inf) <= work.now}
+    found = await work.tx.all("read_gates", workspace=workspace)
+    due = {gate["scope"] for gate in found if gate["kind"] == "breaker" and not gates.is_shut(gate, work.now)}
     trials: dict[breakers.Name, list[Row]] = defaultdict(list)
     for row in rows:
         if row["type"] in due:

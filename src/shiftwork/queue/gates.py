@@ -1,4 +1,4 @@
-"""Gates: what keeps whole lanes from being handed out for now, as one claim finds them."""
+"""Gates: what keeps whole lanes from being handed out for now, as one claim finds them, and as `explain` tells it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ NAMES: dict[str, GateName] = {
     "limit": "limit",
 }
 """What a caller is told about each kind of gate that hands out nothing."""
+
+OF_TYPES = frozenset({"pause", "breaker"})
+"""Gates that are closed for a type or for everything; the others are for a key of provider, account, model and type."""
+
+
+def is_shut(gate: Row, now: float) -> bool:
+    return gate["until"] is None or bool(gate["until"] > now)
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -58,7 +65,7 @@ class Gates:
         if kind == "limited":
             self.limits.append(keys.parse(scope))
         elif row["agent_id"] in {"", self._agent["id"]}:
-            shut = until is None or until > self._now
+            shut = is_shut(row, self._now)
             if kind == "slowdown" and shut:
                 self.slow_down_sec = max(self.slow_down_sec or 0.0, until - self._now)
             elif kind == "breaker" and self._resolver.settings(scope).circuit_breaker is None:
@@ -70,7 +77,7 @@ class Gates:
 
     def _close(self, kind: str, scope: str, until: float | None) -> None:
         self.closed.append(Closed(NAMES[kind], scope, until))
-        if kind in {"pause", "breaker"}:
+        if kind in OF_TYPES:
             self._stopped.add(scope)
         else:
             self._resting.append(keys.parse(scope))
@@ -139,7 +146,7 @@ def _names(text: str) -> list[str]:
 
 def key_of(kind: str, scope: str) -> Key:
     """What a gate is about; everything where it is closed for all."""
-    if kind in {"pause", "breaker"}:
+    if kind in OF_TYPES:
         return Key() if scope == WHOLE else Key(type=scope)
     return keys.parse(scope)
 
@@ -160,7 +167,7 @@ def reasons(
     views = [Gates(rows, resolver, agent, wants, now) for agent, wants in able]
     if any(view.let_through(lane) for view in views):
         return []
-    shut = [row for row in rows if row["kind"] in NAMES and (row["until"] is None or row["until"] > now)]
+    shut = [row for row in rows if row["kind"] in NAMES and is_shut(row, now)]
     return [_reason(row) for row in shut if _keeps(row, resolver, lane, [agent for agent, _ in able])]
 
 

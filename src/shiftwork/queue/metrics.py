@@ -11,7 +11,7 @@ import msgspec
 from shiftwork.core.metrics import BUCKETS, METRICS, MOST_SERIES, OTHER, QUANTILES
 from shiftwork.core.task import dollars
 from shiftwork.policy.measure import Spell, busy_sec, le, quantile
-from shiftwork.queue import log, meters, status
+from shiftwork.queue import gates, log, meters, status
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.failures import ended_by
 from shiftwork.queue.meters import SUM, Series, Sums
@@ -144,21 +144,16 @@ async def _rates(tx: Tx, workspace: str) -> list[Sample]:
 async def _care(tx: Tx, workspace: str) -> list[Sample]:
     """What somebody should look at, and whether the queue is looked after."""
     alerts = {row["severity"]: row["total"] for row in await tx.all("open_alert_counts", workspace=workspace)}
-    gates = Counter(row["kind"] for row in await tx.all("read_gates", workspace=workspace) if _is_closed(row, tx.now))
+    shut = Counter(row["kind"] for row in await tx.all("read_gates", workspace=workspace) if gates.is_shut(row, tx.now))
     duties = {row["name"]: row["last_run_at"] for row in await tx.all("list_duties")}
     return [
         *_labelled("shiftwork_alerts_open", {severity: alerts.get(severity, 0) for severity in _SEVERITIES}),
-        *_labelled("shiftwork_gates_closed", {kind: gates[kind] for kind in _GATES}),
+        *_labelled("shiftwork_gates_closed", {kind: shut[kind] for kind in gates.NAMES}),
         *_labelled("shiftwork_duty_age_seconds", {duty: tx.now - at for duty, at in duties.items() if at is not None}),
     ]
 
 
 _SEVERITIES = ("info", "warning", "critical")
-_GATES = ("pause", "breaker", "cooldown", "limit")
-
-
-def _is_closed(gate: Row, now: float) -> bool:
-    return gate["until"] is None or bool(gate["until"] > now)
 
 
 # -- what was counted --------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ async def configure(tx: Tx, engine: Engine, caller: Caller, workspace: str, conf
 async def read_cooldowns(tx: Tx, workspace: str) -> list[Cooldown]:
     """What rests now, in the order of its end."""
     rows = await tx.all("read_gates", workspace=workspace)
-    live = [row for row in rows if row["kind"] == "cooldown" and row["until"] > tx.now]
+    live = [row for row in rows if row["kind"] == "cooldown" and gates.is_shut(row, tx.now)]
     return [_cooldown(row) for row in sorted(live, key=lambda row: (row["until"], row["scope"], row["agent_id"]))]
 
 

@@ -23,9 +23,9 @@ from shiftwork.core.errors import ConflictError, FolderUnavailable, InputError, 
 from shiftwork.core.keys import Key
 from shiftwork.core.states import State
 from shiftwork.core.task import Task
+from shiftwork.queue import gates
 from shiftwork.queue.book import FRESH_SEC
 from shiftwork.queue.folder import QUEUES, Entry, Folder, Stamp, stamp
-from shiftwork.queue.gates import WHOLE
 from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.bridges.loki")
@@ -197,8 +197,8 @@ class Bridge:
         rows = await self._queue.engine.store.read(lambda tx: tx.all("read_gates", **names))
         now, closed = self._queue.now(), set[str | Key]()
         for row in rows:
-            if row["agent_id"] == "" and (row["until"] is None or row["until"] > now):
-                if row["kind"] in {"pause", "breaker"}:
+            if row["agent_id"] == "" and gates.is_shut(row, now):
+                if row["kind"] in gates.OF_TYPES:
                     closed.add(row["scope"])
                 elif row["kind"] == "cooldown":
                     closed.add(keys.parse(row["scope"]))
@@ -227,7 +227,7 @@ class Keeper:
             return False
         if task.status != State.READY or task.hold is not None or self._needs_more(task):
             return True
-        if WHOLE in self._closed or task.type in self._closed:
+        if gates.WHOLE in self._closed or task.type in self._closed:
             return True
         use = Key(type=task.type)
         if any(isinstance(key, Key) and key.covers(use) for key in self._closed):

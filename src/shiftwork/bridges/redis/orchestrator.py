@@ -13,6 +13,7 @@ from shiftwork.bridges.redis.desk import Desk
 from shiftwork.bridges.redis.fields import GROUP
 from shiftwork.bridges.redis.reclaiming import Way
 from shiftwork.bridges.redis.sight import Findings, Rules, Sight, judge
+from shiftwork.queue import gates
 from shiftwork.queue.published import Delivery, Offer, deliver, give_up, reclaim
 
 VISIBILITY_TIMEOUT_S = 300.0
@@ -102,7 +103,7 @@ class Orchestrator:
         return frozenset(
             row["scope"]
             for row in await self.desk.rows("read_gates")
-            if row["kind"] in {"pause", "breaker"} and (row["until"] is None or row["until"] > now)
+            if row["kind"] in gates.OF_TYPES and gates.is_shut(row, now)
         )
 
     async def _settle(self, found: Findings, *, thorough: bool) -> int:
