@@ -71,7 +71,7 @@ async def rehearse() -> None:
             if day != "Fri":
                 await run_until_idle(worker, queue, clock=clock)
             (last, *_) = await queue.firings("nightly", limit=1)
-            print(f"{day}: {last.outcome} {last.why or ''}".rstrip())
+            print(f"{day}: {last.outcome} {last.reason or ''}".rstrip())
         await tell(queue)
 
 

@@ -49,8 +49,8 @@ async def publish(ctx: Context) -> str:
 
 @worker.handler("survey")
 async def survey(ctx: Context) -> int:
-    """Splits its work. It holds no slot while it waits, and is run again from the top when its children are done."""
-    answers = await ctx.children()
+    """Splits its work. It holds no slot while it waits, and is run again from the top when its subtasks are done."""
+    answers = await ctx.subtasks()
     if not answers:
         await ctx.spawn_and_wait([{"type": "ask", "payload": {"person": name}} for name in ("Ada", "Grace", "Edsger")])
     return sum(answer.data for answer in answers)

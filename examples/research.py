@@ -37,7 +37,7 @@ async def research(ctx: Context) -> Done:
     """The lead. It holds no slot while its readers read, and is run again from the top when they are done."""
     question = ctx.payload["question"]
     sources = await ctx.step("plan", model, ctx, f"Where to look: {question}", list(LIBRARY))
-    notes = [child.data for child in await ctx.children()]
+    notes = [subtask.data for subtask in await ctx.subtasks()]
     if not notes:
         await ctx.spawn_and_wait([reading(source, question) for source in sources])
     text = " ".join(note["finding"] for note in notes)

@@ -45,7 +45,7 @@ async def tournament(ctx: Context) -> dict[str, Any]:
 
 async def a_round(ctx: Context, kind: str, payloads: list[dict[str, Any]]) -> list[Any]:
     """What came of the subtasks of one kind; the first time they are spawned, and the handler ends here."""
-    done = [child.data for child in await ctx.children() if child.type == kind]
+    done = [subtask.data for subtask in await ctx.subtasks() if subtask.type == kind]
     if not done:
         await ctx.spawn_and_wait([a_task(kind, payload) for payload in payloads])
     return done

@@ -38,13 +38,13 @@ class Ledger:
         for budget in await self._queue.budgets(limit=1000):
             if budget.ceiling_usd is None:
                 continue
-            left = round(budget.ceiling_usd - budget.spent_usd - budget.reserved_usd, 6)
+            left = round(budget.ceiling_usd - budget.spent_usd - budget.granted_usd, 6)
             self.tightest[budget.kind] = min(left, self.tightest.get(budget.kind, left))
             if left < 0:
                 self.exceeded.append(f"{budget.kind} {budget.id}: {-left:.6f} USD too much")
 
     async def close(self, took_sec: float) -> None:
-        """At the end: where every task is, what it waited for, and whether money is still reserved for nobody."""
+        """At the end: where every task is, what it waited for, and whether money is still granted to nobody."""
         self.took_sec = took_sec
         self.counts = dict((await self._queue.status()).counts)
         for task_id, priority in self._tasks.items():
@@ -54,4 +54,4 @@ class Ledger:
             claimed = next((move.at for move in history if move.to_status == "claimed"), None)
             if ready is not None and claimed is not None:
                 self.waits[priority].append(claimed - ready)
-        self.leaked_usd = sum(budget.reserved_usd for budget in await self._queue.budgets(limit=1000))
+        self.leaked_usd = sum(budget.granted_usd for budget in await self._queue.budgets(limit=1000))

@@ -23,7 +23,7 @@ def figures(shared: Day, alone: Day) -> dict[str, Any]:
         "tightest_usd": shared.ledger.tightest,
         "ceilings_raised": shared.ledger.raised,
         "spent_usd": round(shared.ledger.spent_usd, 6),
-        "still_reserved_usd": round(shared.ledger.leaked_usd, 6),
+        "still_granted_usd": round(shared.ledger.leaked_usd, 6),
         "counts": shared.ledger.counts,
         "deaths": shared.deaths,
         "hours": round(shared.ledger.took_sec / 3600, 2),
@@ -45,8 +45,8 @@ def wrong(found: dict[str, Any]) -> list[str]:
     problems = list(found["exceeded"][:5])
     if found["refused_alone"] < FEWER * max(1, found["refused_shared"]):
         problems.append(f"refused calls fell from {found['refused_alone']} to {found['refused_shared']} only")
-    if found["still_reserved_usd"]:
-        problems.append(f"{found['still_reserved_usd']} USD are reserved for work that has ended")
+    if found["still_granted_usd"]:
+        problems.append(f"{found['still_granted_usd']} USD are granted to work that has ended")
     unfinished = {status: count for status, count in found["counts"].items() if status != "completed" and count}
     if unfinished:
         problems.append(f"not everything was completed: {unfinished}")
@@ -68,7 +68,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     for kind, left in sorted(found["tightest_usd"].items()):
         yield f"  least that was left ({kind:<5})    {left:>8.4f} USD"
     yield f"  ceilings raised in the evening {found['ceilings_raised']:>8}"
-    yield f"  reserved after the end         {found['still_reserved_usd']:>8.4f} USD"
+    yield f"  granted after the end          {found['still_granted_usd']:>8.4f} USD"
     yield ""
     yield "waits until the first claim, seconds (some were held back by a budget until the evening)"
     yield "  priority   tasks      p50      max"

@@ -12,9 +12,9 @@ from shiftwork import Queue
 Token = tuple[Any, int]
 Table = list[dict[str, Any]]
 
-_LIVE = """select id as task_id, fence, agent_id, attempt_cost as used, reserved, true as live
+_LIVE = """select id as task_id, fence, agent_id, attempt_cost as used, granted, true as live
   from tasks where agent_id is not null"""
-_ENDED = "select task_id, fence, agent_id, cost as used, reserved, false as live from attempts"
+_ENDED = "select task_id, fence, agent_id, cost as used, granted, false as live from attempts"
 _COSTS = "select task_id, fence, sum(cost) as cost from costs group by task_id, fence"
 _MONEY = [
     f"{_LIVE} union all {_ENDED}",
@@ -32,13 +32,13 @@ async def check_books(queue: Queue) -> None:
     of_budgets: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
     of_agents: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
     for charge in charges:
-        _add(of_budgets[charge["budget_id"]], attempts[charge["task_id"], charge["fence"]], charge["reserved"])
+        _add(of_budgets[charge["budget_id"]], attempts[charge["task_id"], charge["fence"]], charge["granted"])
     for attempt in rows:
-        _add(of_agents[attempt["agent_id"]], attempt, attempt["reserved"])
+        _add(of_agents[attempt["agent_id"]], attempt, attempt["granted"])
     for budget in budgets:
-        assert [budget["spent"], budget["reserved"]] == of_budgets[budget["id"]], (budget["kind"], budget["owner"])
+        assert [budget["spent"], budget["granted"]] == of_budgets[budget["id"]], (budget["kind"], budget["owner"])
     for agent in agents:
-        assert [agent["spent"], agent["reserved"]] == of_agents[agent["id"]], agent["id"]
+        assert [agent["spent"], agent["granted"]] == of_agents[agent["id"]], agent["id"]
     booked = {(row["task_id"], row["fence"]): int(row["cost"]) for row in costs}
     assert booked == {token: attempt["used"] for token, attempt in attempts.items() if attempt["used"]}
 
@@ -55,13 +55,13 @@ async def check_ceilings(queue: Queue) -> None:
     _, _, budgets, agents, _ = await _read(queue)
     for row in [*budgets, *agents]:
         ceiling = row["ceiling"] if "ceiling" in row else row["budget"]
-        assert ceiling is None or row["spent"] + row["reserved"] <= ceiling, row
+        assert ceiling is None or row["spent"] + row["granted"] <= ceiling, row
 
 
-async def reserved(queue: Queue) -> int:
+async def granted(queue: Queue) -> int:
     """What is granted and not spent, of all budgets and agents."""
     _, _, budgets, agents, _ = await _read(queue)
-    return sum(row["reserved"] for row in [*budgets, *agents])
+    return sum(row["granted"] for row in [*budgets, *agents])
 
 
 async def _read(queue: Queue) -> list[Table]:

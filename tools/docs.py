@@ -191,7 +191,7 @@ are JSON lines; times are ISO-8601 in UTC. Tables fit the terminal, and stand wh
 
 An error is one line on stderr, `error: <what> (at <where>). <how to mend it>`, or with `--json` an object with its
 [code](errors.md). Where there is no queue, `submit`, `work`, `migrate`, `settings set`, `settings profile` and
-`token create` make one; all others refuse.
+`tokens create` make one; all others refuse.
 
 | exit code | meaning |
 |---|---|

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shiftwork.queue.claim import Assignment
     from shiftwork.queue.queue import Queue
     from shiftwork.queue.working import Problem, Report
-    from shiftwork.worker import Context, Done, Fail, GiveBack, WaitExpired, Worker
+    from shiftwork.worker import Context, Done, Fail, Release, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOME = {
     "Assignment": "queue.claim",
     "Queue": "queue.queue",
     **dict.fromkeys(("Problem", "Report"), "queue.working"),
-    **dict.fromkeys(("Context", "Done", "Fail", "GiveBack", "WaitExpired", "Worker"), "worker"),
+    **dict.fromkeys(("Context", "Done", "Fail", "Release", "WaitExpired", "Worker"), "worker"),
 }
 
 __all__ = [
@@ -40,12 +40,12 @@ __all__ = [
     "Dag",
     "Done",
     "Fail",
-    "GiveBack",
     "NewAgent",
     "NewDag",
     "NewTask",
     "Problem",
     "Queue",
+    "Release",
     "Report",
     "Result",
     "ShiftworkError",

@@ -123,11 +123,11 @@ async def test_a_depth_above_the_threshold_is_an_alert(queue: Coscientist) -> No
 
 @pytest.mark.requirement("C-119", "C-185", "C-186")
 async def test_a_pool_below_its_minimum_is_an_alert_and_asks_for_workers(queue: Coscientist) -> None:
-    await queue.configure(min_workers=2)
+    await queue.configure(min_agents=2)
     await queue.register("w1")
     await queue.pass_time(30)
     (alert,) = await queue.alerts("pool_below_minimum")
-    assert alert["message"] == "1 workers are live, at least 2 are wanted"
+    assert alert["message"] == "1 agents are live, at least 2 are wanted"
     assert await queue.told("pool.below_minimum") == ["pool.below_minimum"]
 
 
@@ -219,7 +219,7 @@ async def test_a_single_check_of_thirty_seconds_is_a_setting(queue: Coscientist)
 
 @pytest.mark.requirement("C-125")
 async def test_an_unresponsive_worker_loses_its_tasks_after_300_seconds(queue: Coscientist) -> None:
-    assert (await queue.settings())["worker_timeout_sec"] == 300
+    assert (await queue.settings())["agent_timeout_sec"] == 300
     await queue.configure(heartbeat_timeout_sec=None)
     task = await queue.submit("High", timeout=9000)
     await queue.take("w1")

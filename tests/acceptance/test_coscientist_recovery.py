@@ -38,7 +38,7 @@ async def _priority_quotas(queue: Coscientist) -> None:
 
 
 async def _worker_timeout(queue: Coscientist) -> None:
-    await queue.configure(worker_timeout_sec=10, heartbeat_timeout_sec=None)
+    await queue.configure(agent_timeout_sec=10, heartbeat_timeout_sec=None)
     task = await queue.submit()
     await queue.take("w1")
     await queue.pass_time(10)
@@ -91,7 +91,7 @@ async def _starvation_threshold(queue: Coscientist) -> None:
     [
         ("max_queue_size", 10_000, _max_queue_size),
         ("priority_quotas.high", 1000, _priority_quotas),
-        ("worker_timeout_sec", 300, _worker_timeout),
+        ("agent_timeout_sec", 300, _worker_timeout),
         ("heartbeat_interval_sec", 30, _heartbeat_interval),
         ("max_attempts", 3, _max_attempts),
         ("retry.backoff_multiplier", 2, _backoff),

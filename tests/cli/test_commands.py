@@ -25,7 +25,11 @@ COMMANDS = [
     ("backpressure", "no limit is set", '"state": "normal"'),
     ("bridge list", "no bridges", "[]"),
     ('dlq replay {dead} --payload {"to":"grace"} --note mended', "ready", '"status": "ready"'),
-    ('submit code --payload {"a":1} --priority 10 --tag x --key k --depends later --deadline 2h', "pending", '"id"'),
+    (
+        'submit code --payload {"a":1} --priority 10 --tag x --idempotency-key k --depends later --deadline 2h',
+        "pending",
+        '"id"',
+    ),
     ("list --status ready --type code --tag web --limit 5", "Write it", '"next": null'),
     ("list --dag {dag}", "pending", '"tasks"'),
     ("list --agent nobody --issue none", "no tasks", '"tasks": []'),
@@ -52,14 +56,14 @@ COMMANDS = [
     ("effects list --task {done} --all --limit 5", "no effects", "[]"),
     ("effects begin {running} charge", "new task_", '"status": "new"'),
     ('effects finish {acting} {acted} --data {"n":1}', "done task_", '"status": "done"'),
-    ("effects resolve {doubted} --not-done --note seen", "withdrawn task_", '"status": "withdrawn"'),
-    ("artifact put {file} --task {ready} --name notes.md", "artifact:sha256-", '"media_type": "text/markdown"'),
-    ("artifact put {file} --claim {running} --media-type text/x-notes", "artifact:sha256-", '"size": 7'),
-    ("artifact get {artifact} --output {file}", "5 bytes in", '"file"'),
-    ("artifact show {artifact}", "text/plain", '"created_by": "system"'),
-    ("artifact list {done}", "no artifacts", "[]"),
-    ("artifact inputs {done}", "no inputs", "[]"),
-    ("wait {signalled} gone --event go --timeout 1h", "it went", '"status": "met"'),
+    ("effects resolve {doubted} --not-happened --note seen", "withdrawn task_", '"status": "withdrawn"'),
+    ("artifacts put {file} --task {ready} --name notes.md", "artifact:sha256-", '"media_type": "text/markdown"'),
+    ("artifacts put {file} --claim {running} --media-type text/x-notes", "artifact:sha256-", '"size": 7'),
+    ("artifacts get {artifact} --output {file}", "5 bytes in", '"file"'),
+    ("artifacts show {artifact}", "text/plain", '"created_by": "system"'),
+    ("artifacts list {done}", "no artifacts", "[]"),
+    ("artifacts inputs {done}", "no inputs", "[]"),
+    ("wait {signalled} gone --signal go --timeout 1h", "it went", '"status": "met"'),
     ("wait {running} nap --until 2020-01-01", "", '"kind": "time"'),
     ("show {asking}", "where: an answer to 'Where to?'", '"question": "Where to?"'),
     ("signal go --data now --task {ready}", "go: 0 freed", '"freed": 0'),
@@ -92,7 +96,7 @@ COMMANDS = [
     ("dags update {dag} --no-ceiling", "Page", '"budget_ceiling_usd": null'),
     ("alerts", "no alerts", "[]"),
     ("alerts list --all --kind escalated --after 0 --limit 5", "no alerts", "[]"),
-    ("alerts ack {alert}", "human:ada", '"acknowledged_by": "human:ada"'),
+    ("alerts acknowledge {alert}", "human:ada", '"acknowledged_by": "human:ada"'),
     ("failures", "nothing has failed", "[]"),
     ("failures --by type --since 2h --limit 5", "nothing has failed", "[]"),
     ("agents", "mule", '"id": "mule"'),
@@ -107,7 +111,7 @@ COMMANDS = [
     ("budgets set dag {dag} --ceiling 5", "$5.00", '"ceiling_usd": 5.0'),
     ("budgets set day --no-ceiling", "no limit", '"ceiling_usd": null'),
     ("costs --by model --since 1h --limit 5", "tokens out", '"daily_spend_usd"'),
-    ("status", "workers", '"counts"'),
+    ("status", "agents", '"counts"'),
     ("pause code --reason upgrade", "type code paused", '"paused": "code"'),
     ("pause", "the queue paused", '"paused": "*"'),
     ("resume", "the queue was not paused", '"was_paused": false'),
@@ -121,10 +125,10 @@ COMMANDS = [
     ("breakers trip code", "code open", '"state": "open"'),
     ("breakers reset code", "code closed", '"failures": 0'),
     ("breakers import {rules}", "0/2", '"failure_threshold": 2'),
-    ("cooldowns", "nothing rests", "[]"),
-    ("cooldowns list", "nothing rests", "[]"),
-    ("cooldowns set model:opus,provider:x 15m --reason bill", "provider:x,model:opus rests", '"model": "opus"'),
-    ("cooldowns lift model:opus", "did not rest", '"lifted": false'),
+    ("cooldowns", "no cooldowns", "[]"),
+    ("cooldowns list", "no cooldowns", "[]"),
+    ("cooldowns set model:opus,provider:x 15m --reason bill", "provider:x,model:opus cools down", '"model": "opus"'),
+    ("cooldowns lift model:opus", "had no cooldown", '"lifted": false'),
     ("limits", "no limits", "[]"),
     ("limits list", "no limits", "[]"),
     ("limits set type:docs --concurrency 2 --requests 9 --window 1m", "type:docs limited", '"window_sec": 60'),
@@ -137,8 +141,8 @@ COMMANDS = [
     ("settings set rate_limit.max_waits 3", "3", '"value": 3'),
     ("settings unset max_attempts", "default", '"source": "default"'),
     ("settings profile loki", "profile loki", '"profile": "loki"'),
-    ("token", "no tokens", "[]"),
-    ("token list", "no tokens", "[]"),
+    ("tokens", "no tokens", "[]"),
+    ("tokens list", "no tokens", "[]"),
     ("sinks", "no sinks", "[]"),
     ("sinks add hook https://example.com/in?key=a --event task.* --type code --severity warning", "whsec_", "whsec_"),
     ("sinks add chat https://example.com/in --kind slack --alert dead_lettered", "chat added", '"secret": null'),
@@ -147,7 +151,7 @@ COMMANDS = [
         "mail added",
         '"sender": "q@example.com"',
     ),
-    ("sinks change {sink} --address https://example.org/ --creator ada", "changed", '"https://example.org"'),
+    ("sinks update {sink} --address https://example.org/ --creator ada", "changed", '"https://example.org"'),
     ("sinks list", "no sinks", "[]"),
     ("sinks show {sink}", "https://example.com/…", '"status": "active"'),
     ("sinks pause {sink} --reason holiday", "paused", '"pause_reason": "holiday"'),
@@ -156,10 +160,10 @@ COMMANDS = [
     ("deliveries", "no deliveries", "[]"),
     ("deliveries list --status dead --limit 5", "no deliveries", "[]"),
     ("deliveries show {delivery}", "sink.test", '"type": "sink.test"'),
-    ("deliveries redrive {delivery}", "1 sent again", '"redelivered": 1'),
-    ("deliveries redrive --sink {sink}", "0 sent again", '"redelivered": 0'),
-    ("token create ci --scope work --scope submit --expires 30d", "sw_", '"secret": "sw_'),
-    ("token revoke {token}", "ci revoked", '"status": "revoked"'),
+    ("deliveries redeliver {delivery}", "1 sent again", '"redelivered": 1'),
+    ("deliveries redeliver --sink {sink}", "0 sent again", '"redelivered": 0'),
+    ("tokens create ci --scope work --scope submit --expires 30d", "sw_", '"secret": "sw_'),
+    ("tokens revoke {token}", "ci revoked", '"status": "revoked"'),
     ("duties", "no duty has run yet", "[]"),
     ("duties --run", "nothing to do", "{}"),
     ("migrate", "up to date", '"up_to_date": true'),
@@ -239,7 +243,9 @@ def test_every_command_is_tried_here() -> None:
 
 
 def test_a_task_is_submitted_as_described(terminal: Terminal) -> None:
-    line = "--title Fix --priority 7 --tag a --tag b --key k1 --id mine --issue i-1 --agent bob --timeout 60"
+    line = (
+        "--title Fix --priority 7 --tag a --tag b --idempotency-key k1 --id mine --issue i-1 --agent bob --timeout 60"
+    )
     made = terminal.json("submit", "code", "--payload", '{"é": [1]}', *line.split(), "--max-attempts", "2")
     task = terminal.json("show", "mine")
     assert task["id"] == made["id"]
@@ -279,10 +285,10 @@ def test_a_script_is_told_to_end_while_its_task_waits(terminal: Terminal) -> Non
 
 
 def test_the_same_key_twice_is_one_task(terminal: Terminal) -> None:
-    first = terminal.json("submit", "code", "--key", "k")
-    again = terminal.json("submit", "code", "--key", "k")
+    first = terminal.json("submit", "code", "--idempotency-key", "k")
+    again = terminal.json("submit", "code", "--idempotency-key", "k")
     assert (again["id"], again["duplicate"]) == (first["id"], True)
-    assert "was there already" in terminal.text("submit", "code", "--key", "k")
+    assert "was there already" in terminal.text("submit", "code", "--idempotency-key", "k")
 
 
 @pytest.mark.parametrize(
@@ -447,12 +453,12 @@ def test_demo_hands_its_options_on(terminal: Terminal, monkeypatch: pytest.Monke
 def test_a_file_comes_back_as_it_went_in(terminal: Terminal, tmp_path: Path) -> None:
     file, copy = tmp_path / "big.bin", tmp_path / "copy.bin"
     file.write_bytes(bytes(range(256)) * 10_000)
-    kept = terminal.text("artifact", "put", str(file)).strip()
-    assert terminal.text("artifact", "put", "-", stdin="piped").startswith("artifact:sha256-")
+    kept = terminal.text("artifacts", "put", str(file)).strip()
+    assert terminal.text("artifacts", "put", "-", stdin="piped").startswith("artifact:sha256-")
     copy.write_text("older")
-    terminal.text("artifact", "get", kept, "-o", str(copy))
+    terminal.text("artifacts", "get", kept, "-o", str(copy))
     assert copy.read_bytes() == file.read_bytes()
     assert sorted(path.name for path in tmp_path.glob("*.bin*")) == ["big.bin", "copy.bin"]
     for line, code in {("get", "artifact:sha256-0"): 3, ("get", kept, "-o", str(tmp_path / "no" / "x")): 2}.items():
-        assert terminal.run("artifact", *line).code == code
-    assert terminal.run("artifact", "put", str(tmp_path / "absent")).code == 2
+        assert terminal.run("artifacts", *line).code == code
+    assert terminal.run("artifacts", "put", str(tmp_path / "absent")).code == 2

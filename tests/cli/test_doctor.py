@@ -163,7 +163,7 @@ def test_a_bridge_that_has_gone_with_entries_under_way_is_found(
     terminal: Terminal, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal.text("migrate")
-    terminal.text("submit", "mail", "--key", "mail-1")
+    terminal.text("submit", "mail", "--idempotency-key", "mail-1")
     terminal.text("bridge", "redis", "--redis-url", redis_url, "--once")
     assert findings(terminal, "bridges") == []
     monkeypatch.setattr("shiftwork.cli.doctor.BRIDGE_SILENT_SEC", -1.0)

@@ -48,7 +48,7 @@ def test_a_command_answers_as_it_does_at_the_database(remote: Remote, line: str,
         remote.done()
         remote.ready()
     assert text in remote.text(*remote.fill(line))
-    if not line.startswith(("resume", "alerts ack", "token", "claim", "sinks add")):  # which is done once
+    if not line.startswith(("resume", "alerts acknowledge", "tokens", "claim", "sinks add")):  # which is done once
         assert word.replace(": ", ":") in remote.text(*remote.fill(line), "--json").replace(": ", ":")
 
 

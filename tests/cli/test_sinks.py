@@ -62,6 +62,6 @@ def test_a_private_address_needs_to_be_allowed(terminal: Terminal, receiver: Rec
     assert terminal.text("sinks") == "no sinks\n"
 
 
-def test_a_redrive_names_deliveries_or_a_sink(terminal: Terminal) -> None:
+def test_a_redelivery_names_deliveries_or_a_sink(terminal: Terminal) -> None:
     terminal.text("migrate")
-    assert "name either deliveries or a --sink" in terminal.run("deliveries", "redrive").err
+    assert "name either deliveries or a --sink" in terminal.run("deliveries", "redeliver").err

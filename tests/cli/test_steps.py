@@ -93,8 +93,8 @@ def test_a_person_resolves_an_effect_and_the_task_is_back(each_terminal: Termina
     key = each_terminal.doubted()
     (listed,) = each_terminal.json("effects")
     assert (listed["key"], listed["status"]) == (key, "unknown")
-    resolved = each_terminal.json("effects", "resolve", key, "--done", "--data", '{"at": 5}')
+    resolved = each_terminal.json("effects", "resolve", key, "--happened", "--data", '{"at": 5}')
     assert (resolved["status"], resolved["result"], resolved["resolved_by"]) == ("done", {"at": 5}, "human:ada")
     assert each_terminal.json("show", key.partition(".")[0])["status"] == "ready"
-    assert each_terminal.run("effects", "resolve", key, "--done").code == 4
-    assert each_terminal.run("effects", "resolve", "nothing", "--done").code == 3
+    assert each_terminal.run("effects", "resolve", key, "--happened").code == 4
+    assert each_terminal.run("effects", "resolve", "nothing", "--happened").code == 3

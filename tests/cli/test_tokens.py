@@ -6,54 +6,54 @@ from tests.cli.terminal import Terminal
 
 
 def test_a_secret_stands_alone_so_that_a_script_can_take_it(each_terminal: Terminal) -> None:
-    made = each_terminal.run("token", "create", "ci", "--scope", "work", "--scope", "submit")
+    made = each_terminal.run("tokens", "create", "ci", "--scope", "work", "--scope", "submit")
     assert made.code == 0
     secret = made.out.removesuffix("\n")
     assert secret.startswith("sw_")
     assert "\n" not in secret
     assert "will not be shown again" in made.err
     assert secret not in made.err
-    (listed,) = each_terminal.json("token", "list")
+    (listed,) = each_terminal.json("tokens", "list")
     assert listed["id"] in made.err
     assert each_terminal.on_queue(lambda queue: queue.find_token(secret)) is not None
 
 
 def test_a_secret_is_never_shown_again(terminal: Terminal) -> None:
-    secret = terminal.json("token", "create", "ci", "--scope", "admin")["secret"]
-    token_id = terminal.json("token")[0]["id"]
-    told = [terminal.text(*line.split()) for line in ("token", "token --json", "events --after 0 --json")]
-    told += [terminal.text("token", "revoke", token_id), terminal.text("token", "revoke", token_id, "--json")]
+    secret = terminal.json("tokens", "create", "ci", "--scope", "admin")["secret"]
+    token_id = terminal.json("tokens")[0]["id"]
+    told = [terminal.text(*line.split()) for line in ("tokens", "tokens --json", "events --after 0 --json")]
+    told += [terminal.text("tokens", "revoke", token_id), terminal.text("tokens", "revoke", token_id, "--json")]
     assert all(token_id in text for text in told)
     assert not any(secret in text or secret[-43:] in text for text in told)
 
 
 def test_a_token_expires_when_it_was_told_to(terminal: Terminal) -> None:
-    made = terminal.json("token", "create", "ci", "--scope", "read", "--expires", "2100-01-31T12:00Z")
+    made = terminal.json("tokens", "create", "ci", "--scope", "read", "--expires", "2100-01-31T12:00Z")
     assert made["expires_at"] == "2100-01-31T12:00:00.000Z"
-    soon = terminal.json("token", "create", "ci", "--scope", "read", "--expires", "30d")
+    soon = terminal.json("tokens", "create", "ci", "--scope", "read", "--expires", "30d")
     assert datetime.fromisoformat(soon["expires_at"]) - datetime.fromisoformat(soon["created_at"]) > timedelta(29.9)
 
 
 def test_the_list_shows_who_may_what_and_until_when(terminal: Terminal) -> None:
-    terminal.text("token", "create", "ci", "--scope", "work", "--scope", "read")
-    terminal.text("token", "create", "old", "--scope", "admin", "--expires", "2100-01-31T12:00Z")
-    first, second = (line.split() for line in terminal.text("token").splitlines()[1:])
+    terminal.text("tokens", "create", "ci", "--scope", "work", "--scope", "read")
+    terminal.text("tokens", "create", "old", "--scope", "admin", "--expires", "2100-01-31T12:00Z")
+    first, second = (line.split() for line in terminal.text("tokens").splitlines()[1:])
     assert first[1:5] == ["ci", "active", "read,", "work"]
     assert first[-2:] == ["human:ada", "never"]
     assert second[1:4] == ["old", "active", "admin"]
     assert second[-2:] == ["2100-01-31", "12:00:00Z"]
-    terminal.text("token", "revoke", first[0])
-    assert [token["status"] for token in terminal.json("token")] == ["revoked", "active"]
+    terminal.text("tokens", "revoke", first[0])
+    assert [token["status"] for token in terminal.json("tokens")] == ["revoked", "active"]
 
 
 def test_a_token_belongs_to_its_workspace(terminal: Terminal) -> None:
-    made = terminal.json("--workspace", "w", "token", "create", "ci", "--scope", "work")
+    made = terminal.json("--workspace", "w", "tokens", "create", "ci", "--scope", "work")
     assert made["workspace_id"] == "w"
-    assert terminal.json("token") == []
-    assert terminal.run("token", "revoke", made["id"]).code == 3
-    assert terminal.json("--workspace", "w", "token")[0]["status"] == "active"
+    assert terminal.json("tokens") == []
+    assert terminal.run("tokens", "revoke", made["id"]).code == 3
+    assert terminal.json("--workspace", "w", "tokens")[0]["status"] == "active"
 
 
 def test_no_queue_is_made_for_a_token_that_is_refused(terminal: Terminal) -> None:
-    assert terminal.run("token", "create", "ci", "--scope", "root").code == 2
-    assert terminal.run("token").code == 5
+    assert terminal.run("tokens", "create", "ci", "--scope", "root").code == 2
+    assert terminal.run("tokens").code == 5

@@ -19,7 +19,7 @@ def test_a_schedule_is_kept_and_tried_out(each_terminal: Terminal) -> None:
     seen = each_terminal.json("triggers", "preview", "nightly")
     assert (seen["task"]["created_by"], len(seen["next"])) == ("cron:nightly", 10)
     assert each_terminal.text("triggers", "preview", "nightly").count("next  20") == 10
-    fired = each_terminal.text("triggers", "fire", "nightly", "--parameter", "day=today", "--why", "trying it")
+    fired = each_terminal.text("triggers", "fire", "nightly", "--parameter", "day=today", "--reason", "trying it")
     word, task_id = fired.split()
     assert (word, each_terminal.json("show", task_id)["title"]) == ("fired", "Audit of today")
     again = each_terminal.text("triggers", "fire", "nightly", "--parameter", "day=today")

@@ -152,4 +152,6 @@ async def test_shiftwork_work_takes_its_token_along(store_url: str, tmp_path: Pa
             await until_status(queue, task, "completed")
 
 
-NO_TOKEN = "error: this server needs a token. Send `Authorization: Bearer <token>`; `shiftwork token create` makes one."
+NO_TOKEN = (
+    "error: this server needs a token. Send `Authorization: Bearer <token>`; `shiftwork tokens create` makes one."
+)

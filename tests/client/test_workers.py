@@ -89,7 +89,7 @@ async def test_a_token_to_work_is_enough(guarded: tuple[str, str], monkeypatch: 
         await ctx.progress({"pct": 50})
         await ctx.message("text", "half way")
         ctx.spent(cost_usd=0.5)
-        if not await ctx.children():
+        if not await ctx.subtasks():
             await ctx.spawn_and_wait([{"type": "part"}])
         return "done"
 

@@ -41,7 +41,7 @@ async def rows_of_issue(aegis: Queue) -> list[Task]:
 async def keep_alive(aegis: Queue, clock: MovedClock, seconds: float) -> None:
     """Time passes while the daemon beats."""
     while seconds > 0:
-        await aegis.beat_runtime(RUNTIME)
+        await aegis.runtime_heartbeat(RUNTIME)
         await pass_time(aegis, clock, min(60, seconds))
         seconds -= 60
 
@@ -277,7 +277,7 @@ async def test_a_runtime_silent_for_75_seconds_is_offline(
     task_id = await queued(aegis)
     await dispatch(aegis, start=state == "running")
     await pass_time(aegis, clock, 40)
-    await aegis.beat_runtime(RUNTIME)
+    await aegis.runtime_heartbeat(RUNTIME)
     await pass_time(aegis, clock, 74)
     assert await status(aegis, task_id) == state
     await pass_time(aegis, clock, 1)

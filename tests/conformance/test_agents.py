@@ -76,8 +76,8 @@ async def test_the_status_counts_busy_idle_and_failed_workers(coscientist: Queue
     await coscientist.submit(type="Ranking")
     await take(coscientist, "busy")
     await coscientist.set_agent_status("broken", "failed")
-    workers = (await coscientist.status()).workers
-    assert (workers["active"], workers["idle"], workers["failed"]) == (1, 2, 1)
+    agents = (await coscientist.status()).agents
+    assert (agents["active"], agents["idle"], agents["failed"]) == (1, 2, 1)
 
 
 # -- who gets a retry --------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ async def test_the_group_is_no_reason_to_wait_for_ever(coscientist: Queue, clock
 async def money(queue: Queue, name: str = "worker") -> tuple[float | None, float, float]:
     """What the agent may still spend, has spent, and has set aside."""
     (agent,) = [agent for agent in await queue.agents() if agent.id == name]
-    return agent.budget_remaining_usd, agent.spent_usd, agent.reserved_usd
+    return agent.budget_remaining_usd, agent.spent_usd, agent.granted_usd
 
 
 @pytest.mark.requirement("F-263", "F-264", "F-266")

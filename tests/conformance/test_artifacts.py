@@ -118,7 +118,7 @@ async def test_a_media_type_is_one(queue: Queue, media_type: str) -> None:
 
 
 async def test_too_much_is_refused_and_leaves_nothing(queue: Queue) -> None:
-    await queue.set_setting("limits.artifact_bytes", 1000)
+    await queue.set_setting("bounds.artifact_bytes", 1000)
     assert (await queue.put_artifact(bytes(1000))).size == 1000
     with pytest.raises(TooLarge, match="at most 1000 bytes"):
         await queue.put_artifact(in_parts(bytes(1001)))

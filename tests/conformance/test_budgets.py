@@ -1,4 +1,4 @@
-"""Money of agents: what a task may cost is reserved at the claim and settled at the end."""
+"""Money of agents: what a task may cost is granted at the claim and settled at the end."""
 
 import pytest
 

@@ -52,7 +52,7 @@ async def test_what_runs_counts_against_the_ceiling_before_it_has_spent_anything
     assert len(await queue.claim("two", 3)) == 1
     assert await queue.claim("three") == []
     found = await the_budget(queue)
-    assert (found.reserved_usd, found.spent_usd, found.remaining_usd) == (1.00, 0, 0)
+    assert (found.granted_usd, found.spent_usd, found.remaining_usd) == (1.00, 0, 0)
 
 
 async def test_what_an_attempt_did_not_use_is_there_for_the_next(queue: Queue) -> None:
@@ -65,7 +65,7 @@ async def test_what_an_attempt_did_not_use_is_there_for_the_next(queue: Queue) -
     second = await queue.claim("two")
     assert second == []
     found = await the_budget(queue)
-    assert (found.spent_usd, found.reserved_usd) == (0.10, 0.50)
+    assert (found.spent_usd, found.granted_usd) == (0.10, 0.50)
 
 
 async def test_money_given_back_frees_what_it_can_pay(queue: Queue) -> None:
@@ -97,7 +97,7 @@ async def test_a_ceiling_that_is_taken_away_holds_nothing_back(queue: Queue) -> 
     await queue.set_budget("dag", dag_id, None)
     assert len(await queue.claim("worker")) == 1
     found = await the_budget(queue)
-    assert (found.ceiling_usd, found.remaining_usd, found.reserved_usd) == (None, None, 0.50)
+    assert (found.ceiling_usd, found.remaining_usd, found.granted_usd) == (None, None, 0.50)
 
 
 async def test_a_dag_that_gets_its_ceiling_later_counts_what_was_spent_and_what_runs(
@@ -109,13 +109,13 @@ async def test_a_dag_that_gets_its_ceiling_later_counts_what_was_spent_and_what_
     await queue.heartbeat(running.token, usage={"cost_usd": 0.10})
     lost = await take(queue, "silent")
     found = await queue.set_budget("dag", dag_id, 1.30)
-    assert (found.spent_usd, found.reserved_usd, found.remaining_usd) == (0.40, 0.90, 0)
+    assert (found.spent_usd, found.granted_usd, found.remaining_usd) == (0.40, 0.90, 0)
     assert await queue.claim("third") == []
     await queue.complete(running.token, usage={"cost_usd": 0.15})
     assert (await the_budget(queue)).spent_usd == pytest.approx(0.55)
     await queue.fail(lost.token, "crash", usage={"cost_usd": 0.05})
     found = await the_budget(queue)
-    assert (found.spent_usd, found.reserved_usd) == pytest.approx((0.60, 0))
+    assert (found.spent_usd, found.granted_usd) == pytest.approx((0.60, 0))
 
 
 async def test_a_lone_task_can_have_a_ceiling_as_a_dag_of_one(queue: Queue) -> None:
@@ -169,7 +169,7 @@ async def test_a_tree_pays_for_its_root_all_its_attempts_and_what_they_spawn(que
     await take(queue, "second", types=["plan"])
     assert await queue.claim("third", types=["code"]) == []
     found = await the_budget(queue, "tree")
-    assert (found.id, found.spent_usd, found.reserved_usd) == (root.id, 0.30, 0.70)
+    assert (found.id, found.spent_usd, found.granted_usd) == (root.id, 0.30, 0.70)
     assert (await queue.get(root.id)).tree_budget_usd == 1.00
 
 
@@ -185,7 +185,7 @@ async def test_every_level_above_a_task_must_have_the_money(queue: Queue) -> Non
     assert await queue.claim("x", types=["other"]) == [], "the DAG has 0.40 left"
     await queue.set_budget("tree", child.id, 0.50)
     assert len(await queue.claim("x", types=["leaf"])) == 1
-    assert {b.kind: b.reserved_usd for b in await queue.budgets() if b.kind == "dag"} == {"dag": 0.90}
+    assert {b.kind: b.granted_usd for b in await queue.budgets() if b.kind == "dag"} == {"dag": 0.90}
 
 
 async def test_a_rerun_is_paid_by_the_same_tree(queue: Queue) -> None:
@@ -213,7 +213,7 @@ async def test_a_day_may_cost_so_much_and_the_next_day_begins_anew(queue: Queue,
     clock.advance(86_400)
     assert len(await queue.claim("worker")) == 1
     today, yesterday = await queue.budgets("day")
-    assert (today.reserved_usd, yesterday.spent_usd) == (0.60, 0.50)
+    assert (today.granted_usd, yesterday.spent_usd) == (0.60, 0.50)
 
 
 async def test_a_day_that_is_spent_hands_out_nothing_and_says_until_when(queue: Queue, clock: MovedClock) -> None:
@@ -236,8 +236,8 @@ async def test_work_is_paid_by_the_day_it_was_claimed_on(queue: Queue, clock: Mo
     await take(queue, "other")
     await queue.complete(token, usage={"cost_usd": 0.75})
     today, yesterday = await queue.budgets("day")
-    assert (today.spent_usd, today.reserved_usd) == (0, 1.00)
-    assert (yesterday.spent_usd, yesterday.reserved_usd) == (0.75, 0)
+    assert (today.spent_usd, today.granted_usd) == (0, 1.00)
+    assert (yesterday.spent_usd, yesterday.granted_usd) == (0.75, 0)
     assert (await queue.costs("day")).daily_spend_usd == 0
 
 
@@ -315,7 +315,7 @@ async def test_what_a_lost_attempt_may_have_spent_is_spent_until_it_reports(queu
     with pytest.raises(Exception, match="no longer holds"):
         await queue.complete(token, usage={"cost_usd": 0.10})
     found = await the_budget(queue)
-    assert (found.spent_usd, found.reserved_usd) == pytest.approx((0.30, 0))
+    assert (found.spent_usd, found.granted_usd) == pytest.approx((0.30, 0))
 
 
 async def test_a_released_claim_costs_what_it_has_used(queue: Queue) -> None:
@@ -324,7 +324,7 @@ async def test_a_released_claim_costs_what_it_has_used(queue: Queue) -> None:
     await queue.heartbeat(token, usage={"cost_usd": 0.05})
     await queue.release(token)
     found = await the_budget(queue)
-    assert (found.spent_usd, found.reserved_usd) == (0.05, 0)
+    assert (found.spent_usd, found.granted_usd) == (0.05, 0)
 
 
 # -- being told --------------------------------------------------------------------------------------------------

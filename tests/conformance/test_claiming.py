@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import AgentUnavailable, AgentUnknown, InputError
+from shiftwork.core.errors import AgentUnavailable, AgentUnregistered, InputError
 from shiftwork.queue.gates import Closed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, submit_dag, take
@@ -210,7 +210,7 @@ async def test_the_agents_own_claim_ttl_goes_before_the_workspaces(queue: Queue,
 
 async def test_an_unknown_agent_can_be_refused(queue: Queue) -> None:
     await queue.set_setting("require_registration", True)
-    with pytest.raises(AgentUnknown):
+    with pytest.raises(AgentUnregistered):
         await queue.claim("stranger")
     await queue.register_agent(id="stranger")
     assert await queue.claim("stranger") == []

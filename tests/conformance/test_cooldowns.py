@@ -146,7 +146,7 @@ async def test_half_the_wait_is_broadcast_and_told_to_who_only_polls(loki: Queue
     assert (event.data or {})["wait"] == 15
     assert (await loki.claim_answer("third")).slow_down_sec == 15
     assert (await loki.heartbeat(other.token)).slow_down_sec == 15
-    assert (await loki.beat_runtime("other")).slow_down_sec == 15
+    assert (await loki.runtime_heartbeat("other")).slow_down_sec == 15
     clock.advance(10)
     assert (await loki.heartbeat(other.token)).slow_down_sec == 5
     clock.advance(5)

@@ -319,7 +319,7 @@ async def test_a_lost_claim_begins_nothing(queue: Queue) -> None:
 async def test_a_result_too_large_is_refused(queue: Queue) -> None:
     token = await begun(queue)
     await queue.begin_effect(token, key="deploy")
-    await queue.set_setting("limits.step_inline_bytes", 10)
+    await queue.set_setting("bounds.step_inline_bytes", 10)
     with pytest.raises(TooLarge):
         await queue.finish_effect(token, "deploy", "x" * 10)
     assert [effect.status for effect in await queue.effects()] == ["in_flight"]

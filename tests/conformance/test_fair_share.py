@@ -9,13 +9,13 @@ from shiftwork.policy import share
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import ids_in_order, sql, take
 
-BUCKETS = 64
+SHARES = 64
 FLOOD = 500
 
 
-async def share_by(queue: Queue, by: str, buckets: int = BUCKETS) -> None:
+async def share_by(queue: Queue, by: str, shares: int = SHARES) -> None:
     await queue.set_setting("fair_share.by", by)
-    await queue.set_setting("fair_share.buckets", buckets)
+    await queue.set_setting("fair_share.shares", shares)
 
 
 async def flood(queue: Queue, count: int = FLOOD, **fields: object) -> list[str]:
@@ -40,7 +40,7 @@ async def test_one_task_behind_a_flood_waits_for_one_turn(queue: Queue, clock: M
 async def test_each_gets_its_turn_however_much_the_others_have(queue: Queue) -> None:
     await share_by(queue, "created_by")
     names = ["alice", "bob", "carol"]
-    assert len({share.bucket(FairShare(by="created_by", buckets=BUCKETS), name, None, []) for name in names}) == 3
+    assert len({share.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
     for name, count in zip(names, (FLOOD, 20, 20), strict=True):
         await flood(queue, count, created_by=name)
     handed = await authors(queue, 60)
@@ -141,7 +141,7 @@ async def test_the_lanes_stay_few_and_fairness_holds_beyond_them(queue: Queue) -
     await queue.submit_many(tasks)
     lanes = await sql(queue, "select mixed, count(*) as number from lanes group by mixed order by mixed")
     assert lanes[0]["number"] <= 256
-    assert sum(row["number"] for row in lanes) <= 256 + 10 * BUCKETS
+    assert sum(row["number"] for row in lanes) <= 256 + 10 * SHARES
     await queue.register_agent(id="taker", capabilities=["x"], max_concurrent_tasks=1000)
     handed = await queue.claim("taker", 40)
     assert len({assignment.task().created_by for assignment in handed}) == 40
@@ -149,7 +149,7 @@ async def test_the_lanes_stay_few_and_fairness_holds_beyond_them(queue: Queue) -
 
 
 async def test_a_share_that_means_nothing_is_refused(queue: Queue) -> None:
-    for key, value in (("fair_share.by", "payload.x"), ("fair_share.by", "tag:"), ("fair_share.buckets", 65)):
+    for key, value in (("fair_share.by", "payload.x"), ("fair_share.by", "tag:"), ("fair_share.shares", 65)):
         with pytest.raises(InputError) as refused:
             await queue.set_setting(key, value)
         assert refused.value.where == key

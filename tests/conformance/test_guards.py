@@ -189,7 +189,7 @@ async def test_the_guard_looks_at_a_retry_as_a_new_task(aegis: Queue) -> None:
 
 async def test_the_guard_looks_at_what_has_waited_for_an_event(queue: Queue) -> None:
     task = await queue.submit(type="deploy")
-    await queue.wait((await take(queue)).token, "go", event="go")
+    await queue.wait((await take(queue)).token, "go", signal="go")
     await guard(queue)
     await queue.signal("go")
     assert await status(queue, task.id) == "waiting_approval"

@@ -20,7 +20,7 @@ async def test_the_third_missed_check_in_a_row_makes_an_agent_failed(coscientist
     assert await status_of(queue, "mule") == "active"
     await pass_time(queue, clock, 1)
     assert await status_of(queue, "mule") == "failed"
-    assert (await queue.status()).workers["failed"] == 1
+    assert (await queue.status()).agents["failed"] == 1
     (alert,) = await open_alerts(queue, "agent_failed")
     assert (alert.message, alert.severity) == ("Agent mule failed", "critical")
     await pass_time(queue, clock, 90)
@@ -57,7 +57,7 @@ async def test_beats_claims_and_runtimes_keep_agents_alive(queue: Queue, clock: 
     for _ in range(8):
         await pass_time(queue, clock, 25)
         await queue.heartbeat(beating.token)
-        await queue.beat_runtime("laptop")
+        await queue.runtime_heartbeat("laptop")
         await queue.claim("asks")
     assert {agent.id: agent.status for agent in await queue.agents()} == {
         "beats": "active",
@@ -75,7 +75,7 @@ async def test_a_failed_agent_that_is_heard_of_is_active_again(queue: Queue, clo
     if sign == "claim":
         await queue.claim("mule")
     elif sign == "beat":
-        await queue.beat_runtime("mule")
+        await queue.runtime_heartbeat("mule")
     else:
         await queue.register_agent(id="mule")
     assert await status_of(queue, "mule") == "active"
@@ -111,7 +111,7 @@ async def test_the_workers_timeout_bounds_every_silence(coscientist: Queue, cloc
 
 @pytest.mark.requirement("C-119", "C-185", "C-186")
 async def test_too_few_workers_are_told_once_until_there_are_enough(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("min_workers", 2)
+    await queue.set_setting("min_agents", 2)
     await queue.register_agent(id="one")
     await queue.register_agent(id="two")
     await pass_time(queue, clock, 30)
@@ -119,7 +119,7 @@ async def test_too_few_workers_are_told_once_until_there_are_enough(queue: Queue
     await queue.set_agent_status("two", "offline")
     await pass_time(queue, clock, 30)
     (alert,) = await open_alerts(queue, "pool_below_minimum")
-    assert alert.message == "1 workers are live, at least 2 are wanted"
+    assert alert.message == "1 agents are live, at least 2 are wanted"
     await pass_time(queue, clock, 20)
     assert await told(queue, "pool.below_minimum", "pool.restored") == ["pool.below_minimum"]
     await queue.claim("one")

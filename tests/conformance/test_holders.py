@@ -197,6 +197,6 @@ async def test_how_a_task_of_another_workspace_failed_is_not_told(queue: Queue) 
 async def test_why_a_task_of_another_workspace_was_cancelled_is_not_told(queue: Queue) -> None:
     held = await held_by(queue)
     await queue.cancel(held.partition(".")[0], "secret plans")
-    answer = await queue.in_workspace("other").beat_runtime("coder", [held])
+    answer = await queue.in_workspace("other").runtime_heartbeat("coder", [held])
     assert (answer.cancel, answer.lost) == ({}, [held])
-    assert (await queue.beat_runtime("coder", [held])).cancel == {held: "secret plans"}
+    assert (await queue.runtime_heartbeat("coder", [held])).cancel == {held: "secret plans"}

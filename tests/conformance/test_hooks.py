@@ -59,7 +59,7 @@ async def test_the_same_delivery_again_creates_nothing_whatever_its_id(review: Q
     assert (again.duplicate, forged.duplicate) == (True, True)
     assert again.tasks == forged.tasks == first.tasks
     assert len((await review.tasks()).tasks) == 3
-    assert [event["why"] for event in await told(review, "trigger_refused")] == ["it was delivered before"]
+    assert [event["reason"] for event in await told(review, "trigger_refused")] == ["it was delivered before"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_what_is_signed_but_cannot_be_read_is_refused_and_told_of(
 ) -> None:
     if error is None:
         assert (await post(review, "review", signed(body), body)).outcome == "skipped"
-        assert "is not what the trigger waits for" in (await told(review, "trigger_skipped"))[0]["why"]
+        assert "is not what the trigger waits for" in (await told(review, "trigger_skipped"))[0]["reason"]
         return
     with pytest.raises(error):
         await post(review, "review", signed(body), body)
@@ -155,7 +155,7 @@ async def test_a_text_that_no_database_holds_is_refused(queue: Queue) -> None:
 async def test_a_paused_hook_creates_nothing(review: Queue) -> None:
     await review.pause_trigger("review")
     came = await post(review, "review", signed(), deliveries.PULL_REQUEST)
-    assert (came.outcome, came.why) == ("skipped", "the trigger is paused")
+    assert (came.outcome, came.reason) == ("skipped", "the trigger is paused")
     await review.resume_trigger("review")
     assert (await post(review, "review", signed(), deliveries.PULL_REQUEST)).outcome == "fired"
 
@@ -184,7 +184,7 @@ async def test_a_delivery_of_another_time_may_be_a_replay(queue: Queue, clock: M
     with pytest.raises(HookRefused):
         await post(queue, "x", headers, b"{}")
     (event,) = await told(queue, "trigger_refused")
-    assert event["why"] == "it was sent too long ago, or is of the future"
+    assert event["reason"] == "it was sent too long ago, or is of the future"
 
 
 async def test_the_signature_covers_the_time_and_the_id(queue: Queue, clock: MovedClock) -> None:

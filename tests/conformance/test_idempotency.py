@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import DuplicateTask, KeyRequired
+from shiftwork.core.errors import DuplicateTask, IdempotencyKeyRequired
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import REPORT, bury, finish, sql, take
 
@@ -78,7 +78,7 @@ async def test_a_key_holds_in_every_state_where_the_document_says_so(queue: Queu
 
 @pytest.mark.requirement("R-030")
 async def test_redis_takes_no_task_without_a_key(streams: Queue) -> None:
-    with pytest.raises(KeyRequired):
+    with pytest.raises(IdempotencyKeyRequired):
         await streams.submit(type="tool")
     assert (await streams.tasks()).tasks == []
 

@@ -112,7 +112,7 @@ async def test_a_task_of_another_workspace_is_not_there(queue: Queue) -> None:
 
 
 async def test_too_many_references_are_refused(queue: Queue) -> None:
-    await queue.set_setting("limits.dependencies", 2)
+    await queue.set_setting("bounds.dependencies", 2)
     kept = (await queue.put_artifact(b"x")).id
     with pytest.raises(TooLarge):
         await queue.submit(referring(kept, kept, kept))

@@ -272,8 +272,8 @@ async def test_one_beat_of_the_runtime_keeps_all_that_it_holds(queue: Queue, clo
     held = await queue.claim("worker", 3, start=True, runtime_id="host-1")
     for _ in range(3):
         await pass_time(queue, clock, 60)
-        answer = await queue.beat_runtime("host-1", [assignment.token for assignment in held])
+        answer = await queue.runtime_heartbeat("host-1", [assignment.token for assignment in held])
         assert (answer.cancel, answer.lost) == ({}, [])
     await queue.cancel(held[0].id, "obsolete")
-    answer = await queue.beat_runtime("host-1", [assignment.token for assignment in held])
+    answer = await queue.runtime_heartbeat("host-1", [assignment.token for assignment in held])
     assert answer.cancel == {held[0].token: "obsolete"}

@@ -237,10 +237,10 @@ async def test_a_beat_keeps_the_run_and_carries_progress(queue: Queue, clock: Mo
     await queue.start(assignment.token)
     await pass_time(queue, clock, 80)
     assert (await queue.heartbeat(assignment.token, {"pct": 40})).action == "continue"
-    beat_at = clock()
+    heartbeat_at = clock()
     await pass_time(queue, clock, 89)
     task = await queue.get(task_id)
-    assert (task.status, task.claim.heartbeat_at, task.progress) == ("running", beat_at, {"pct": 40})
+    assert (task.status, task.claim.heartbeat_at, task.progress) == ("running", heartbeat_at, {"pct": 40})
     await queue.heartbeat(assignment.token)
     task = await queue.get(task_id)
     assert (task.claim.heartbeat_at, task.progress) == (clock(), {"pct": 40})

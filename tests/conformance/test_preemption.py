@@ -113,7 +113,7 @@ async def test_a_runtime_hears_it_with_its_beat(coscientist: Queue, clock: Moved
     await coscientist.submit(type="code", priority=LOW)
     held = await take(coscientist, "worker", runtime_id="machine")
     urgent = await urge(coscientist, clock)
-    answer = await coscientist.beat_runtime("machine", [held.token])
+    answer = await coscientist.runtime_heartbeat("machine", [held.token])
     assert answer.yields == {held.token: f"{urgent} is urgent"}
     await coscientist.release(held.token)
-    assert (await coscientist.beat_runtime("machine", [held.token])).yields == {}
+    assert (await coscientist.runtime_heartbeat("machine", [held.token])).yields == {}

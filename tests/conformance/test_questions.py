@@ -110,7 +110,7 @@ async def test_nobody_answers_what_nobody_asked(queue: Queue) -> None:
     task = await queue.submit(type="travel")
     with pytest.raises(WrongState):
         await queue.answer(task.id, 1)
-    await queue.wait((await take(queue)).token, "go", event="go")
+    await queue.wait((await take(queue)).token, "go", signal="go")
     with pytest.raises(WrongState):
         await queue.answer(task.id, 1)
     with pytest.raises(NotFound):

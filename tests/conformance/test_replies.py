@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from shiftwork import Problem, Queue, Report
-from shiftwork.core.errors import ConflictError, KeyReused, ShiftworkError, StoreUnavailable, WrongState
+from shiftwork.core.errors import ConflictError, IdempotencyKeyReused, ShiftworkError, StoreUnavailable, WrongState
 from shiftwork.duties import duties
 from shiftwork.policy.delivery import Outcome
 from shiftwork.queue import control, deliveries, operating
@@ -134,7 +134,7 @@ async def alert(queue: Queue) -> str:
 
 async def waiting_for_an_event(queue: Queue) -> str:
     held = await running(queue)
-    await queue.wait(held, "go", event="go")
+    await queue.wait(held, "go", signal="go")
     return held.partition(".")[0]
 
 
@@ -194,7 +194,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "register_agent": (nothing, lambda q, _: q.register_agent(id="coder", types=["code"], budget_remaining_usd=5)),
     "deregister_agent": (agent, lambda q, agent_id: q.deregister_agent(agent_id)),
     "agent_heartbeat": (agent, lambda q, agent_id: q.agent_heartbeat(agent_id)),
-    "beat_runtime": (running, lambda q, held: q.beat_runtime("coder", [held])),
+    "runtime_heartbeat": (running, lambda q, held: q.runtime_heartbeat("coder", [held])),
     "orphans": (running, lambda q, _: q.orphans("coder")),
     "runtime_gone": (running, lambda q, _: q.runtime_gone("coder")),
     "start": (claimed, lambda q, held: q.start(held)),
@@ -213,7 +213,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "release_many": (running, lambda q, held: q.release_many([held])),
     "spawn": (running, lambda q, held: q.spawn(held, CHILD, wait=True)),
     "wait_for": (running_beside_another, lambda q, held: q.wait_for(held, ["another"])),
-    "wait": (running, lambda q, held: q.wait(held, "go", event="go", timeout_sec=60)),
+    "wait": (running, lambda q, held: q.wait(held, "go", signal="go", timeout_sec=60)),
     "signal": (waiting_for_an_event, lambda q, _: q.signal("go", {"n": 1})),
     "answer": (asking, lambda q, task_id: q.answer(task_id, "yes")),
     "approve": (guarded, lambda q, task_id: q.approve(task_id, note="fine")),
@@ -252,7 +252,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "lift_cooldown": (resting, lambda q, key: q.lift_cooldown(key)),
     "set_limit": (nothing, lambda q, _: q.set_limit("model:opus", concurrency=2)),
     "remove_limit": (limited, lambda q, key: q.remove_limit(key)),
-    "change_sink": (told, lambda q, name: q.change_sink(name, wants={"severity": "critical"})),
+    "update_sink": (told, lambda q, name: q.update_sink(name, wants={"severity": "critical"})),
     "pause_sink": (told, lambda q, name: q.pause_sink(name, "holiday")),
     "resume_sink": (not_told, lambda q, name: q.resume_sink(name)),
     "remove_sink": (told, lambda q, name: q.remove_sink(name)),
@@ -263,7 +263,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "pause_trigger": (armed, lambda q, name: q.pause_trigger(name)),
     "resume_trigger": (disarmed, lambda q, name: q.resume_trigger(name)),
     "remove_trigger": (armed, lambda q, name: q.remove_trigger(name)),
-    "fire_trigger": (armed, lambda q, name: q.fire_trigger(name, why="now")),
+    "fire_trigger": (armed, lambda q, name: q.fire_trigger(name, reason="now")),
     "save_trigger": (nothing, lambda q, _: q.save_trigger("nightly", on=CRON, task={"type": "audit"})),
     "revoke_token": (token, lambda q, token_id: q.revoke_token(token_id)),
 }
@@ -326,7 +326,7 @@ def _plain(error: ShiftworkError | None) -> dict[str, Any] | None:
 async def test_a_key_of_another_request_is_refused(queue: Queue) -> None:
     await keyed(queue, fingerprint="one").submit(type="code")
     after = await everything(queue)
-    with pytest.raises(KeyReused) as refused:
+    with pytest.raises(IdempotencyKeyReused) as refused:
         await keyed(queue, fingerprint="two").submit(type="code", priority=1)
     assert refused.value.code == "idempotency_key_reused"
     assert await everything(queue) == after
@@ -443,7 +443,7 @@ async def test_a_claim_is_made_once_and_its_answer_is_not_kept(queue: Queue) -> 
     for claim in (keyed(queue).claim("coder"), keyed(queue).claim_for_runtime("coder")):
         with pytest.raises(Repeated):
             await claim
-    with pytest.raises(KeyReused):
+    with pytest.raises(IdempotencyKeyReused):
         await keyed(queue, fingerprint="other").claim("coder")
     assert await everything(queue) == after
 

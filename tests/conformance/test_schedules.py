@@ -136,8 +136,8 @@ async def test_while_work_goes_on_the_next_tick_is_skipped_and_says_why(queue: Q
     (first,) = (await queue.tasks(type="audit")).tasks
     await pass_time(queue, clock, MINUTE)
     assert len(await titles(queue)) == 1
-    assert (await queue.firings("audit"))[0].why == f"{first.dag_id} has not ended"
-    assert (await told(queue, "trigger_skipped"))[0]["why"] == f"{first.dag_id} has not ended"
+    assert (await queue.firings("audit"))[0].reason == f"{first.dag_id} has not ended"
+    assert (await told(queue, "trigger_skipped"))[0]["reason"] == f"{first.dag_id} has not ended"
     (held,) = await queue.claim("ada", start=True)
     await queue.complete(held.token)
     await pass_time(queue, clock, MINUTE)
@@ -183,7 +183,7 @@ async def test_what_cannot_be_created_is_told_and_the_schedule_moves_on(queue: Q
     await pass_time(queue, clock, MINUTE)
     skipped = await told(queue, "trigger_skipped")
     assert sorted(event["trigger"] for event in skipped) == ["audit", "other"]
-    assert "is not one of this workspace's" in skipped[0]["why"]
+    assert "is not one of this workspace's" in skipped[0]["reason"]
     await queue.unset_setting("allowed_types")
     await pass_time(queue, clock, MINUTE)
     assert len(await titles(queue)) == 2

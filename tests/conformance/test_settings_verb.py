@@ -102,7 +102,7 @@ async def test_the_co_scientists_configuration_can_be_read(coscientist: Queue) -
         "priority_quotas.high": 1000,
         "priority_quotas.medium": 5000,
         "priority_quotas.low": 4000,
-        "worker_timeout_sec": 300,
+        "agent_timeout_sec": 300,
         "heartbeat_interval_sec": 30,
         "max_attempts": 3,
         "retry.backoff_multiplier": 2,

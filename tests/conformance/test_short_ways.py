@@ -129,7 +129,7 @@ LEFT_BEHIND = (
     """select a.outcome, a.counted, a.agent_id, a.cost, a.result from attempts a join tasks t on t.id = a.task_id
     where t.workspace = {} order by a.task_id""",
     "select open, settled, status from dags where workspace = {}",
-    "select spent, reserved from agents where workspace = {}",
+    "select spent, granted from agents where workspace = {}",
 )
 
 

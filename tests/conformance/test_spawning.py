@@ -191,14 +191,14 @@ async def test_subtasks_of_subtasks_go_only_so_deep(queue: Queue) -> None:
 
 
 async def test_a_task_has_only_so_many_subtasks(queue: Queue) -> None:
-    await queue.set_setting("spawn.max_children", 3)
+    await queue.set_setting("spawn.max_subtasks", 3)
     token = await start_parent(queue)
     named = [{**SUBTASK, "idempotency_key": f"part-{number}"} for number in range(2)]
     await queue.spawn(token, named)
     before = await everything(queue)
     with pytest.raises(SpawnLimit) as refused:
         await queue.spawn(token, [SUBTASK, SUBTASK])
-    assert refused.value.facts["limit"] == "spawn.max_children"
+    assert refused.value.facts["limit"] == "spawn.max_subtasks"
     assert await everything(queue) == before
     assert [made.duplicate for made in await queue.spawn(token, named)] == [True, True]  # those are no new ones
     await queue.spawn(token, [SUBTASK])

@@ -290,14 +290,14 @@ async def test_a_lost_claim_stores_nothing_and_pays_its_bill(queue: Queue) -> No
 
 async def test_limits_are_said_and_nothing_is_stored(queue: Queue) -> None:
     token = await begun(queue)
-    await queue.set_setting("limits.step_bytes", 100)
-    await queue.set_setting("limits.steps", 2)
+    await queue.set_setting("bounds.step_bytes", 100)
+    await queue.set_setting("bounds.steps", 2)
     with pytest.raises(TooLarge, match="100"):
         await queue.complete_step(token, "plan", "x" * 99)
     await queue.complete_step(token, "one", 1)
     await queue.begin_step(token, "two")
     for call in (queue.begin_step(token, "three"), queue.complete_step(token, "three", 3, SPENT)):
-        with pytest.raises(TooLarge, match=r"limits\.steps"):
+        with pytest.raises(TooLarge, match=r"bounds\.steps"):
             await call
     assert (await queue.complete_step(token, "two", 2)).status == "done"
     assert await results(queue, task_of(token)) == {"one": 1, "two": 2}

@@ -127,7 +127,7 @@ async def test_a_wrong_field_is_refused_by_its_path(queue: Queue, fields: dict[s
 
 
 async def test_a_batch_that_is_too_large_is_refused_whole(queue: Queue) -> None:
-    await queue.set_setting("limits.batch", 3)
+    await queue.set_setting("bounds.batch", 3)
     with pytest.raises(TooLarge):
         await queue.submit_many([{"type": "code"}] * 4)
     assert (await queue.status()).counts == {}

@@ -78,7 +78,7 @@ async def test_a_circle_of_triggers_ends(queue: Queue, clock: MovedClock) -> Non
     for _ in range(20):
         await pass_time(queue, clock, 1)
     assert len(await of_type(queue, "note")) == 6
-    assert [event["why"] for event in await told(queue, "trigger_skipped")] == ["5 triggers have fired in a chain"]
+    assert [event["reason"] for event in await told(queue, "trigger_skipped")] == ["5 triggers have fired in a chain"]
 
 
 async def test_a_friction_fires_a_trigger(queue: Queue, clock: MovedClock) -> None:
@@ -180,7 +180,7 @@ async def test_an_own_idempotency_key_is_respected(queue: Queue) -> None:
     await queue.save_trigger("x", on={"kind": "hook"}, task=task)
     first = await queue.fire_trigger("x")
     second = await queue.fire_trigger("x")
-    assert (second.outcome, second.why) == ("skipped", f"{first.tasks[0]} has the same idempotency key")
+    assert (second.outcome, second.reason) == ("skipped", f"{first.tasks[0]} has the same idempotency key")
 
 
 async def test_what_a_trigger_created_stays_when_it_is_removed(queue: Queue) -> None:

@@ -55,7 +55,7 @@ async def statements_of_a_life(queue: Queue, monkeypatch: Any) -> list[str]:
     for _ in range(2):
         held = await queue.claim("worker", 2, start=True)
         await queue.heartbeat_many([(each.token, None, None) for each in held])
-        await queue.beat_runtime("worker", [each.token for each in held])
+        await queue.runtime_heartbeat("worker", [each.token for each in held])
         for each in held:
             await queue.complete(each.token)
     return names

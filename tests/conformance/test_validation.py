@@ -250,7 +250,7 @@ async def test_what_waits_for_its_verdict_takes_no_slot_and_is_in_nobodys_hands(
     (agent,) = await queue.agents()
     assert (agent.current_tasks, agent.idle) == (0, True)
     assert [(runtime["id"], runtime["held"]) for runtime in await queue.runtimes()] == [("laptop", 0)]
-    beat = await queue.beat_runtime("laptop", [])
+    beat = await queue.runtime_heartbeat("laptop", [])
     assert (beat.unnamed, beat.lost) == ([], [])
     assert await queue.runtime_gone("laptop") == []
     assert await queue.orphans("laptop") == []

@@ -88,20 +88,20 @@ async def test_many_times_come_in_batches(queue: Queue, clock: MovedClock, monke
 
 
 async def test_a_signal_frees_whoever_waits_for_it(queue: Queue) -> None:
-    await queue.wait(await start(queue), "deployed?", event="deployed")
+    await queue.wait(await start(queue), "deployed?", signal="deployed")
     other = await queue.submit(type="code")
-    await queue.wait((await take(queue)).token, "other", event="tested")
+    await queue.wait((await take(queue)).token, "other", signal="tested")
     sent = await queue.as_caller("human:ada").signal("deployed", {"build": 7})
     assert (sent.name, sent.freed) == ("deployed", 1)
-    wait = await queue.wait(await again(queue), "deployed?", event="deployed")
+    wait = await queue.wait(await again(queue), "deployed?", signal="deployed")
     assert (wait.status, wait.value, wait.answered_by) == ("met", {"build": 7}, "human:ada")
     assert (await queue.get(other.id)).status == "pending"
 
 
 async def test_a_signal_to_one_task_frees_no_other(queue: Queue) -> None:
-    await queue.wait(await start(queue), "go", event="go")
+    await queue.wait(await start(queue), "go", signal="go")
     other = await queue.submit(type="code")
-    await queue.wait((await take(queue)).token, "go", event="go")
+    await queue.wait((await take(queue)).token, "go", signal="go")
     assert (await queue.signal("go", task="job")).freed == 1
     assert (await queue.get(other.id)).status == "pending"
     assert (await queue.signal("go")).freed == 1
@@ -111,7 +111,7 @@ async def test_a_signal_that_came_before_the_wait_is_not_lost(queue: Queue, cloc
     token = await start(queue)
     assert (await queue.signal("go", 1)).freed == 0
     clock.advance(HOUR)
-    wait = await queue.wait(token, "go", event="go")
+    wait = await queue.wait(token, "go", signal="go")
     assert (wait.status, wait.value) == ("met", 1)
     assert (await queue.get("job")).status == "running"
 
@@ -120,24 +120,24 @@ async def test_each_signal_is_taken_once_by_a_task(queue: Queue) -> None:
     token = await start(queue)
     await queue.signal("go", 1)
     await queue.signal("go", 2)
-    taken = [await queue.wait(token, name, event="go") for name in ("first", "second", "first")]
+    taken = [await queue.wait(token, name, signal="go") for name in ("first", "second", "first")]
     assert [wait.value for wait in taken] == [1, 2, 1]
-    assert (await queue.wait(token, "third", event="go")).status == "open"
+    assert (await queue.wait(token, "third", signal="go")).status == "open"
     await queue.signal("go", 3)
-    assert (await queue.wait(await again(queue), "third", event="go")).value == 3
+    assert (await queue.wait(await again(queue), "third", signal="go")).value == 3
 
 
 async def test_a_signal_older_than_the_task_is_not_its(queue: Queue, clock: MovedClock) -> None:
     await queue.signal("go")
     clock.advance(1)
-    assert (await queue.wait(await start(queue), "go", event="go")).status == "open"
+    assert (await queue.wait(await start(queue), "go", signal="go")).status == "open"
 
 
 async def test_a_signal_for_another_task_is_not_taken(queue: Queue) -> None:
     token = await start(queue)
     other = await queue.submit(type="code")
     await queue.signal("go", task=other.id)
-    assert (await queue.wait(token, "go", event="go")).status == "open"
+    assert (await queue.wait(token, "go", signal="go")).status == "open"
 
 
 async def test_signals_are_kept_for_a_day(queue: Queue, clock: MovedClock) -> None:
@@ -149,14 +149,14 @@ async def test_signals_are_kept_for_a_day(queue: Queue, clock: MovedClock) -> No
 
 
 async def test_an_event_that_does_not_come_in_time_is_waited_for_no_longer(queue: Queue, clock: MovedClock) -> None:
-    await queue.wait(await start(queue), "go", event="go", timeout_sec=60)
+    await queue.wait(await start(queue), "go", signal="go", timeout_sec=60)
     clock.advance(60)
     assert (await queue.signal("go")).freed == 0  # too late, though no duty has looked yet
     await pass_time(queue, clock, 0)
     token = await again(queue)
-    wait = await queue.wait(token, "go", event="go", timeout_sec=60)
+    wait = await queue.wait(token, "go", signal="go", timeout_sec=60)
     assert (wait.status, wait.value) == ("expired", None)
-    assert (await queue.wait(token, "go again", event="go")).status == "met"
+    assert (await queue.wait(token, "go again", signal="go")).status == "met"
 
 
 async def test_a_signal_for_more_than_one_page_reaches_all_of_them(
@@ -172,7 +172,7 @@ async def five_waiting(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 5)
     await queue.register_agent(id="waiter", max_concurrent_tasks=5)
     for taken in await queue.claim("waiter", 5, start=True):
-        await queue.wait(taken.token, "go", event="go")
+        await queue.wait(taken.token, "go", signal="go")
 
 
 async def test_a_signal_whose_sender_died_after_a_page_reaches_the_others(
@@ -186,7 +186,7 @@ async def test_a_signal_whose_sender_died_after_a_page_reaches_the_others(
     assert (first.freed, first.done) == (2, False)
     # One of those freed waits anew before the rest is told: that is for the next signal.
     (taken,) = await queue.claim("waiter", start=True)
-    assert (await queue.wait(taken.token, "once more", event="go")).status == "open"
+    assert (await queue.wait(taken.token, "once more", signal="go")).status == "open"
     for _ in range(3):
         await pass_time(queue, clock, 5)
     assert (await queue.status()).counts == {"ready": 4, "pending": 1}
@@ -199,21 +199,21 @@ async def test_a_signal_whose_sender_died_after_a_page_reaches_the_others(
 async def test_answers_outlive_a_failed_attempt(queue: Queue, clock: MovedClock) -> None:
     token = await start(queue)
     await queue.signal("go", 1)
-    assert (await queue.wait(token, "go", event="go")).value == 1
+    assert (await queue.wait(token, "go", signal="go")).value == 1
     await queue.fail(token, "crash")
     await pass_time(queue, clock, HOUR)
-    assert (await queue.wait(await again(queue), "go", event="go")).value == 1
+    assert (await queue.wait(await again(queue), "go", signal="go")).value == 1
 
 
 async def test_answers_outlive_a_retry_as_a_new_task(aegis: Queue, clock: MovedClock) -> None:
     token = await start(aegis)
     await aegis.signal("go", 1)
-    assert (await aegis.wait(token, "go", event="go")).value == 1
+    assert (await aegis.wait(token, "go", signal="go")).value == 1
     await aegis.fail(token, "timeout")
     await pass_time(aegis, clock, HOUR)
     retry = await take(aegis)
     assert retry.id != (await aegis.get("job")).id
-    assert (await aegis.wait(retry.token, "go", event="go")).value == 1
+    assert (await aegis.wait(retry.token, "go", signal="go")).value == 1
     # The retry was created after the signal; its lineage was not.
     assert (await aegis.wait(retry.token, "nap", until=clock() + 1)).status == "open"
     assert (await aegis.get(retry.id)).waits[0].name == "nap"
@@ -224,32 +224,32 @@ async def test_answers_outlive_a_retry_as_a_new_task(aegis: Queue, clock: MovedC
 async def test_a_rerun_waits_anew(queue: Queue, clock: MovedClock) -> None:
     token = await start(queue)
     await queue.signal("go", 1)
-    await queue.wait(token, "go", event="go")
+    await queue.wait(token, "go", signal="go")
     await queue.complete(token)
     clock.advance(1)
     await queue.rerun("job")
     token = (await take(queue)).token
-    assert (await queue.wait(token, "go", event="go")).status == "open"
+    assert (await queue.wait(token, "go", signal="go")).status == "open"
     assert (await queue.signal("go", 2)).freed == 1
 
 
 async def test_a_dead_letter_that_is_retried_keeps_its_answers(queue: Queue) -> None:
     token = await start(queue, max_attempts=1)
     await queue.signal("go", 1)
-    await queue.wait(token, "go", event="go")
+    await queue.wait(token, "go", signal="go")
     await queue.fail(token, "crash")
     await queue.review("job", "retry")
-    assert (await queue.wait(await again(queue), "go", event="go")).value == 1
+    assert (await queue.wait(await again(queue), "go", signal="go")).value == 1
 
 
 async def test_a_dead_letter_that_is_retried_waits_anew_for_what_expired(queue: Queue, clock: MovedClock) -> None:
-    await queue.wait(await start(queue), "go", event="go", timeout_sec=60)
+    await queue.wait(await start(queue), "go", signal="go", timeout_sec=60)
     await pass_time(queue, clock, 60)
     token = await again(queue)
-    assert (await queue.wait(token, "go", event="go", timeout_sec=60)).status == "expired"
+    assert (await queue.wait(token, "go", signal="go", timeout_sec=60)).status == "expired"
     await queue.fail(token, "crash", retry=False)
     await queue.review("job", "retry")
-    assert (await queue.wait(await again(queue), "go", event="go", timeout_sec=60)).status == "open"
+    assert (await queue.wait(await again(queue), "go", signal="go", timeout_sec=60)).status == "open"
 
 
 async def test_other_work_asks_its_own_questions(queue: Queue) -> None:
@@ -265,7 +265,7 @@ async def test_other_work_asks_its_own_questions(queue: Queue) -> None:
 
 
 async def test_a_wait_and_a_dependency_must_both_be_over(queue: Queue) -> None:
-    await queue.wait(await start(queue), "go", event="go")
+    await queue.wait(await start(queue), "go", signal="go")
     other = await queue.submit(type="code")
     await queue.update("job", {"dependencies": [other.id]})
     await queue.signal("go")
@@ -276,7 +276,7 @@ async def test_a_wait_and_a_dependency_must_both_be_over(queue: Queue) -> None:
 
 
 async def test_new_dependencies_do_not_end_a_wait(queue: Queue) -> None:
-    await queue.wait(await start(queue), "go", event="go")
+    await queue.wait(await start(queue), "go", signal="go")
     await queue.update("job", {"dependencies": []})
     assert (await queue.get("job")).status == "pending"
     await queue.signal("go")
@@ -284,13 +284,13 @@ async def test_new_dependencies_do_not_end_a_wait(queue: Queue) -> None:
 
 
 async def test_a_wait_is_no_wrong_count(queue: Queue, clock: MovedClock) -> None:
-    await queue.wait(await start(queue), "go", event="go")
+    await queue.wait(await start(queue), "go", signal="go")
     assert "stale" not in await pass_time(queue, clock, HOUR)
     assert (await queue.get("job")).status == "pending"
 
 
 async def test_a_lost_wait_is_mended(queue: Queue, clock: MovedClock) -> None:
-    await queue.wait(await start(queue), "go", event="go")
+    await queue.wait(await start(queue), "go", signal="go")
     root = (await sql(queue, "select root_id from waits"))[0]["root_id"]
     await queue.engine.store.run(lambda tx: tx.run("drop_open_waits", items=[(str(root),)]))
     assert (await pass_time(queue, clock, 0))["stale"] == {"mended": 1}
@@ -324,8 +324,8 @@ async def test_a_purge_leaves_no_wait_behind(queue: Queue) -> None:
     await queue.set_setting("purge.mode", "delete")
     token = await start(queue)
     await queue.signal("go")
-    await queue.wait(token, "had", event="go")
-    await queue.wait(token, "open", event="go")
+    await queue.wait(token, "had", signal="go")
+    await queue.wait(token, "open", signal="go")
     assert await queue.purge(type="code") == 1
     assert (await everything(queue))["waits"] == []
     assert (await queue.signal("go")).freed == 0
@@ -342,7 +342,7 @@ async def test_an_archived_task_leaves_no_wait_behind(queue: Queue, clock: Moved
 
 
 async def test_workspaces_hear_their_own_signals_only(queue: Queue) -> None:
-    await queue.wait(await start(queue), "go", event="go")
+    await queue.wait(await start(queue), "go", signal="go")
     assert (await queue.in_workspace("other").signal("go")).freed == 0
     with pytest.raises(NotFound):
         await queue.in_workspace("other").signal("go", task=(await queue.get("job")).id)
@@ -356,7 +356,7 @@ async def test_workspaces_hear_their_own_signals_only(queue: Queue) -> None:
     ("wait", "kind", "said"),
     [
         ({"until": 1_765_900_000.0}, "time", "it waits for a time (w)"),
-        ({"event": "go"}, "event", "it waits for the event 'go' (w)"),
+        ({"signal": "go"}, "signal", "it waits for the signal 'go' (w)"),
         ({"question": "Ship it?"}, "person", "it waits for an answer to 'Ship it?' (w)"),
     ],
 )
@@ -374,11 +374,11 @@ async def test_explain_names_what_is_waited_for(queue: Queue, wait: dict[str, An
     ("fields", "where"),
     [
         ({}, "until"),
-        ({"until": 1.0, "event": "go"}, "until"),
+        ({"until": 1.0, "signal": "go"}, "until"),
         ({"until": "soon"}, "until"),
         ({"until": 1.0, "timeout_sec": 5}, "timeout_sec"),
-        ({"event": ""}, "event"),
-        ({"event": "go", "timeout_sec": 0}, "timeout_sec"),
+        ({"signal": ""}, "signal"),
+        ({"signal": "go", "timeout_sec": 0}, "timeout_sec"),
         ({"question": ""}, "question"),
         ({"question": "Ship?", "schema": {"type": "nonsense"}}, "schema"),
         ({"question": "Ship?", "schema": {"$ref": "file:///etc/passwd"}}, "schema"),
@@ -397,7 +397,7 @@ async def test_a_wait_that_makes_no_sense_is_refused(queue: Queue, fields: dict[
     ("fields", "where"),
     [
         ({"until": float("inf")}, "until"),
-        ({"event": "go", "timeout_sec": float("nan")}, "timeout_sec"),
+        ({"signal": "go", "timeout_sec": float("nan")}, "timeout_sec"),
         ({"question": "a\0b"}, "question"),
     ],
 )
@@ -413,8 +413,8 @@ async def test_a_wait_that_no_store_holds_is_refused(queue: Queue, fields: dict[
 async def test_a_name_stands_for_one_wait(queue: Queue, clock: MovedClock) -> None:
     token = await start(queue)
     await queue.signal("go")
-    await queue.wait(token, "w", event="go")
-    for other in ({"event": "stop"}, {"until": clock() + 60}, {"question": "Ship?"}):
+    await queue.wait(token, "w", signal="go")
+    for other in ({"signal": "stop"}, {"until": clock() + 60}, {"question": "Ship?"}):
         with pytest.raises(InputError) as refused:
             await queue.wait(token, "w", **other)
         assert refused.value.where == "name"
@@ -425,10 +425,10 @@ async def test_only_who_works_on_a_task_can_make_it_wait(queue: Queue) -> None:
     await queue.submit(type="code", id="job")
     (claimed,) = await queue.claim("worker")
     with pytest.raises(WrongState):
-        await queue.wait(claimed.token, "w", event="go")
+        await queue.wait(claimed.token, "w", signal="go")
     await queue.release(claimed.token)
     with pytest.raises(LeaseLost):
-        await queue.wait(claimed.token, "w", event="go")
+        await queue.wait(claimed.token, "w", signal="go")
     assert (await everything(queue))["waits"] == []
 
 

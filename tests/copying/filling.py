@@ -36,7 +36,7 @@ async def fill(queue: Queue, clock: MovedClock) -> None:
 
 async def _age(queue: Queue, clock: MovedClock) -> None:
     """Archived, removed for good, and raised by duties."""
-    await queue.change_settings({"archive_after_sec": 60, "purge.mode": "delete", "min_workers": 9})
+    await queue.change_settings({"archive_after_sec": 60, "purge.mode": "delete", "min_agents": 9})
     await queue.submit(type="code", id="kept", tags=["web"], idempotency_key="once")
     await queue.complete((await take(queue)).token, {"n": 1})
     await pass_time(queue, clock, 61)

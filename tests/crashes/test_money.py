@@ -11,7 +11,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.testing import MovedClock, pass_time
 from tests.crashes.test_kill import start_worker, until_alone
-from tests.money import check_books, check_ceilings, reserved
+from tests.money import check_books, check_ceilings, granted
 
 KILLS = 6
 
@@ -37,7 +37,7 @@ async def test_the_books_are_right_whenever_a_process_is_killed(store_url: str) 
             await check_ceilings(queue)
     async with await Queue.open(store_url) as queue:
         await queue.runtime_gone("spender")
-        assert await reserved(queue) == 0
+        assert await granted(queue) == 0
         await check_books(queue)
         assert (await queue.costs("agent")).costs[0].cost_usd > 0.02
 
@@ -52,7 +52,7 @@ async def test_what_a_killed_worker_may_have_spent_is_spent_until_somebody_knows
         await pass_time(queue, clock, 95)
         await pass_time(queue, clock, 60)
         (dag,) = await queue.budgets("dag")
-        assert (dag.spent_usd, dag.reserved_usd) == (0.60, 0)
+        assert (dag.spent_usd, dag.granted_usd) == (0.60, 0)
         assert await queue.claim("other") == [], "only 0.40 are left for sure"
         with pytest.raises(Exception, match="no longer holds"):
             await queue.fail(token, "crash", usage={"cost_usd": 0.15})

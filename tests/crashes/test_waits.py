@@ -38,5 +38,5 @@ async def test_a_killed_process_strands_no_wait(store_url: str) -> None:
     async with await Queue.open(store_url) as queue:
         for task in (await queue.tasks(status="pending", limit=1000)).tasks:
             (wait,) = task.waits  # whatever is pending can be freed
-            assert (await queue.signal(wait.event or "")).freed == 1
+            assert (await queue.signal(wait.signal or "")).freed == 1
         assert "pending" not in (await queue.status(fresh=True)).counts

@@ -17,7 +17,7 @@ async def main(url: str) -> None:
             await queue.submit(type="code")
             for taken in await queue.claim("waiter", 2, start=True):
                 event = f"go {taken.id}"
-                if (await queue.wait(taken.token, "go", event=event)).status == "met":
+                if (await queue.wait(taken.token, "go", signal=event)).status == "met":
                     await queue.complete(taken.token)
                     say("completed", taken.id)
                     continue

@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
     def claim(self, agent: Agent, count: int, start: bool) -> None:  # noqa: FBT001  # drawn
         assert self.seen is not None
         row = self.seen.agents[agent.id]
-        money = None if row["budget"] is None else (row["budget"] - row["spent"] - row["reserved"]) / 1e6
+        money = None if row["budget"] is None else (row["budget"] - row["spent"] - row["granted"]) / 1e6
         held = sum(1 for task in self.model.in_state(HELD) if task.agent == agent.id)
         runtime = None if agent.runtime == agent.id else agent.runtime
         got = self.wait(self.queue.claim(agent.id, count, start=start, runtime_id=runtime))
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         elif at % 4 == 1:
             self.rebalance()
         elif at % 4 == 2:
-            self.beat_runtime(agent.runtime)
+            self.runtime_heartbeat(agent.runtime)
         elif self.model.all:
             self.change_priority(at, at)
 
@@ -234,10 +234,10 @@ class Machine(RuleBasedStateMachine):
         if task.status == "running":
             task.heard = self.now
 
-    def beat_runtime(self, runtime: str) -> None:
+    def runtime_heartbeat(self, runtime: str) -> None:
         holding = [str(task.token) for task in self.model.in_state(HELD) if task.runtime == runtime]
         stale = [token.text for token in self.tokens if not self.is_live(token)]
-        answer = self.wait(self.queue.beat_runtime(runtime, holding + stale))
+        answer = self.wait(self.queue.runtime_heartbeat(runtime, holding + stale))
         assert set(answer.lost) | set(answer.cancel) == set(stale)
         self.model.beats[runtime] = self.now
 
@@ -556,8 +556,8 @@ class Machine(RuleBasedStateMachine):
         awaited = {n["task_id"]: f"?{n['name']}" for n in now.names if not n["known"] and ids.parse(n["name"]) is None}
         edges: dict[str, dict[str, bool]] = {label: {} for label in self.model.all}
         for edge in now.edges:
-            parent = awaited.get(edge["parent"]) or ids.show_task(edge["parent"])
-            edges[ids.show_task(edge["child"])][parent] = bool(edge["satisfied"])
+            dependency = awaited.get(edge["dependency"]) or ids.show_task(edge["dependency"])
+            edges[ids.show_task(edge["dependent"])][dependency] = bool(edge["satisfied"])
         roots = {ids.show_task(row["root_id"]) for row in now.tasks.values()}
         assert roots == self.model.all.keys()
         for label, task in self.model.all.items():

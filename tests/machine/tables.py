@@ -65,7 +65,7 @@ async def look(queue: Queue) -> Tables:
         tasks = await select(tx, "select * from tasks order by id")
         return Tables(
             tasks={row["id"]: row for row in tasks},
-            edges=await select(tx, "select * from edges order by child, parent"),
+            edges=await select(tx, "select * from edges order by dependent, dependency"),
             names=await select(tx, "select * from names order by name"),
             keys=await select(tx, "select * from keys order by key"),
             dags={row["id"]: row for row in await select(tx, "select * from dags order by id")},
@@ -123,7 +123,7 @@ def _dependencies(now: Tables) -> None:
     assert not now.stranded
     waits: dict[str, int] = defaultdict(int)
     for edge in now.edges:
-        waits[edge["child"]] += not edge["satisfied"]
+        waits[edge["dependent"]] += not edge["satisfied"]
     for row in now.tasks.values():
         if not now.is_newest(row):
             assert row["status"] in FINAL | SETTLED, "a superseded row is alive"
@@ -159,13 +159,13 @@ def _events(now: Tables) -> None:
 def _money(now: Tables) -> None:
     for agent in now.agents.values():
         held = [row for row in now.tasks.values() if row["agent_id"] == agent["id"]]
-        assert agent["reserved"] == sum(row["reserved"] for row in held), agent
+        assert agent["granted"] == sum(row["granted"] for row in held), agent
     if now.tombstones or now.archive:
         return  # the attempts of what was removed went with it
     spent: Counter[str] = Counter()
     cost: Counter[str] = Counter()
     for attempt in now.attempts:
-        spent[attempt["agent_id"]] += max(attempt["cost"], attempt["reserved"])
+        spent[attempt["agent_id"]] += max(attempt["cost"], attempt["granted"])
         cost[attempt["task_id"]] += attempt["cost"]
     for agent in now.agents.values():
         assert agent["spent"] == spent[agent["id"]], agent

@@ -18,7 +18,7 @@ from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import sql
 from tests.machine.machine import Opener
 from tests.machine.test_machine import DEEP, SETTINGS, opener
-from tests.money import check_books, reserved
+from tests.money import check_books, granted
 
 __all__ = ["opener"]
 
@@ -52,10 +52,10 @@ class Spender(RuleBasedStateMachine):
         self.runner.close()
 
     async def _end(self) -> None:
-        """Once everything is over, nothing is reserved any more."""
+        """Once everything is over, nothing is granted any more."""
         await pass_time(self.queue, self.clock, 95)
         await check_books(self.queue)
-        assert await reserved(self.queue) == 0
+        assert await granted(self.queue) == 0
         await self.queue.close()
 
     @initialize()
@@ -86,9 +86,9 @@ class Spender(RuleBasedStateMachine):
         taken = self.wait(self.queue.claim(agent, count, start=True))
         self.tokens += [assignment.token for assignment in taken]
         for row in self.wait(sql(self.queue, "select * from budgets where ceiling is not null")):
-            was = before.get(row["id"], {"reserved": 0})
-            granted = row["reserved"] > was["reserved"]
-            assert not granted or row["spent"] + row["reserved"] <= row["ceiling"], "a grant passed a ceiling"
+            was = before.get(row["id"], {"granted": 0})
+            granted = row["granted"] > was["granted"]
+            assert not granted or row["spent"] + row["granted"] <= row["ceiling"], "a grant passed a ceiling"
 
     # -- money -----------------------------------------------------------------------------------------------------
 

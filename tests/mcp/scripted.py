@@ -50,8 +50,8 @@ async def _do(agent: Agent, task: dict[str, Any]) -> Any:
 
 
 async def _research(agent: Agent, task: dict[str, Any]) -> Any:
-    if "children" not in task:
+    if "subtasks" not in task:
         people = [{"type": "ask", "key": name, "payload": {"person": name}} for name in ("Ada", "Grace")]
         await agent("spawn", token=task["token"], tasks=people, wait=True)
         return None
-    return {"found": [child["data"]["seen"] for child in task["children"]]}
+    return {"found": [child["data"]["seen"] for child in task["subtasks"]]}

@@ -122,7 +122,7 @@ async def test_an_agent_that_an_operator_knows_stays_as_it_is(agent: Agent, queu
     await agent.take()
     known = await queue.agent("crab")
     assert (known.max_concurrent_tasks, known.types) == (2, ["code"])
-    assert (known.budget_remaining_usd or 0) + known.reserved_usd == 5
+    assert (known.budget_remaining_usd or 0) + known.granted_usd == 5
 
 
 async def test_a_claim_that_cannot_be_told_is_given_back(
@@ -210,8 +210,8 @@ async def test_a_task_is_split_and_comes_back_with_what_its_parts_came_to(agent:
         await agent("complete", token=part["token"], data=part["task_id"])
     again = await agent.take()
     assert again["task_id"] == whole.id
-    assert [child["data"] for child in again["children"]] == [each["task_id"] for each in spawned["tasks"]]
-    assert again["children"][0]["title"] == "Ask Ada"
+    assert [child["data"] for child in again["subtasks"]] == [each["task_id"] for each in spawned["tasks"]]
+    assert again["subtasks"][0]["title"] == "Ask Ada"
 
 
 @pytest.mark.parametrize("keys", [("ada", "bob"), ("x" * 254 + "a", "x" * 254 + "b")], ids=["short", "long"])
@@ -243,13 +243,13 @@ async def test_a_person_is_asked_and_the_answer_comes_with_the_task(agent: Agent
     assert (repeated["status"], repeated["value"]) == ("met", "the blue one")
 
 
-async def test_a_task_waits_for_a_time_an_event_or_other_tasks(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+async def test_a_task_waits_for_a_time_a_signal_or_other_tasks(agent: Agent, queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
     token = (await agent.take())["token"]
     assert (await agent("wait", token=token, seconds=60, name="nap"))["status"] == "waiting"
     await pass_time(queue, clock, 61)
     token = (await agent.take())["token"]
-    assert (await agent("wait", token=token, event="built", name="build", timeout_sec=600))["status"] == "waiting"
+    assert (await agent("wait", token=token, signal="built", name="build", timeout_sec=600))["status"] == "waiting"
     await queue.signal("built", {"ok": True})
     resumed = await agent.take()
     assert [(each["name"], each["status"]) for each in resumed["waits"]] == [("nap", "met"), ("build", "met")]
@@ -262,7 +262,7 @@ async def test_a_task_waits_for_a_time_an_event_or_other_tasks(agent: Agent, que
 
 async def test_a_wait_whose_time_is_over_says_so(agent: Agent, queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
-    terms: dict[str, Any] = {"event": "never", "name": "never", "timeout_sec": 60}
+    terms: dict[str, Any] = {"signal": "never", "name": "never", "timeout_sec": 60}
     await agent("wait", token=(await agent.take())["token"], **terms)
     await pass_time(queue, clock, 61)
     over = await agent("wait", token=(await agent.take())["token"], **terms)

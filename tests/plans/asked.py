@@ -16,7 +16,7 @@ NOW = 1_765_800_000.0
 PLACE = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
 CLAIM = {
     "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
-    "lease_until": None, "lease_check_at": NOW, "reserved": 0, "charged": False, "now": NOW, "holder": None,
+    "lease_until": None, "lease_check_at": NOW, "granted": 0, "charged": False, "now": NOW, "holder": None,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ BUDGETS = 20_000
 
 FILL = [
     f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
-      dag_id, root_id, max_attempts, cost_limit, budget_id, created_at, updated_at)
+      dag_id, root_id, max_attempts, estimated_cost, budget_id, created_at, updated_at)
     select {{uuid}}, 'default', 'code', 'ready', case when n <= {EACH} then 'budget' end, 1, n, {NOW} + n, 50, 0.1, 0,
       {{uuid}}, {{uuid}}, 3, 500000, cast(case when n <= {EACH} then '{HELD_DAG}' when n <= {2 * EACH} then '{OPEN_DAG}'
       end as {{uuid_type}}), {NOW}, {NOW} from {{numbers}} where n <= {ALL}""",
@@ -24,7 +24,7 @@ FILL = [
     f"""insert into costs (task_id, fence, model, workspace, type, dag_id, agent_id, claimed_at, cost,
       tokens_in, tokens_out)
     select {{uuid}}, 1, 'm', 'default', 'code', {{uuid}}, 'a', {NOW} + n, 1, 1, 1 from {{numbers}} where n <= {EACH}""",
-    f"""insert into charges (task_id, fence, budget_id, reserved)
+    f"""insert into charges (task_id, fence, budget_id, granted)
     select {{uuid}}, 1, '{HELD_DAG}', 1 from {{numbers}} where n <= {EACH}""",
     "insert into bodies select id, '{{}}' from tasks",
 ]

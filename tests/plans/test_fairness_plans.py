@@ -8,19 +8,19 @@ from shiftwork.queue.merge import START
 from tests.plans.asked import NOW, Hot
 from tests.plans.filled import Filled, complaints
 
-BUCKETS = 64
+SHARES = 64
 FLOOD = 100_000
-"""Ready tasks of one bucket; each of the others has one."""
+"""Ready tasks of one share; each of the others has one."""
 URGENT, HELD, SERIAL = 5, 1_000, 50_000
-ALL = FLOOD + BUCKETS + URGENT + HELD + SERIAL
+ALL = FLOOD + SHARES + URGENT + HELD + SERIAL
 
-_LANE = f"case when n <= {FLOOD} then 1 when n <= {FLOOD + BUCKETS} then n - {FLOOD} else 2 end"
-_RANK = f"case when n > {FLOOD + BUCKETS} and n <= {FLOOD + BUCKETS + URGENT} then -1e9 else 50 end"
-_RUNS = f"n > {FLOOD + BUCKETS + URGENT} and n <= {ALL - SERIAL}"
+_LANE = f"case when n <= {FLOOD} then 1 when n <= {FLOOD + SHARES} then n - {FLOOD} else 2 end"
+_RANK = f"case when n > {FLOOD + SHARES} and n <= {FLOOD + SHARES + URGENT} then -1e9 else 50 end"
+_RUNS = f"n > {FLOOD + SHARES + URGENT} and n <= {ALL - SERIAL}"
 FILL = [
-    f"""insert into lanes (id, signature, workspace, type, capabilities, models, fallback, rate, mixed, bucket)
+    f"""insert into lanes (id, signature, workspace, type, capabilities, models, fallback, rate, mixed, share)
     select n, 'lane-' || n, 'default', 'code', '[]', '[]', '[]', 0.1, {{false}}, n - 1 from {{numbers}}
-    where n <= {BUCKETS}""",
+    where n <= {SHARES}""",
     f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
       dag_id, root_id, max_attempts, agent_id, runtime_id, claimed_at, started_at, fence, created_at, updated_at)
     select {{uuid}}, 'default', 'code', case when {_RUNS} then 'running' else 'ready' end,
@@ -34,15 +34,15 @@ FILL = [
     select id, 'default', 'key:a', lane, rank, ordered_at from tasks where hold = 'serial'""",
 ]
 
-HEADS = [(lane, *START) for lane in range(1, BUCKETS + 1)]
+HEADS = [(lane, *START) for lane in range(1, SHARES + 1)]
 ASKED = [
     Hot(
         "open_lanes",
         {"bound": TARGETED, "workspace": "default", "agent": "a", "counted": False},
         "idx_tasks_claimable",
-        BUCKETS + 1,
+        SHARES + 1,
     ),
-    Hot("lane_heads", {"lanes": HEADS, "count": 8}, "idx_tasks_claimable", 3 * BUCKETS),
+    Hot("lane_heads", {"lanes": HEADS, "count": 8}, "idx_tasks_claimable", 3 * SHARES),
     Hot(
         "urgent_waiting",
         {"workspace": "default", "below": URGENT_BELOW, "count": 20},

@@ -14,13 +14,14 @@ TABLES = {"waits", "signals", "approvals"}
 LATER = {"now": NOW + OPEN, "count": 500}
 ROOT = uuid(7)
 
-# Nearly all of it is over. Each event name was sent a thousand times.
+# Nearly all of it is over. Each signal was sent a thousand times.
 FILL = [
-    f"""insert into waits (root_id, name, task_id, workspace, kind, status, event, begun_at, until, ended_at, signal)
-    select {{uuid}}, 'w', {{uuid}}, 'default', 'event', case when n <= {OPEN} then 'open' else 'met' end,
-      'event-' || n % 200, {NOW}, {NOW} + n, case when n <= {OPEN} then null else {NOW} end, n from {{numbers}}""",
+    f"""insert into waits (root_id, name, task_id, workspace, kind, status, signal, began_at, until, ended_at,
+      signal_seq)
+    select {{uuid}}, 'w', {{uuid}}, 'default', 'signal', case when n <= {OPEN} then 'open' else 'met' end,
+      'signal-' || n % 200, {NOW}, {NOW} + n, case when n <= {OPEN} then null else {NOW} end, n from {{numbers}}""",
     f"""insert into signals (at, workspace, name, actor, told)
-    select {NOW} + n, 'default', 'event-' || n % 200, 'a', true from {{numbers}}""",
+    select {NOW} + n, 'default', 'signal-' || n % 200, 'a', true from {{numbers}}""",
     f"""insert into approvals (task_id, revision, root_id, workspace, rule, status, requested_at, expires_at)
     select {{uuid}}, 'r', {{uuid}}, 'default', '{{{{}}}}', 'approved', {NOW}, {NOW} + n from {{numbers}}
     where n > {OPEN}""",
@@ -35,11 +36,11 @@ ASKED = [
     Hot("delete_signals", {"before": NOW + 20, "count": 500}, "idx_signals_at", 3 * 20),
     Hot(
         "waits_for_signal",
-        {"event": "event-7", "root": None, "now": NOW, "seq": 10**9, "count": 500, **OURS},
-        "idx_waits_event",
+        {"signal": "signal-7", "root": None, "now": NOW, "seq": 10**9, "count": 500, **OURS},
+        "idx_waits_signal",
         2,
     ),
-    Hot("signal_for", {"event": "event-7", "root": ROOT, **OURS}, "idx_signals_name", 1),
+    Hot("signal_for", {"signal": "signal-7", "root": ROOT, **OURS}, "idx_signals_name", 1),
     Hot("granted_approval", {"root": ROOT, "revision": "r"}, "idx_approvals_granted", 1),
     Hot("list_asked", PAGE, "idx_approvals_open", OPEN + 1),
 ]

@@ -203,7 +203,7 @@ async def test_a_beat_and_a_claim_of_one_name_never_wait_for_each_other_in_a_rin
 
         async def beat() -> None:
             for _ in range(120):
-                await beater.beat_runtime("both")
+                await beater.runtime_heartbeat("both")
 
         await together(claim(), beat())
         connection = await asyncpg.connect(store_url)

@@ -181,7 +181,7 @@ async def test_a_cycle_closed_by_two_updates_that_block_each_other_is_refused_fo
     """Each has locked its own task and wants the other's: the database ends one, which is then run again."""
     async with handles(postgres_url, 2) as (one, two):
         left, right = await one.submit_many([{"type": "code"}, {"type": "code"}])
-        stop = Stop(one, "lock_parents")
+        stop = Stop(one, "lock_dependencies")
         first = asyncio.create_task(one.update(left.id, {"dependencies": [right.id]}))
         await stop.wait()
         second = asyncio.create_task(two.update(right.id, {"dependencies": [left.id]}))

@@ -13,7 +13,7 @@ async def flood(url: str, count: int) -> None:
     """Before the others come, since they may not hear of a changed setting for a second."""
     async with await Queue.open(url) as queue:
         await queue.set_setting("fair_share.by", "created_by")
-        await queue.set_setting("fair_share.buckets", 64)
+        await queue.set_setting("fair_share.shares", 64)
         for name in NAMES:
             await queue.submit_many([{"type": "code", "created_by": name}] * count)
 

@@ -7,7 +7,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import LeaseLost
-from tests.money import check_books, check_ceilings, reserved
+from tests.money import check_books, check_ceilings, granted
 from tests.races.fleet import handles, hire, together
 
 
@@ -43,7 +43,7 @@ async def test_the_last_cents_of_a_day_go_to_one(store_url: str) -> None:
         answers = await together(*(queues[i % 4].claim(f"agent-{i}") for i in range(16)))
         assert sum(len(answer) for answer in answers) == 2
         (day,) = await queues[0].budgets("day")
-        assert (day.reserved_usd, day.remaining_usd) == (0.30, 0)
+        assert (day.granted_usd, day.remaining_usd) == (0.30, 0)
         await check_books(queues[0])
 
 
@@ -54,7 +54,7 @@ async def test_a_fleet_spends_a_ceiling_to_the_last_cent_and_not_one_more(store_
         await one_dag(queues[0], 60, 1.00)
         await together(*(work(queues[i % 4], f"agent-{i}") for i in range(8)))
         (dag,) = await queues[0].budgets("dag")
-        assert (dag.spent_usd, dag.reserved_usd) == pytest.approx((0.95, 0))
+        assert (dag.spent_usd, dag.granted_usd) == pytest.approx((0.95, 0))
         await check_books(queues[0])
 
 
@@ -66,7 +66,7 @@ async def work(queue: Queue, agent: str) -> None:
             await queue.heartbeat(claim.token, usage={"cost_usd": 0.02})
             await queue.complete(claim.token, usage={"cost_usd": 0.03})
             await check_ceilings(queue)
-        if not claims and not await reserved(queue):
+        if not claims and not await granted(queue):
             return
         await asyncio.sleep(0)
 
@@ -93,7 +93,7 @@ async def test_a_ceiling_that_comes_while_the_dag_runs_misses_nothing(store_url:
             *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)), queues[3].set_budget("dag", dag_id, 1000)
         )
         (dag,) = await queues[0].budgets("dag")
-        assert (dag.spent_usd, dag.reserved_usd) == pytest.approx((120 * 0.05, 0))
+        assert (dag.spent_usd, dag.granted_usd) == pytest.approx((120 * 0.05, 0))
         await check_books(queues[0])
 
 

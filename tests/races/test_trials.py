@@ -55,7 +55,7 @@ async def test_silence_is_judged_by_the_newest_beat_of_the_runtime(queue: Queue,
     taken = await queue.claim("agent", 3, start=True, runtime_id="machine")
     for _ in range(5):
         await pass_time(queue, clock, 60)
-        answer = await queue.beat_runtime("machine", [assignment.token for assignment in taken])
+        answer = await queue.runtime_heartbeat("machine", [assignment.token for assignment in taken])
         assert (answer.cancel, answer.lost) == ({}, [])
     assert (await queue.status()).counts == {"running": 3}
     await pass_time(queue, clock, 91)

@@ -27,14 +27,14 @@ async def test_a_signal_and_a_wait_at_once_find_each_other(store_url: str) -> No
         for number in range(ROUNDS):
             task_id, token = await start(worker)
             event = f"go-{number}"
-            wait, sent = await asyncio.gather(worker.wait(token, "go", event=event), sender.signal(event, number))
+            wait, sent = await asyncio.gather(worker.wait(token, "go", signal=event), sender.signal(event, number))
             met = wait.status == "met"
             assert sent.freed == (0 if met else 1)
             status = (await worker.get(task_id)).status
             assert status == ("running" if met else "ready")
             if not met:
                 (token,) = [taken.token for taken in await worker.claim("worker", start=True)]
-            assert (await worker.wait(token, "go", event=event)).value == number
+            assert (await worker.wait(token, "go", signal=event)).value == number
             await worker.complete(token)
         assert await stranded(worker) == []
 
@@ -45,7 +45,7 @@ async def test_a_wait_begun_while_a_signal_is_under_way_takes_it(postgres_url: s
         stop = Stop(sender, "insert_events")
         sending = asyncio.create_task(sender.signal("go", 7))
         await stop.wait()
-        waiting = asyncio.create_task(worker.wait(token, "go", event="go"))
+        waiting = asyncio.create_task(worker.wait(token, "go", signal="go"))
         await until_blocked(worker)
         stop.go_on()
         assert (await sending).freed == 0
@@ -56,7 +56,7 @@ async def test_a_signal_sent_while_a_wait_is_under_way_ends_it(postgres_url: str
     async with handles(postgres_url, 2) as (worker, sender):
         task_id, token = await start(worker)
         stop = Stop(worker, "insert_events")
-        waiting = asyncio.create_task(worker.wait(token, "go", event="go"))
+        waiting = asyncio.create_task(worker.wait(token, "go", signal="go"))
         await stop.wait()
         sending = asyncio.create_task(sender.signal("go", 7))
         await until_blocked(sender)
@@ -71,12 +71,12 @@ async def test_many_signals_and_many_waits_leave_nobody_behind(store_url: str) -
         await queues[0].submit_many([{"type": "code"}] * 20)
         taken = await take_all(queues[0], "worker", 20)
         await together(
-            *(queues[place % 2].wait(each.token, "go", event="go") for place, each in enumerate(taken)),
+            *(queues[place % 2].wait(each.token, "go", signal="go") for place, each in enumerate(taken)),
             *(queues[2 + place % 2].signal("go", place) for place in range(4)),
         )
         # Every task was there before the first signal: each has had one, or may have one now.
         for each in await queues[0].claim("worker", 20, start=True):
-            assert (await queues[0].wait(each.token, "go", event="go")).status == "met"
+            assert (await queues[0].wait(each.token, "go", signal="go")).status == "met"
         assert (await queues[0].status(fresh=True)).counts == {"running": 20}
         assert await stranded(queues[0]) == []
 
@@ -86,12 +86,12 @@ async def test_two_signals_at_once_are_two_signals(store_url: str) -> None:
         for number in range(ROUNDS):
             _, token = await start(worker)
             event = f"go-{number}"
-            await worker.wait(token, "first", event=event)
+            await worker.wait(token, "first", signal=event)
             sent = await together(one.signal(event, 1), two.signal(event, 2))
             assert sorted(each.freed for each in sent) == [0, 1]
             (taken,) = await worker.claim("worker", start=True)
-            first = await worker.wait(taken.token, "first", event=event)
-            second = await worker.wait(taken.token, "second", event=event)
+            first = await worker.wait(taken.token, "first", signal=event)
+            second = await worker.wait(taken.token, "second", signal=event)
             assert {first.value, second.value} == {1, 2}
             await worker.complete(taken.token)
 

@@ -106,7 +106,7 @@ async def _wait(queue: Queue) -> Call:
 
 @call("signal")
 async def _signal(queue: Queue) -> Call:
-    await queue.wait((await held(queue)).token, "go", event="go")
+    await queue.wait((await held(queue)).token, "go", signal="go")
     return Call({}, {"name": "go", "data": {"n": 1}})
 
 
@@ -135,7 +135,7 @@ async def _release_many(queue: Queue) -> Call:
 
 @call("heartbeat_many")
 async def _heartbeat_many(queue: Queue) -> Call:
-    return Call({}, {"beats": [{"token": (await held(queue)).token, "usage": {"cost_usd": 1}}]})
+    return Call({}, {"heartbeats": [{"token": (await held(queue)).token, "usage": {"cost_usd": 1}}]})
 
 
 @call("complete_many")
@@ -278,7 +278,7 @@ async def _update_agent(queue: Queue) -> Call:
     return Call({"agent_id": "bob"}, {"status": "draining", "budget_remaining_usd": 5})
 
 
-@call("beat_runtime")
+@call("runtime_heartbeat")
 async def _beat_runtime(queue: Queue) -> Call:
     return Call({"runtime_id": "ada"}, {"holding": [(await held(queue)).token]})
 
@@ -456,7 +456,7 @@ async def _of_trigger(queue: Queue) -> Call:
 
 @call("fire_trigger", "preview_trigger")
 async def _fire_trigger(queue: Queue) -> Call:
-    return Call({"name": await armed(queue)}, {"why": "now"})
+    return Call({"name": await armed(queue)}, {"reason": "now"})
 
 
 @call("resume_trigger")
@@ -484,8 +484,8 @@ async def _of_sink(queue: Queue) -> Call:
     return Call({"sink": await told(queue)})
 
 
-@call("change_sink")
-async def _change_sink(queue: Queue) -> Call:
+@call("update_sink")
+async def _update_sink(queue: Queue) -> Call:
     return Call({"sink": await told(queue)}, {"wants": {"severity": "critical"}})
 
 

@@ -22,7 +22,7 @@ from tests.server.running import Reply, Running
 
 SCOPES = ("read", "submit", "work", "operate", "admin")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
-FREE = {"tag_counts", "beat_runtime", "orphans", "runtime_gone", "heartbeat", "put_known_artifact"}
+FREE = {"tag_counts", "runtime_heartbeat", "orphans", "runtime_gone", "heartbeat", "put_known_artifact"}
 FREE |= {"reset_breaker", "trip_breaker", "cool_down", "lift_cooldown", "set_limit", "remove_limit", "remove_sink"}
 FREE |= {"save_trigger", "remove_trigger"}
 """Doors whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, an

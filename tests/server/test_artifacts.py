@@ -263,7 +263,7 @@ async def test_a_large_upload_may_take_longer_than_a_request(api: Running, monke
 
 
 async def test_too_much_is_refused_while_it_comes(api: Running) -> None:
-    await api.house.queue.set_setting("limits.artifact_bytes", MEBIBYTE)
+    await api.house.queue.set_setting("bounds.artifact_bytes", MEBIBYTE)
     refused = await put(api, BIG)
     assert (refused.status, refused.code) == (413, "too_large")
     assert files(api) == []

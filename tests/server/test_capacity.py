@@ -58,7 +58,7 @@ async def test_a_client_waits_for_room(api: Running) -> None:
 
 @pytest.mark.requirement("C-185")
 async def test_too_few_workers_run_the_command_once_a_minute(api: Running, tmp_path: Path) -> None:
-    await api.call("PATCH", "/api/settings?workspace=lab", {"set": {"min_workers": 1}})
+    await api.call("PATCH", "/api/settings?workspace=lab", {"set": {"min_agents": 1}})
     told = tmp_path / "told"
     program = f"import os; open({str(told)!r}, 'a').write(os.environ['SHIFTWORK_WORKSPACE'] + '\\n')"
     replacing = Replacing(api.house.queue, f'{sys.executable} -c "{program}"')
@@ -76,7 +76,7 @@ async def test_too_few_workers_run_the_command_once_a_minute(api: Running, tmp_p
 
 
 async def test_a_command_that_is_not_there_stops_nothing(api: Running) -> None:
-    await api.call("PATCH", "/api/settings", {"set": {"min_workers": 1}})
+    await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
     await api.pass_time(30)
     assert await Replacing(api.house.queue, "/no/such/program").look() == ["default"]
 
@@ -85,7 +85,7 @@ async def test_a_serving_server_runs_the_command(store_url: str, tmp_path: Path)
     told = tmp_path / "told"
     command = f"{sys.executable} -c \"open({str(told)!r}, 'w').close()\""
     async with running(store_url, on_below_minimum=command) as api:
-        await api.call("PATCH", "/api/settings", {"set": {"min_workers": 1}})
+        await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
         await run_once(api.house.queue.engine, force=True)
         await until(told.exists)
 

@@ -57,7 +57,7 @@ async def test_too_much_is_not_read_to_its_end(api: Running) -> None:
     assert (reply.status, reply.code) == (413, "too_large")
     events, _ = await api.house.queue.events()
     assert [event.data for event in events if event.verb == "trigger_refused"] == [
-        {"trigger": "review", "kind": "hook", "why": "more than 1048576 bytes"}
+        {"trigger": "review", "kind": "hook", "reason": "more than 1048576 bytes"}
     ]
 
 

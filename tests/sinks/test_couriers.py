@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties import notices
+from shiftwork.duties import notifications
 from shiftwork.sinks.courier import Courier
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury
@@ -77,15 +77,15 @@ async def test_two_servers_on_one_database_send_each_notification_once(postgres_
 async def test_whoever_reads_the_log_meanwhile_each_event_is_written_once(
     queue: Queue, clock: MovedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "PAGE", 7)
+    monkeypatch.setattr(notifications, "PAGE", 7)
     await add(queue, receiver, wants=CREATED)
     async with await Queue.open(queue.url, clock=clock) as other, await Queue.open(queue.url, clock=clock) as third:
         for _ in range(10):
             await asyncio.gather(
                 *(each.submit_many([{"type": "code"}] * 5) for each in (queue, other, third)),
-                *(notices.fill(each.engine) for each in (queue, other, third)),
+                *(notifications.fill(each.engine) for each in (queue, other, third)),
             )
-        await notices.fill(queue.engine)
+        await notifications.fill(queue.engine)
     written = [each.seq or 0 for each in await queue.deliveries(limit=1000)]
     events, _ = await queue.events()
     assert sorted(written) == [event.seq for event in events if "task.created" in event.names]
@@ -101,7 +101,7 @@ async def test_nothing_waits_for_a_receiver_that_hangs(queue: Queue, clock: Move
     await receiver.wait_for(1)
     (held,) = await queue.claim("ada", start=True)
     await queue.complete(held.token)
-    await queue.change_sink("ops", wants={"severity": "critical"})
+    await queue.update_sink("ops", wants={"severity": "critical"})
     await queue.pause_sink("ops")
     assert await queue.remove_sink("ops")
     receiver.end.set()

@@ -91,7 +91,7 @@ async def test_what_was_not_wanted_is_not_told_after_a_change(
 ) -> None:
     await add(queue, receiver)
     await queue.submit(type="code")
-    await queue.change_sink("ops", wants={"alerts": [], "events": ["task.created"]})
+    await queue.update_sink("ops", wants={"alerts": [], "events": ["task.created"]})
     new = await queue.submit(type="code")
     await tell(queue, clock)
     assert [got.json["data"]["task_id"] for got in receiver.got] == [new.id]
@@ -100,8 +100,8 @@ async def test_what_was_not_wanted_is_not_told_after_a_change(
 async def test_a_storm_waits_in_the_log_until_some_is_sent(
     queue: Queue, clock: MovedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftwork.duties.notices.MOST_PENDING", 10)
-    monkeypatch.setattr("shiftwork.duties.notices.PAGE", 8)
+    monkeypatch.setattr("shiftwork.duties.notifications.MOST_PENDING", 10)
+    monkeypatch.setattr("shiftwork.duties.notifications.PAGE", 8)
     await add(queue, receiver, wants={"alerts": [], "events": ["task.created"]})
     await queue.submit_many([{"type": "code"}] * 40)
     await pass_time(queue, clock, 1)
@@ -174,9 +174,9 @@ async def test_a_change_is_checked_like_a_new_sink(queue: Queue) -> None:
     ]
     for change in changes:
         with pytest.raises(InputError):
-            await queue.change_sink("ops", change)
+            await queue.update_sink("ops", change)
     with pytest.raises(NotFound):
-        await queue.change_sink("nobody", wants={})
+        await queue.update_sink("nobody", wants={})
     assert await everything(queue) == before
 
 

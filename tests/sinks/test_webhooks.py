@@ -40,7 +40,7 @@ async def test_a_dead_letter_is_told_and_signed(queue: Queue, clock: MovedClock,
     }
     (sent,) = await queue.deliveries()
     assert (sent.id, sent.status, sent.attempts, sent.error) == (got.id, "sent", 1, None)
-    assert (await queue.delivery(sent.id)).notice is not None
+    assert (await queue.delivery(sent.id)).notification is not None
 
 
 async def test_nothing_is_told_twice(queue: Queue, clock: MovedClock, receiver: Receiver) -> None:
@@ -157,7 +157,7 @@ async def test_a_private_address_is_not_dialled(queue: Queue, clock: MovedClock,
     assert receiver.got == []
     (kept,) = await queue.deliveries()
     assert (kept.status, kept.error) == ("pending", "its address is not public, and it may not be reached there")
-    await queue.change_sink("ops", allow_private=True)
+    await queue.update_sink("ops", allow_private=True)
     await tell(queue, clock, HOUR)
     assert len(receiver.got) == 1
 

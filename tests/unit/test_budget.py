@@ -41,7 +41,7 @@ def test_what_is_granted(limit: int | None, estimate: int, left: list[int], gran
 @given(amounts, amounts)
 def test_an_attempt_takes_up_the_same_while_it_runs_and_when_it_is_lost(granted: int, used: int) -> None:
     assert sum(budget.share(granted, used, over=False)) == sum(budget.share(granted, used, over=True))
-    assert budget.share(granted, used, over=True).reserved == 0
+    assert budget.share(granted, used, over=True).granted == 0
     assert budget.share(granted, used, over=False).spent == used
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.errors import KeyRequired
+from shiftwork.core.errors import IdempotencyKeyRequired
 from shiftwork.core.settings import Idempotency
 from shiftwork.policy.dedupe import Mergeable, in_scope, may_merge, merge, task_key, until
 
@@ -50,7 +50,7 @@ def test_the_key_of_parameters_covers_the_type() -> None:
 
 @pytest.mark.parametrize("given_key", [None, ""])
 def test_a_required_key_that_is_missing_is_refused(given_key: str | None) -> None:
-    with pytest.raises(KeyRequired):
+    with pytest.raises(IdempotencyKeyRequired):
         key(REQUIRED, {"a": 1}, given=given_key)
 
 

@@ -34,7 +34,7 @@ LOKI = Settings(
 )
 REDIS = msgspec.structs.replace(LOKI, heartbeat_timeout_sec=300, timeout_sec=None)
 AEGIS = Settings(
-    claim_ttl_sec=300, heartbeat_timeout_sec=None, worker_timeout_sec=None, runtime_offline_sec=75, timeout_sec=9000
+    claim_ttl_sec=300, heartbeat_timeout_sec=None, agent_timeout_sec=None, runtime_offline_sec=75, timeout_sec=9000
 )
 COSCIENTIST = Settings(claim_ttl_sec=5, timeout_grace=1.2, on_stale="requeue", on_claim_expired="fail_uncounted")
 
@@ -93,7 +93,7 @@ def test_a_claim_gets_the_limits_of_its_settings(
         pytest.param(REDIS, None, Deadlines(None, None, T0 + 300, T0 + 300), id="redis counts from the claim"),
         pytest.param(AEGIS, 9000, Deadlines(None, T0 + 9010, None, T0 + 85), id="aegis"),
         pytest.param(
-            Settings(heartbeat_timeout_sec=None, worker_timeout_sec=None),
+            Settings(heartbeat_timeout_sec=None, agent_timeout_sec=None),
             None,
             Deadlines(None, None, None, None),
             id="nothing to look at",
@@ -114,7 +114,7 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
         pytest.param(claimed(AEGIS), AEGIS, 299, 300, "claim_expired", id="dispatched, never started"),
         pytest.param(running(STANDARD), STANDARD, 89, 90, "heartbeat_timeout", id="silent since the start"),
         pytest.param(
-            running(STANDARD, beat_at=T0 + 40),
+            running(STANDARD, heartbeat_at=T0 + 40),
             STANDARD,
             129,
             130,
@@ -122,14 +122,16 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
             id="silent since a beat",
         ),
         pytest.param(
-            running(STANDARD, started=50, beat_at=T0 + 20),
+            running(STANDARD, started=50, heartbeat_at=T0 + 20),
             STANDARD,
             139,
             140,
             "heartbeat_timeout",
             id="a beat before the start does not count",
         ),
-        pytest.param(running(STANDARD, beat_at=T0 + 3590), STANDARD, 3599, 3600, "timeout", id="beating, but too long"),
+        pytest.param(
+            running(STANDARD, heartbeat_at=T0 + 3590), STANDARD, 3599, 3600, "timeout", id="beating, but too long"
+        ),
         pytest.param(
             running(AEGIS, runtime_seen_at=T0 + 8990), AEGIS, 8999, 9000, "timeout", id="two and a half hours"
         ),
@@ -158,7 +160,7 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
             id="the claim itself is a sign of life",
         ),
         pytest.param(
-            running(REDIS, beat_at=T0 + 299),
+            running(REDIS, heartbeat_at=T0 + 299),
             REDIS,
             299,
             300,
@@ -184,12 +186,12 @@ def test_a_claim_holds_until_the_first_of_its_limits(
 
 
 def test_a_late_look_names_the_limit_that_passed_first() -> None:
-    assert inspect(running(STANDARD, beat_at=T0 + 3400), STANDARD, T0 + 9999) == Expired("heartbeat_timeout")
-    assert inspect(running(STANDARD, beat_at=T0 + 3550), STANDARD, T0 + 9999) == Expired("timeout")
+    assert inspect(running(STANDARD, heartbeat_at=T0 + 3400), STANDARD, T0 + 9999) == Expired("heartbeat_timeout")
+    assert inspect(running(STANDARD, heartbeat_at=T0 + 3550), STANDARD, T0 + 9999) == Expired("timeout")
 
 
 def test_a_claim_without_limits_is_never_looked_at_again() -> None:
-    settings = Settings(heartbeat_timeout_sec=None, worker_timeout_sec=None, timeout_sec=None)
+    settings = Settings(heartbeat_timeout_sec=None, agent_timeout_sec=None, timeout_sec=None)
     assert inspect(running(settings), settings, T0 + 1e9) == Alive(None)
 
 
@@ -201,7 +203,7 @@ def test_no_silence_is_longer_than_the_workers_timeout(heartbeat_timeout: float 
 
 
 def test_output_under_validation_waits_for_its_verdict_without_beats() -> None:
-    facts = running(STANDARD, beat_at=T0)._replace(status="validating", lease_until=T0 + 1, runtime_seen_at=T0)
+    facts = running(STANDARD, heartbeat_at=T0)._replace(status="validating", lease_until=T0 + 1, runtime_seen_at=T0)
     assert inspect(facts, STANDARD, T0 + 3599) == Alive(T0 + 3600)
     assert inspect(facts, STANDARD, T0 + 3600) == Expired("timeout")
     assert inspect(facts._replace(run_until=None), STANDARD, T0 + 1e9) == Alive(None)
@@ -271,7 +273,7 @@ any_facts = st.builds(
     status=st.sampled_from(["claimed", "running", "validating"]),
     claimed_at=st.just(T0),
     started_at=st.none() | st.floats(T0, T0 + 1e5),
-    beat_at=st.none() | st.floats(T0, T0 + 1e5),
+    heartbeat_at=st.none() | st.floats(T0, T0 + 1e5),
     runtime_seen_at=st.none() | st.floats(T0, T0 + 1e5),
     ack_by=st.none() | st.floats(T0, T0 + 1e5),
     run_until=st.none() | st.floats(T0, T0 + 1e5),

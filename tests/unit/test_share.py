@@ -7,35 +7,37 @@ from shiftwork.policy import rank, share
 
 
 def test_without_the_setting_there_are_no_shares() -> None:
-    assert share.bucket(FairShare(), "alice", "issue", ["team-a"]) is None
+    assert share.share_of(FairShare(), "alice", "issue", ["team-a"]) is None
 
 
 def test_a_key_keeps_its_bucket_and_there_are_no_more_than_asked_for() -> None:
-    fair = FairShare(by="created_by", buckets=8)
-    found = {name: share.bucket(fair, name, None, []) for name in map(str, range(1000))}
+    fair = FairShare(by="created_by", shares=8)
+    found = {name: share.share_of(fair, name, None, []) for name in map(str, range(1000))}
     assert set(found.values()) == set(range(8))
-    assert found == {name: share.bucket(fair, name, "other", ["tag"]) for name in found}
+    assert found == {name: share.share_of(fair, name, "other", ["tag"]) for name in found}
 
 
 @pytest.mark.parametrize("by", ["created_by", "issue_id", "tag:team-"])
 def test_only_the_field_that_was_chosen_decides(by: str) -> None:
-    fair = FairShare(by=by, buckets=64)
+    fair = FairShare(by=by, shares=64)
 
-    def bucket(key: str, rest: str) -> share.Bucket:
+    def of(key: str, rest: str) -> share.Share:
         fields = {"created_by": rest, "issue_id": rest, "tag:team-": rest, by: key}
-        return share.bucket(fair, fields["created_by"], fields["issue_id"], ["urgent", f"team-{fields['tag:team-']}"])
+        return share.share_of(fair, fields["created_by"], fields["issue_id"], ["urgent", f"team-{fields['tag:team-']}"])
 
-    assert bucket("a", "x") == bucket("a", "y")
-    assert len({bucket(str(number), "x") for number in range(200)}) > 32
+    assert of("a", "x") == of("a", "y")
+    assert len({of(str(number), "x") for number in range(200)}) > 32
 
 
 def test_of_several_tags_the_order_in_which_they_were_given_does_not_matter() -> None:
-    fair = FairShare(by="tag:team-", buckets=64)
-    assert share.bucket(fair, None, None, ["team-b", "team-a"]) == share.bucket(fair, None, None, ["team-a", "team-b"])
+    fair = FairShare(by="tag:team-", shares=64)
+    assert share.share_of(fair, None, None, ["team-b", "team-a"]) == share.share_of(
+        fair, None, None, ["team-a", "team-b"]
+    )
 
 
 def test_who_was_never_served_comes_first_then_who_was_served_longest_ago() -> None:
-    turns: list[share.Bucket] = []
+    turns: list[share.Share] = []
     dealt = []
     for _ in range(7):
         dealt.append(share.next_of(turns, [2, None, 1]))

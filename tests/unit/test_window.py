@@ -44,7 +44,7 @@ def test_room_comes_when_it_was_said_and_not_before(moments: list[float]) -> Non
     assert at is not None
     if at > now:
         assert not window.has_room(limit, used, at - 0.001)
-        assert at <= now + 60 + 1.001  # at most a slot late
+        assert at <= now + 60 + 1.001  # at most a cell late
     assert window.has_room(limit, used, at)
 
 
@@ -54,7 +54,7 @@ def test_tokens_that_were_set_aside_and_not_used_go_back() -> None:
     assert len(granted) == 2
     used = window.give_back(limit, used, granted[0][1], 50, NOW + 5, began=True)
     assert window.has_room(limit, used, NOW + 5)
-    assert sum(slot.tokens for slot in used.slots) == 450
+    assert sum(cell.tokens for cell in used.cells) == 450
 
 
 def test_tokens_used_beyond_what_was_set_aside_count_from_then_on() -> None:
@@ -99,11 +99,11 @@ def test_whatever_comes_and_goes_nothing_stays_behind(steps: list[tuple[float, b
             used = step[0]
             live.append(step[1])
         assert used.held == len(live) <= 3
-        assert all(slot.requests >= 0 and slot.tokens >= 0 for slot in used.slots)
+        assert all(cell.requests >= 0 and cell.tokens >= 0 for cell in used.cells)
     for share in live:
         used = window.give_back(limit, used, share, 0, now, began=False)
     assert used.held == 0
-    assert window.current(limit, used, now + 122).slots == ()
+    assert window.current(limit, used, now + 122).cells == ()
 
 
 def test_another_length_of_window_keeps_what_is_used() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.worker import Context, Fail, GiveBack, Worker, pulse
+from shiftwork.worker import Context, Fail, Release, Worker, pulse
 from tests.worker.steps import at_work, beat_fast, until, until_status, verbs
 
 
@@ -116,7 +116,7 @@ async def test_a_task_given_back_is_done_later_without_cost(shop: Queue, store_u
         runs.append(ctx.token)
         ctx.spent(cost_usd=0.25)
         if len(runs) == 1:
-            raise GiveBack("not now")
+            raise Release("not now")
         return "done"
 
     made = await shop.submit(type="shy")

@@ -151,11 +151,11 @@ async def test_a_parent_goes_on_with_the_outputs_of_its_children(shop: Queue, st
 
     @worker.handler("sum")
     async def add_up(ctx: Context) -> int:
-        children = await ctx.children()
-        if not children:
+        subtasks = await ctx.subtasks()
+        if not subtasks:
             ctx.spent(cost_usd=0.5)
             await ctx.spawn_and_wait([{"type": "square", "payload": {"n": n}} for n in (2, 3)])
-        return sum(child.data for child in children)
+        return sum(subtask.data for subtask in subtasks)
 
     @worker.handler("square")
     def square(ctx: Context) -> int:

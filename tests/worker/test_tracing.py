@@ -42,7 +42,7 @@ def three_levels() -> Worker:
     @worker.handler("plan")
     async def plan(ctx: Context) -> str:
         await ctx.step("outline", lambda: "two parts")
-        if not await ctx.children():
+        if not await ctx.subtasks():
             await ctx.spawn_and_wait([{"type": "part"}, {"type": "part"}])
         return "done"
 

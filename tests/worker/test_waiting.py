@@ -54,7 +54,7 @@ async def test_a_handler_gets_what_an_event_said(queue: Queue, clock: MovedClock
     @worker.handler("code")
     async def code(ctx: Context) -> Any:
         ctx.spent(cost_usd=0.25)
-        return await ctx.wait_event("build", "built")
+        return await ctx.wait_signal("build", "built")
 
     made = await queue.submit(type="code")
     await idle(worker, queue)
@@ -84,15 +84,15 @@ async def test_a_handler_asks_a_person(queue: Queue) -> None:
     assert (await queue.result(made.id)).data == "kept"
 
 
-@pytest.mark.parametrize("wait", ["event", "question"])
+@pytest.mark.parametrize("wait", ["signal", "question"])
 async def test_what_does_not_come_in_time_is_told(queue: Queue, clock: MovedClock, wait: str) -> None:
     worker = Worker()
 
     @worker.handler("code")
     async def code(ctx: Context) -> str:
         try:
-            if wait == "event":
-                await ctx.wait_event("w", "go", timeout_sec=60)
+            if wait == "signal":
+                await ctx.wait_signal("w", "go", timeout_sec=60)
             else:
                 await ctx.ask("w", "Go?", timeout_sec=60)
         except WaitExpired as expired:
@@ -111,7 +111,7 @@ async def test_an_expiry_that_no_handler_catches_is_not_tried_again(queue: Queue
 
     @worker.handler("code")
     async def code(ctx: Context) -> None:
-        await ctx.wait_event("w", "go", timeout_sec=60)
+        await ctx.wait_signal("w", "go", timeout_sec=60)
 
     made = await queue.submit(type="code")
     await idle(worker, queue)

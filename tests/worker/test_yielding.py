@@ -7,7 +7,7 @@ import time
 import pytest
 
 from shiftwork import Queue
-from shiftwork.worker import Context, GiveBack, Worker
+from shiftwork.worker import Context, Release, Worker
 from tests.worker.steps import at_work, beat_fast, until_status, verbs
 
 
@@ -74,7 +74,7 @@ async def test_a_handler_may_choose_the_place(strict: Queue, store_url: str) -> 
             time.sleep(0.01)
         if not seen.is_set():
             seen.set()
-            raise GiveBack("at a good place")
+            raise Release("at a good place")
         return "in the end"
 
     made = (await strict.submit(type="plain", priority=90)).id

@@ -55,7 +55,7 @@ async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spoole
     return Spooled(file, whole.hexdigest(), size, "".join(digests))
 
 
-_MEND = "Part it, or raise the setting limits.artifact_bytes."
+_MEND = "Part it, or raise the setting bounds.artifact_bytes."
 
 
 def _write(out: BinaryIO, block: bytes, whole: hashlib._Hash) -> str:

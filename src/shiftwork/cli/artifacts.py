@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 @click.group(cls=Group)
-def artifact() -> None:
+def artifacts() -> None:
     """Keep files beside the queue, and read them back."""
 
 
-@artifact.command()
+@artifacts.command()
 @click.argument("file", metavar="FILE")
 @click.option("--task", metavar="TASK", help="The task it is an input of.")
 @click.option("--claim", metavar="TOKEN", help="The claim it was made under.")
@@ -52,7 +52,7 @@ async def put(
     return None
 
 
-@artifact.command()
+@artifacts.command()
 @click.argument("artifact_id", metavar="ID")
 @click.option("-o", "--output", metavar="FILE", help="Where to write it [default: standard output].")
 @with_queue()
@@ -103,7 +103,7 @@ async def _copy(queue: AnyQueue, artifact_id: str, file: BinaryIO) -> None:
     file.flush()
 
 
-@artifact.command("show")
+@artifacts.command("show")
 @click.argument("artifact_id", metavar="ID")
 @with_queue()
 async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> Answer:
@@ -125,7 +125,7 @@ async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> A
     return None
 
 
-@artifact.command("list")
+@artifacts.command("list")
 @click.argument("task", metavar="TASK")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
@@ -140,7 +140,7 @@ def _row(each: Attached) -> tuple[object, ...]:
     return each.id, each.role, each.name, each.size, each.media_type, each.by, show.when(each.at)
 
 
-@artifact.command()
+@artifacts.command()
 @click.argument("task", metavar="TASK")
 @with_queue()
 async def inputs(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:

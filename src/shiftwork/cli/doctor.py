@@ -16,7 +16,7 @@ from shiftwork.cli import show
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
 from shiftwork.core import ids
-from shiftwork.core.errors import ShiftworkError, StoreNewer, StoreOlder
+from shiftwork.core.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.core.states import HELD, State
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def examine(shell: Shell) -> list[Finding]:
     found = list(_place(shell.store))
     try:
         queue = await shell.open_database()
-    except (StoreOlder, StoreNewer) as error:
+    except (StoreNeedsMigration, StoreNewer) as error:
         return [*found, Finding("error", "schema", error.what, error.how_to_mend)]
     except ShiftworkError as error:
         return [*found, Finding("error", "store", error.what, error.how_to_mend)]
@@ -190,7 +190,7 @@ async def _dependencies(queue: Queue) -> list[Finding]:
         page = await queue.tasks(status=State.PENDING, after=after, limit=PAGE)
         roots = {ids.parse(task.root_task_id): task.id for task in page.tasks}
         for edge in await _missing(queue, [root for root in roots if root]):
-            missing.setdefault(roots[edge["child"]], []).append(ids.shown(edge["name"]))
+            missing.setdefault(roots[edge["dependent"]], []).append(ids.shown(edge["name"]))
         looked, after = looked + len(page.tasks), page.next
         if after is None:
             break
@@ -206,7 +206,7 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
     if not roots:
         return []
     items = [(root,) for root in roots]
-    return list(await queue.engine.store.read(lambda tx: tx.all("missing_parents", items=items)))
+    return list(await queue.engine.store.read(lambda tx: tx.all("missing_dependencies", items=items)))
 
 
 async def _duties(queue: Queue) -> list[Finding]:

@@ -72,17 +72,17 @@ async def begin(shell: Shell, queue: AnyQueue, token: str, *, name: str | None, 
 
 @effects.command()
 @_DATA
-@click.option("--not-done", is_flag=True, help="It did not happen, and may be tried again.")
+@click.option("--not-happened", is_flag=True, help="It did not happen, and may be tried again.")
 @under_claim
 @click.argument("key")
-async def finish(shell: Shell, queue: AnyQueue, token: str, *, key: str, data: Any, not_done: bool) -> Answer:
+async def finish(shell: Shell, queue: AnyQueue, token: str, *, key: str, data: Any, not_happened: bool) -> Answer:
     """Say how an effect ended that was begun under this claim."""
-    return _tell(shell, await queue.finish_effect(token, key, data, happened=not not_done))
+    return _tell(shell, await queue.finish_effect(token, key, data, happened=not not_happened))
 
 
 @effects.command()
 @click.argument("key")
-@click.option("--done/--not-done", "happened", required=True, help="Whether it happened.")
+@click.option("--happened/--not-happened", required=True, help="Whether it happened.")
 @_DATA
 @click.option("--note", help="How you know; stands in the history.")
 @with_queue()

@@ -34,7 +34,7 @@ async def list_(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     letters = await queue.dead_letters(**filters)
 
     def text() -> None:
-        columns = ["task", "type", "reason", "tries", "cost", "dead since", "decided", "signature", "error"]
+        columns = ["task", "type", "reason", "attempts", "cost", "dead since", "decided", "signature", "error"]
         show.table(columns, [_row(letter) for letter in letters], "no dead letters")
 
     shell.answer(letters, text)
@@ -103,7 +103,7 @@ def _letter(letter: DeadLetter) -> None:
             ("type", letter.type),
             ("reason", letter.reason),
             ("error", letter.error),
-            ("tries", letter.retry_count),
+            ("attempts", letter.retry_count),
             ("cost", show.usd(letter.total_cost_usd)),
             ("dead since", show.when(letter.dead_lettered_at)),
             ("poison", "yes" if letter.poison_pill else None),

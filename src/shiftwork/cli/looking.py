@@ -35,7 +35,7 @@ async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **fil
     now = queue.now()
 
     def text() -> None:
-        columns = ["task", "status", "type", "prio", "tries", "agent", "age", "title"]
+        columns = ["task", "status", "type", "prio", "attempts", "agent", "age", "title"]
         show.table(columns, [_row(task, now) for task in page.tasks], "no tasks")
         if page.next:
             click.echo(f"There may be more: --after {page.next}", err=True)
@@ -45,10 +45,10 @@ async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **fil
 
 
 def _row(task: Task, now: float) -> tuple[object, ...]:
-    tries = f"{task.attempts}/{task.max_attempts}"
+    attempts = f"{task.attempts}/{task.max_attempts}"
     agent = task.claim.agent_id or task.target_agent_id
     title = show.clip(task.title or task.external_id)
-    return (task.id, task.status, task.type, task.priority, tries, agent, show.ago(task.created_at, now), title)
+    return (task.id, task.status, task.type, task.priority, attempts, agent, show.ago(task.created_at, now), title)
 
 
 @click.command("show", cls=Command)
@@ -123,8 +123,8 @@ def _facts(task: Task, now: float) -> None:
 def _waited_for(wait: Wait) -> str:
     """An open wait by what would end it."""
     until = f" until {show.when(wait.until)}" if wait.until is not None else ""
-    if wait.kind == "event":
-        return f"{wait.name}: the event {wait.event}{until}"
+    if wait.kind == "signal":
+        return f"{wait.name}: the signal {wait.signal}{until}"
     return f"{wait.name}:{until}" if wait.kind == "time" else f"{wait.name}: an answer to {wait.question!r}{until}"
 
 
@@ -235,7 +235,7 @@ def _share(found: Explanation) -> str | None:
     if found.share is None:
         return None
     share = found.share
-    return f"{share.bucket} of {share.buckets} by {share.by}; {share.waiting} with work take turns"
+    return f"{share.number} of {share.shares} by {share.by}; {share.waiting} with work take turns"
 
 
 def _parts(found: Explanation) -> str:

@@ -42,7 +42,7 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
     metavar="HOST:PORT",
     help="Serve many clients over streamable HTTP at /mcp, instead of one over standard input and output.",
 )
-@click.option("--tokens", is_flag=True, help="With --http: let in only who has a token (`shiftwork token create`).")
+@click.option("--tokens", is_flag=True, help="With --http: let in only who has a token (`shiftwork tokens create`).")
 @click.option("--role", type=click.Choice(ROLES), default="all", show_default=True, help="Which tools to offer.")
 @click.option(
     "--agent",

@@ -47,7 +47,7 @@ def _alerts(found: list[Alert]) -> None:
 @alerts.command()
 @click.argument("seq", type=click.IntRange(min=1), nargs=-1, required=True)
 @with_queue()
-async def ack(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
+async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
     """Acknowledge alerts by their numbers."""
     done = [await queue.acknowledge_alert(number) for number in seq]
     shell.answer(done, lambda: _alerts(done))

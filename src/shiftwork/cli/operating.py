@@ -25,7 +25,7 @@ LARGEST_PAGE = 1000
 @click.command(cls=Command)
 @with_queue()
 async def status(shell: Shell, queue: AnyQueue) -> Answer:
-    """Show how the queue stands. Tasks by state and type, workers, pace, waits, failures, what is paused."""
+    """Show how the queue stands. Tasks by state and type, agents, pace, waits, failures, what is paused."""
     found = await queue.status()
     shell.answer(found, lambda: _status(found))
     return None
@@ -41,7 +41,7 @@ def _status(found: Status) -> None:
     show.facts(
         [
             ("waiting", ", ".join(f"{level} {count}" for level, count in found.depth.items())),
-            ("workers", ", ".join(f"{name} {count}" for name, count in found.workers.items())),
+            ("agents", ", ".join(f"{name} {count}" for name, count in found.agents.items())),
             ("slots", ", ".join(f"{name} {count}" for name, count in found.slots.items())),
             ("completed", f"{found.completions}, {found.completed_per_minute:.1f} a minute"),
             ("waits", [f"{level} {sec:.1f}s" for level, sec in found.average_wait_sec.items() if sec is not None]),

@@ -87,17 +87,17 @@ async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
 
 @listing
 def cooldowns() -> None:
-    """Show what rests after a rate limit, begin and end a rest. Alone: the list."""
+    """Show cooldowns, begin and lift them. Alone: the list."""
 
 
 @cooldowns.command("list")
 @with_queue()
 async def list_cooldowns(shell: Shell, queue: AnyQueue) -> Answer:
-    """List what rests now, in the order of its end."""
+    """List the cooldowns in force, in the order of their ends."""
     found = await queue.cooldowns()
     now = queue.now()
     rows = [_cooldown(each, now) for each in found]
-    shell.answer(found, lambda: show.table(["key", "for", "until", "since", "reason", "by"], rows, "nothing rests"))
+    shell.answer(found, lambda: show.table(["key", "for", "until", "since", "reason", "by"], rows, "no cooldowns"))
     return None
 
 
@@ -113,7 +113,7 @@ def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
 @with_queue(create=True)
 async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: float, reason: str | None) -> Answer:
     found = await queue.cool_down(key, seconds, reason)
-    text = f"{show.clean(found.key)} rests until {show.when(found.until)}"
+    text = f"{show.clean(found.key)} cools down until {show.when(found.until)}"
     shell.answer(found, lambda: click.echo(text))
     return None
 
@@ -123,7 +123,7 @@ async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: floa
 @with_queue()
 async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
     lifted = await queue.lift_cooldown(key)
-    told = "may go again" if lifted else "did not rest"
+    told = "may go again" if lifted else "had no cooldown"
     shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{show.clean(key)} {told}"))
     return None
 

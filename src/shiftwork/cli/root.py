@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from shiftwork.cli.artifacts import artifact
+from shiftwork.cli.artifacts import artifacts
 from shiftwork.cli.capacity import backpressure
 from shiftwork.cli.changing import cancel, rerun, update
 from shiftwork.cli.copying import copy, restore, snapshot
@@ -27,7 +27,7 @@ from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
 from shiftwork.cli.streams import bridge
 from shiftwork.cli.submitting import submit
-from shiftwork.cli.tokens import token
+from shiftwork.cli.tokens import tokens
 from shiftwork.cli.triggers import triggers
 from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
 from shiftwork.cli.watching import watch
@@ -43,7 +43,7 @@ def main() -> None:
 COMMANDS: list[click.Command] = [
     *[submit, list_, show_task, explain, history, steps],
     *[claim, start, heartbeat, progress, message, complete, verdict, fail, release],
-    *[step, effects, artifact],
+    *[step, effects, artifacts],
     *[wait, signal, approvals, approve, answer],
     *[cancel, rerun, update, dlq, dags],
     *[watch, status, backpressure, metrics, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
@@ -52,7 +52,7 @@ COMMANDS: list[click.Command] = [
     *[triggers],
     *[sinks, deliveries],
     *[snapshot, restore, copy],
-    *[settings, token, migrate, doctor, prove, serve, work, bridge, mcp, demo, completion, version],
+    *[settings, tokens, migrate, doctor, prove, serve, work, bridge, mcp, demo, completion, version],
 ]
 for command in COMMANDS:
     main.add_command(command)

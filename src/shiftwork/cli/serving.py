@@ -21,7 +21,7 @@ from shiftwork.core.resolve import PROFILES
 @click.option(
     "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Of new workspaces."
 )
-@click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork token create`).")
+@click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork tokens create`).")
 @click.option(
     "--artifacts",
     envvar="SHIFTWORK_ARTIFACTS",
@@ -42,7 +42,7 @@ from shiftwork.core.resolve import PROFILES
 @click.option(
     "--on-below-minimum",
     metavar="COMMAND",
-    help="Run this, at most once a minute, while a workspace has fewer live workers than `min_workers`.",
+    help="Run this, at most once a minute, while a workspace has fewer live agents than `min_agents`.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of standard error.")

@@ -13,7 +13,7 @@ import click
 from shiftwork.cli import show, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Group, Shell, current, with_queue
-from shiftwork.core.errors import StoreOlder, UnknownSetting
+from shiftwork.core.errors import StoreNeedsMigration, UnknownSetting
 from shiftwork.core.resolve import KEYS, nearest
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def migrate(*, check: bool) -> Answer:
     shell = current()
     try:
         schema = asyncio.run(_schema(shell, create=not check))
-    except StoreOlder as error:
+    except StoreNeedsMigration as error:
         told = {"up_to_date": False, "what": error.what, "mend": error.how_to_mend}
         shell.answer(told, functools.partial(click.echo, f"{error.what}. {error.how_to_mend}"))
         return ExitCode.FAILED

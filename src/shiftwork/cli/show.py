@@ -13,7 +13,7 @@ import msgspec
 from shiftwork.core.errors import ShiftworkError
 
 _TIMES = frozenset({"at", "deadline", "until", "ack_required_by", "execution_deadline"})
-_TIMES |= {"last_heartbeat", "last_beat", "last_seen", "last_failure", "closed_until", "since"}
+_TIMES |= {"last_heartbeat", "last_seen", "last_failure", "closed_until", "since"}
 _OPAQUE = frozenset({"payload", "data", "progress", "settings", "spec", "output", "decision_report", "change"})
 _OPAQUE |= {"value", "retry", "priority_parts", "schema", "evidence"}
 """What a caller wrote, or what has names of its own: times are not looked for inside."""

@@ -81,9 +81,9 @@ async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
 @click.option("--allow-private/--public-only", default=None, help="Whether its address need not be public.")
 @_options(_REACHED, _WANTED)
 @with_queue()
-async def change(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> Answer:
+async def update(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> Answer:
     """Change where a sink is, its secret, or what it wants, which is then said anew as a whole."""
-    _say(shell, await queue.change_sink(name, _fields(given)), "changed")
+    _say(shell, await queue.update_sink(name, _fields(given)), "changed")
     return None
 
 
@@ -227,7 +227,7 @@ async def list_deliveries(shell: Shell, queue: AnyQueue, *, sink: str | None = N
     """List deliveries, newest first."""
     found = await queue.deliveries(sink, **page)
     now = queue.now()
-    columns = ["delivery", "sink", "status", "tries", "made", "next", "message", "error"]
+    columns = ["delivery", "sink", "status", "attempts", "made", "next", "message", "error"]
     shell.answer(found, lambda: show.table(columns, [_line(each, now) for each in found], "no deliveries"))
     return None
 
@@ -244,9 +244,9 @@ async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> A
     """Show one delivery with all that is sent."""
     sent = await queue.delivery(delivery_id)
     facts = [
-        *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("tries", sent.attempts)],
+        *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("attempts", sent.attempts)],
         *[("made", show.when(sent.created_at)), ("next", show.when(sent.next_at)), ("ended", show.when(sent.ended_at))],
-        *[("error", sent.error), ("message", sent.message), ("notice", show.pretty(sent.notice))],
+        *[("error", sent.error), ("message", sent.message), ("notification", show.pretty(sent.notification))],
     ]
     shell.answer(sent, lambda: show.facts(facts))
     return None
@@ -256,7 +256,7 @@ async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> A
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--sink", help="All that were given up for this sink.")
 @with_queue()
-async def redrive(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink: str | None) -> Answer:
+async def redeliver(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink: str | None) -> Answer:
     """Send again deliveries that were given up, or sent: each ID, or all dead ones of a --sink."""
     if bool(ids) == (sink is not None):
         refuse("name either deliveries or a --sink")

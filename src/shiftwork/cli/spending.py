@@ -44,7 +44,7 @@ def _row(budget: Budget) -> tuple[object, ...]:
         budget.id,
         show.usd(budget.ceiling_usd) or "no limit",
         show.usd(budget.spent_usd),
-        show.usd(budget.reserved_usd),
+        show.usd(budget.granted_usd),
         show.usd(budget.remaining_usd),
         "holds work back" if budget.holds_back else "",
     )

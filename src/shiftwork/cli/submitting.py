@@ -33,7 +33,7 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--priority", type=float, help="0 (first) to 100 (last); 50 unless given.")
 @click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="Wait for this task. Repeatable.")
 @click.option("--tag", "tags", multiple=True, help="A tag. Repeatable.")
-@click.option("--key", "idempotency_key", help="Idempotency key: the same key twice is one task.")
+@click.option("--idempotency-key", help="Idempotency key: the same key twice is one task.")
 @click.option("--id", "id", help="An id of your own.")
 @click.option("--issue", "issue_id", help="The issue it belongs to.")
 @click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
@@ -41,7 +41,7 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
 @click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
-@click.option("--max-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
+@click.option("--estimated-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
 @click.option("--tree-budget", "tree_budget_usd", type=float, help="Dollars for all its attempts and what they spawn.")
 @click.option(
     "--file",

@@ -18,11 +18,11 @@ _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
 
 
 @listing
-def token() -> None:
+def tokens() -> None:
     """Make, list and revoke tokens of the workspace. Alone: the list."""
 
 
-@token.command()
+@tokens.command()
 @click.argument("name")
 @click.option(
     "--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES), help=f"Repeatable. {_SCOPES}"
@@ -40,7 +40,7 @@ async def create(
     return None
 
 
-@token.command("list")
+@tokens.command("list")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the tokens, oldest first, also those that open nothing any more."""
@@ -55,7 +55,7 @@ def _row(found: TokenInfo) -> tuple[object, ...]:
     return found.id, found.name, found.status, found.scopes, created, found.created_by, expires
 
 
-@token.command()
+@tokens.command()
 @click.argument("token_id", metavar="ID")
 @with_queue()
 async def revoke(shell: Shell, queue: AnyQueue, *, token_id: str) -> Answer:

@@ -197,7 +197,7 @@ def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
             ("creates", show.pretty(trigger.task or trigger.dag)),
         ]
     )
-    rows = [(show.ago(each.at, now), each.outcome, each.key, each.why or each.tasks) for each in firings]
+    rows = [(show.ago(each.at, now), each.outcome, each.key, each.reason or each.tasks) for each in firings]
     show.section("Firings", lambda: show.table(["ago", "outcome", "for", "what came of it"], rows, "none yet"))
 
 
@@ -248,14 +248,14 @@ def _fill(parameter: Sequence[tuple[str, Any]], facts: Any) -> dict[str, Any]:
 @triggers.command()
 @click.argument("name")
 @_FILLED
-@click.option("--why", help="For the record.")
+@click.option("--reason", help="Why; for the record.")
 @with_queue()
 async def fire(
-    shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, why: str | None
+    shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, reason: str | None
 ) -> Answer:
     """Create now what a trigger creates, paused or not."""
-    came = await queue.fire_trigger(name, {**_fill(parameter, facts), "why": why})
-    shell.answer(came, lambda: click.echo(f"{came.outcome} {came.why or ' '.join(came.tasks)}"))
+    came = await queue.fire_trigger(name, {**_fill(parameter, facts), "reason": reason})
+    shell.answer(came, lambda: click.echo(f"{came.outcome} {came.reason or ' '.join(came.tasks)}"))
     return None
 
 

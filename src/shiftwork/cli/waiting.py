@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.option("--until", type=values.when, help="Until this time: ISO, or from now: 15m, 2h, 3d.")
-@click.option("--event", metavar="NAME", help="Until somebody sends this event.")
+@click.option("--signal", metavar="NAME", help="Until somebody sends this signal.")
 @click.option("--ask", "question", metavar="TEXT", help="Until a person has answered this.")
 @click.option("--schema", type=values.json_object, metavar="JSON", help="What the answer must look like.")
 @click.option("--timeout", "timeout_sec", type=values.duration, help="How long at most: 90s, 15m, 2h, 3d.")
@@ -36,7 +36,7 @@ async def wait(
     """Wait under a NAME and print what came of it.
 
     While nothing has come the slot is given back, and this ends with code 4: end the agent, too. The task is handed out
-    again, and the same command then prints the event's data or the answer; or it ends with code 4 once more, and says
+    again, and the same command then prints the signal's data or the answer; or it ends with code 4 once more, and says
     that the time is over. Without a NAME tasks are waited for.
     """
     if bool(name) == bool(tasks):
@@ -75,7 +75,7 @@ def _text(value: Any) -> str:
 @click.option("--task", help="Only to this task.")
 @with_queue()
 async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
-    """Send the event NAME to tasks that wait for it. It is kept a day for those that wait later."""
+    """Send the signal NAME to tasks that wait for it. It is kept a day for those that wait later."""
     sent = await queue.signal(name, data, task=task)
     shell.answer(sent, lambda: click.echo(show.clean(f"{sent.name}: {sent.freed} freed")))
     return None

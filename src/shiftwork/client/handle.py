@@ -13,7 +13,7 @@ import msgspec
 from shiftwork.client.transport import Call, Transport
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 from shiftwork.queue import check
 from shiftwork.queue.claims import Outcome, Token, parse_token
 from shiftwork.wire.problem import error_of
@@ -21,7 +21,7 @@ from shiftwork.wire.shapes import MOST_IN_BATCH, OutcomeReply
 
 T = TypeVar("T")
 LARGEST_BODY = 16 * 1024 * 1024
-_LIMITS = Limits(depth=100)
+_BOUNDS = Bounds(depth=100)
 """A field may be as deep as the server says; here it only must be possible to write it."""
 
 PRINTABLE = "".join(map(chr, range(ord(" "), ord("~") + 1)))
@@ -73,7 +73,7 @@ class Handle:
         known = {**self._headers(), **(headers or {})}
         if key is not None:
             known["Idempotency-Key"] = key
-        text = None if body is None else check.to_json(body, LARGEST_BODY, _LIMITS, where).encode()
+        text = None if body is None else check.to_json(body, LARGEST_BODY, _BOUNDS, where).encode()
         call = Call(method, self._path(path, query or {}), text, known, wait_sec)
         return await self._transport.call(call, kind)
 

@@ -8,7 +8,7 @@ from typing import Any
 from shiftwork.client.handle import Handle, given, new_key, part
 from shiftwork.queue import check
 from shiftwork.queue.deliveries import Delivery, Status
-from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChange
+from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChanges
 from shiftwork.wire.protection import Removed
 from shiftwork.wire.sinks import DeliveryList, Redelivered, SinkList
 
@@ -26,10 +26,10 @@ class Notifying(Handle):
     async def sink(self, name: str) -> Sink:
         return await self._get(_path(name), Sink)
 
-    async def change_sink(
-        self, /, name: str, change: SinkChange | Mapping[str, Any] | None = None, **fields: Any
+    async def update_sink(
+        self, /, name: str, changes: SinkChanges | Mapping[str, Any] | None = None, **fields: Any
     ) -> Sink:
-        checked = check.read(fields if change is None else change, SinkChange, "change")
+        checked = check.read(fields if changes is None else changes, SinkChanges, "changes")
         return await self._send("PATCH", _path(name), Sink, checked, key=new_key())
 
     async def pause_sink(self, name: str, reason: str | None = None) -> Sink:

@@ -23,13 +23,13 @@ class Waiting(Handle):
         name: str,
         *,
         until: float | None = None,
-        event: str | None = None,
+        signal: str | None = None,
         question: str | None = None,
         schema: Mapping[str, Any] | None = None,
         timeout_sec: float | None = None,
     ) -> Wait:
         path, text = of_claim(token, "wait")
-        terms = given(until=until, event=event, question=question, schema=schema, timeout_sec=timeout_sec)
+        terms = given(until=until, signal=signal, question=question, schema=schema, timeout_sec=timeout_sec)
         found = (await self._once(path, WaitReply, {"token": text, "name": name, **terms})).wait
         assert found is not None
         return found

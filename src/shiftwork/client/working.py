@@ -17,8 +17,8 @@ from shiftwork.queue.claims import Outcome, Token
 from shiftwork.queue.hold import BeatAnswer, RuntimeAnswer
 from shiftwork.queue.working import Problem, Report
 from shiftwork.wire.shapes import (
-    BeatReply,
-    Beats,
+    HeartbeatReply,
+    Heartbeats,
     OutcomeReply,
     Outcomes,
     RuntimeBeatReply,
@@ -44,7 +44,7 @@ class Working(Handle):
         with suppress(NotFound):  # nobody is there to be noted
             await self._post(f"/api/agents/{part(agent_id, 'agent_id')}/heartbeat", Agent)
 
-    async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
+    async def runtime_heartbeat(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         path = f"/api/runtimes/{part(runtime_id, 'runtime_id')}/heartbeat"
         told = await self._post(path, RuntimeBeatReply, {"holding": [token_text(token) for token in holding]})
         return RuntimeAnswer(told.cancel, told.lost, told.unnamed, told.slow_down_sec, told.yields)
@@ -70,7 +70,7 @@ class Working(Handle):
     ) -> BeatAnswer:
         path, text = of_claim(token, "heartbeat")
         body = given(token=text, progress=progress, usage=_usage(usage))
-        return _beat(await self._post(path, BeatReply, body, key=_key([usage])))
+        return _beat(await self._post(path, HeartbeatReply, body, key=_key([usage])))
 
     async def heartbeat_many(
         self, beats: Sequence[tuple[str, Any, Usage | Mapping[str, Any] | None]]
@@ -79,7 +79,9 @@ class Working(Handle):
         for batch in batches(beats):
             body = [given(token=token_text(token), progress=said, usage=_usage(usage)) for token, said, usage in batch]
             key = _key([usage for _, _, usage in batch])
-            done += map(_beat, (await self._post("/api/batch/heartbeat", Beats, {"beats": body}, key=key)).beats)
+            done += map(
+                _beat, (await self._post("/api/batch/heartbeat", Heartbeats, {"heartbeats": body}, key=key)).heartbeats
+            )
         return done
 
     async def progress(self, token: str, value: Any) -> Outcome:
@@ -189,7 +191,7 @@ def _usage(usage: Spent) -> Usage | None:
     return None if usage is None else check.read(usage, Usage, "usage")
 
 
-def _beat(reply: BeatReply) -> BeatAnswer:
+def _beat(reply: HeartbeatReply) -> BeatAnswer:
     return BeatAnswer(reply.task_id, reply.action, reply.reason, reply.slow_down_sec)
 
 

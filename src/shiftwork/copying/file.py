@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from shiftwork.copying.content import Batch, Digest, Progress, Schema, Source, in_thread
-from shiftwork.core.errors import SnapshotDamaged, SnapshotFailed, StoreNewer, StoreOlder, StoreUnsuitable
+from shiftwork.core.errors import SnapshotDamaged, SnapshotFailed, StoreNeedsMigration, StoreNewer, StoreUnsuitable
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import tables
 
@@ -194,7 +194,7 @@ def refuse_other_schema(head: Head, path: Path) -> None:
             mend="Upgrade this program.",
         )
     if head.schema == ours[: len(head.schema)]:
-        raise StoreOlder(
+        raise StoreNeedsMigration(
             f"{path} has the older schema {head.schema_name}",
             where=str(path),
             mend="Restore it with the version that made it, then run `shiftwork migrate` with this one.",

@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
     ),
     "queue_depth": Kind("warning", "More than {limit} tasks wait", "the queue is deeper than `alerts.queue_depth`"),
     "pool_below_minimum": Kind(
-        "critical", "{live} workers are live, at least {minimum} are wanted", "there are fewer than `min_workers`"
+        "critical", "{live} agents are live, at least {minimum} are wanted", "there are fewer than `min_agents`"
     ),
     "failure_rate": Kind(
         "warning", "{failed} of {ended} attempts of type {subject} failed", "a type fails more than is acceptable"

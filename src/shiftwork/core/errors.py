@@ -84,7 +84,7 @@ class UnknownReference(InputError):
     mend = "Put the artifact first, or name a task that is a dependency or has completed; nothing was changed."
 
 
-class KeyRequired(InputError):
+class IdempotencyKeyRequired(InputError):
     code = "idempotency_key_required"
     mend = "This workspace takes no task without an idempotency_key."
 
@@ -96,7 +96,7 @@ class ReportRequired(InputError):
     mend = "Send the result again with a decision_report that says what was decided and why; what was spent is booked."
 
 
-class NoSuchRange(InputError):
+class RangeNotSatisfiable(InputError):
     code = "range_not_satisfiable"
     mend = "Ask for bytes that the content has; `size` tells how many there are."
 
@@ -111,24 +111,24 @@ class Malformed(InputError):
     mend = "Send a body of the type the API says, as its schema says; nothing was changed."
 
 
-class KeyReused(InputError):
+class IdempotencyKeyReused(InputError):
     code = "idempotency_key_reused"
     mend = "This Idempotency-Key was sent with another request; make a new key for each request."
 
 
 class Unauthorized(ShiftworkError):
     code = "unauthorized"
-    mend = "Send `Authorization: Bearer <token>`; `shiftwork token create` makes one."
+    mend = "Send `Authorization: Bearer <token>`; `shiftwork tokens create` makes one."
 
 
 class Forbidden(ShiftworkError):
     code = "forbidden"
-    mend = "Use a token with the scope named in `needs`."
+    mend = "Use an access token with the scope named in `needs`."
 
 
 class NotYourClaim(Forbidden):
     code = "not_your_claim"
-    mend = "Only the token that claimed a task may write under its claim, or one with the scope operate."
+    mend = "Only the access token that claimed a task may write under its claim, or one with the scope operate."
 
 
 class HookRefused(Forbidden):
@@ -176,7 +176,9 @@ class EffectInFlight(ConflictError):
 
 class EffectUnknown(ConflictError):
     code = "effect_unknown"
-    mend = "Look outside whether it happened, then say so: `shiftwork effects resolve KEY --done` or `--not-done`."
+    mend = (
+        "Look outside whether it happened, then say so: `shiftwork effects resolve KEY --happened` or `--not-happened`."
+    )
 
 
 class VersionConflict(ConflictError):
@@ -193,7 +195,7 @@ class RevisionChanged(ConflictError):
 
 class SpawnLimit(ConflictError):
     code = "spawn_limit"
-    mend = "Do the work in this task or let it end; an operator may raise spawn.max_depth or spawn.max_children."
+    mend = "Do the work in this task or let it end; an operator may raise spawn.max_depth or spawn.max_subtasks."
 
 
 class QueueFull(ConflictError):
@@ -203,7 +205,7 @@ class QueueFull(ConflictError):
     mend = "Submit it again after `retry_after` seconds, when work has been taken; nothing was added."
 
 
-class AgentUnknown(ConflictError):
+class AgentUnregistered(ConflictError):
     code = "agent_unregistered"
     mend = "Register the agent before it claims."
 
@@ -261,7 +263,7 @@ class StoreNewer(StoreError):
     mend = "The database was migrated by a newer Shiftwork; upgrade this program."
 
 
-class StoreOlder(StoreError):
+class StoreNeedsMigration(StoreError):
     code = "store_needs_migration"
     mend = "Run `shiftwork migrate` with a role that may change the schema."
 

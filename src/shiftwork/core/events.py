@@ -67,7 +67,7 @@ _OF_THE_QUEUE = (
     *("condition.began", "condition.over", "artifact.added"),
     *("breaker.opened", "breaker.half_open", "breaker.closed", "queue.slowdown", "cooldown.started", "cooldown.lifted"),
     *("limit.set", "limit.removed"),
-    *("sink.added", "sink.changed", "sink.paused", "sink.resumed", "sink.removed", "sink.tested", "sink.redriven"),
+    *("sink.added", "sink.updated", "sink.paused", "sink.resumed", "sink.removed", "sink.tested", "sink.redelivered"),
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
     *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
     *("trigger.fired", "trigger.skipped", "trigger.refused"),

@@ -48,7 +48,7 @@ class FairShare(Part, frozen=True):
     """Whose tasks take turns, and into how many shares their keys fall."""
 
     by: Annotated[str, Meta(max_length=255)] = "none"
-    buckets: Annotated[int, Meta(ge=1, le=64)] = 16
+    shares: Annotated[int, Meta(ge=1, le=64)] = 16
 
 
 Strategy = Literal["exponential", "fixed", "immediate", "schedule"]
@@ -74,7 +74,7 @@ class Retry(Part, frozen=True):
     no_retry_on: tuple[str, ...] = (reasons.AUTH_FAILURE, reasons.BUDGET_EXCEEDED, reasons.CANCELLED)
     otherwise: Literal["retry", "fail"] = "retry"
     exclude_triggers: tuple[str, ...] = ()
-    worker_preference: Literal["any", "different", "same_runtime"] = "any"
+    agent_preference: Literal["any", "different", "same_runtime"] = "any"
     priority_delta: float = 0
     keep_position: bool = True
 
@@ -91,7 +91,7 @@ class Session(Part, frozen=True):
 
 
 class Heartbeat(Part, frozen=True):
-    scope: Literal["worker", "task"] = "task"
+    scope: Literal["runtime", "task"] = "task"
     log_every_sec: Seconds = 0
 
 
@@ -185,7 +185,7 @@ class Spawn(Part, frozen=True):
     """How far a task may multiply."""
 
     max_depth: Count = 10
-    max_children: Count = 1_000
+    max_subtasks: Count = 1_000
 
 
 class Budget(Part, frozen=True):
@@ -205,7 +205,7 @@ class Maintenance(Part, frozen=True):
     rerank_sec: Seconds = 1
     dependencies_sec: Seconds = 5
     budgets_sec: Seconds = 1
-    notices_sec: Seconds = 1
+    notifications_sec: Seconds = 1
     triggers_sec: Seconds = 0.5
     metrics_sec: Seconds = 30
     snapshot_sec: Seconds = 60
@@ -256,7 +256,7 @@ class Snapshots(Part, frozen=True):
     keep: Annotated[int, Meta(ge=1)] = 10
 
 
-class Limits(Part, frozen=True):
+class Bounds(Part, frozen=True):
     """How much one call may carry."""
 
     body_bytes: Count = 1_048_576
@@ -300,7 +300,7 @@ class Settings(Part, frozen=True):
     heartbeat_interval_sec: Seconds = 30
     heartbeat_timeout_sec: Seconds | None = 90
     health_checks: Count = 3
-    worker_timeout_sec: Seconds | None = 300
+    agent_timeout_sec: Seconds | None = 300
     runtime_offline_sec: Seconds | None = None
     on_stale: Literal["fail", "reclaim", "requeue"] = "fail"
     reclaim_counts_attempt: bool = False
@@ -336,7 +336,7 @@ class Settings(Part, frozen=True):
     overflow: Literal["displace_to_dlq", "drop_oldest_low", "reject"] = "displace_to_dlq"
     warning_at: Annotated[float, Meta(ge=0, le=1)] = 0.80
     critical_at: Annotated[float, Meta(ge=0, le=1)] = 0.95
-    min_workers: Count = 0
+    min_agents: Count = 0
     alerts: Alerts = Alerts()
     friction: Friction | None = None
 
@@ -352,7 +352,7 @@ class Settings(Part, frozen=True):
     claim_folder: str | None = None
     operation_max_sec: Seconds = 30
     maintenance: Maintenance = Maintenance()
-    limits: Limits = Limits()
+    bounds: Bounds = Bounds()
 
 
 REACH: dict[str, Literal["workspace", "type"]] = {
@@ -366,7 +366,7 @@ REACH: dict[str, Literal["workspace", "type"]] = {
     "overflow": "workspace",
     "warning_at": "workspace",
     "critical_at": "workspace",
-    "min_workers": "workspace",
+    "min_agents": "workspace",
     "alerts": "workspace",
     "friction": "workspace",
     "budget": "workspace",
@@ -375,7 +375,7 @@ REACH: dict[str, Literal["workspace", "type"]] = {
     "claim_folder": "workspace",
     "operation_max_sec": "workspace",
     "maintenance": "workspace",
-    "limits": "workspace",
+    "bounds": "workspace",
     "artifacts": "workspace",
     "snapshots": "workspace",
     "type_boost": "type",

@@ -27,7 +27,7 @@ class State(StrEnum):
 
 MEANING: dict[State, str] = {
     State.CREATED: "accepted, not yet placed; never stored",
-    State.PENDING: "waits for dependencies, children, a person, an event or a time",
+    State.PENDING: "waits for dependencies, subtasks, a person, a signal or a time",
     State.WAITING_APPROVAL: "a guard wants a person to say yes first",
     State.READY: "may be claimed now",
     State.CLAIMED: "an agent holds it and has not started",

@@ -184,18 +184,18 @@ class Wait(msgspec.Struct, frozen=True):
     """What a task waits for besides other tasks, under the name it gave it, with the answer once there is one."""
 
     name: str
-    kind: Literal["time", "event", "person"]
+    kind: Literal["time", "signal", "person"]
     status: Literal["open", "met", "expired"]
-    begun_at: float
+    began_at: float
     until: float | None = None
-    """When a time has come; when an event or an answer is waited for no longer."""
-    event: str | None = None
+    """When a time has come; when a signal or an answer is waited for no longer."""
+    signal: str | None = None
     question: str | None = None
     schema: dict[str, Any] | None = None
     """What an answer must look like."""
     ended_at: float | None = None
     value: Any = None
-    """The event's data, or the answer."""
+    """The signal's data, or the answer."""
     answered_by: str | None = None
 
 

@@ -115,7 +115,7 @@ class Firing(msgspec.Struct, frozen=True):
     """What it went off for: a tick, a delivery, a file, an event. For one key it fires once."""
     at: float
     outcome: Literal["fired", "skipped"]
-    why: str | None = None
+    reason: str | None = None
     tasks: list[str] = []
     dag_id: str | None = None
     duplicate: bool = False
@@ -136,4 +136,4 @@ class Fire(Fields):
 
     parameters: dict[Name, Any] = {}
     facts: dict[str, Any] = {}
-    why: Text | None = None
+    reason: Text | None = None

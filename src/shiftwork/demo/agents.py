@@ -24,14 +24,14 @@ async def think(context: Context, seconds: float, cost_usd: float) -> None:
 @worker.handler("research")
 async def research(context: Context) -> dict[str, Any]:
     """Asks for a look at each rival, gives its slot back meanwhile, and goes on with what was found."""
-    children = await context.children()
-    if not children:
+    subtasks = await context.subtasks()
+    if not subtasks:
         await think(context, 0.6, 0.03)
         await context.spawn_and_wait(
             [{"type": "lookup", "title": f"Look at {rival}", "payload": {"rival": rival}} for rival in RIVALS]
         )
     await think(context, 0.4, 0.02)
-    return {"findings": [child.data for child in children]}
+    return {"findings": [subtask.data for subtask in subtasks]}
 
 
 @worker.handler("lookup")

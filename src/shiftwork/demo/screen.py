@@ -51,7 +51,7 @@ class Screen:
 
 
 def _table(tasks: Sequence[Task]) -> Table:
-    table = Table("task", "status", "agent", "progress", "tries", "cost")
+    table = Table("task", "status", "agent", "progress", "attempts", "cost")
     table.columns[0].no_wrap = True
     for task in tasks:
         indent = "  " if task.parent_id else ""

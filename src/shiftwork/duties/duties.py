@@ -63,12 +63,12 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
 
 
 def _facts(row: TaskRow, beat: Row) -> lease.ClaimFacts:
-    own = [at for at in (row.heartbeat_at, beat["beat_at"]) if at is not None]
+    own = [at for at in (row.heartbeat_at, beat["heartbeat_at"]) if at is not None]
     return lease.ClaimFacts(
         status=row.status,  # type: ignore[arg-type]  # a held row has one of the three
         claimed_at=row.claimed_at or 0.0,
         started_at=row.started_at,
-        beat_at=max(own, default=None),
+        heartbeat_at=max(own, default=None),
         runtime_seen_at=max(beat["seen_at"] or 0.0, row.claimed_at or 0.0),
         ack_by=row.ack_by,
         run_until=row.run_until,
@@ -152,8 +152,8 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
     work = Work(tx, engine, Caller("duty:dependencies"))
     rows = await work.lock(row["id"] for row in due)
     missing: dict[str, list[str]] = {}
-    for edge in await tx.all("missing_parents", items=[(row.root_id,) for row in rows]):
-        missing.setdefault(edge["child"], []).append(edge["name"])
+    for edge in await tx.all("missing_dependencies", items=[(row.root_id,) for row in rows]):
+        missing.setdefault(edge["dependent"], []).append(edge["name"])
     blocked = 0
     for row in rows:
         if row.block_check_at is None or row.block_check_at > tx.now:

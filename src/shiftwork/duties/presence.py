@@ -66,7 +66,7 @@ async def announce(queue: Queue, runtime_id: str) -> None:
     text = msgspec.json.encode(process).decode()
 
     async def write(tx: Tx) -> None:
-        await tx.run("see_runtime", workspace=queue.workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
+        await tx.run("see_runtime", workspace=queue.workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
         await tx.run("set_presence", workspace=queue.workspace, id=runtime_id, presence=text)
 
     await queue.engine.store.run(write)

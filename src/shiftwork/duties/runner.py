@@ -12,7 +12,17 @@ import msgspec
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.settings import Maintenance, Settings
-from shiftwork.duties import artifacts, duties, measuring, notices, presence, protection, snapshots, triggers, waiting
+from shiftwork.duties import (
+    artifacts,
+    duties,
+    measuring,
+    notifications,
+    presence,
+    protection,
+    snapshots,
+    triggers,
+    waiting,
+)
 from shiftwork.queue import budgets, serials, yielding
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
@@ -54,7 +64,7 @@ DUTIES: dict[str, Entry] = {
     "displaced": Entry(duties.displaced, lambda m: m.dead_letter_sec),
     "alerts": Entry(duties.alerts, lambda m: m.metrics_sec),
     "metrics": Entry(measuring.see, lambda m: m.metrics_sec, measuring.measure),
-    "notices": Entry(notices.forget, lambda m: m.notices_sec, notices.fill),
+    "notifications": Entry(notifications.forget, lambda m: m.notifications_sec, notifications.fill),
     "triggers": Entry(triggers.elect, lambda m: m.triggers_sec, triggers.run),
     "retention": Entry(duties.retention, lambda m: m.retention_sec),
     "artifacts": Entry(artifacts.collect, lambda m: m.retention_sec, artifacts.remove),

@@ -46,7 +46,7 @@ GUIDES: tuple[Guide, ...] = (
         """Work through the task queue{types}.
 
 1. Call `claim` with `wait_sec` 20. If there is no task twice in a row, stop and tell me what you did.
-2. Read the task: its prompt, payload, inputs and last_error. If it has checkpoints, waits or children, go on from
+2. Read the task: its prompt, payload, inputs and last_error. If it has checkpoints, waits or subtasks, go on from
    there instead of beginning anew.
 3. Do it. Before and after each dear step call `checkpoint` with a name of its own. Call `heartbeat` with your progress
    at least every ten minutes; if it does not answer `continue`, stop this task at once.

@@ -8,7 +8,7 @@ import msgspec
 
 from shiftwork.core.errors import (
     AgentUnavailable,
-    AgentUnknown,
+    AgentUnregistered,
     CircularDependency,
     ConflictError,
     DuplicateTask,
@@ -53,7 +53,7 @@ NEXT: tuple[tuple[type[ShiftworkError], str], ...] = (
     (RevisionChanged, "Look at the task with `get` again before you decide."),
     (VersionConflict, "Look at the task with `get` again before you decide."),
     (WrongState, "Look at the task with `get`; what you asked for is not possible in its status."),
-    (AgentUnknown, "Do not try again. Tell the person you work for that this agent must be registered."),
+    (AgentUnregistered, "Do not try again. Tell the person you work for that this agent must be registered."),
     (AgentUnavailable, "Stop claiming: somebody has taken this agent out of service."),
     (ConflictError, "Look at the task with `get` before you go on."),
     (OperationTimeout, "Look with `get` or `list` whether it had its effect; then call again with the same arguments."),

@@ -22,7 +22,7 @@ class Described(NamedTuple):
 
 
 FIXED = (
-    Described(QUEUE, "queue", "How the queue stands: counts, workers, pace and recent failures."),
+    Described(QUEUE, "queue", "How the queue stands: counts, agents, pace and recent failures."),
     Described(PEOPLE, "people", "What waits for a person: approvals and questions."),
 )
 TASKS = Described(

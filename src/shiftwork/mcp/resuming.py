@@ -6,11 +6,11 @@ from typing import Any
 
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core.task import Task, Wait
-from shiftwork.mcp.shapes import Checkpoint, Child, Waited, Work
+from shiftwork.mcp.shapes import Checkpoint, Subtask, Waited, Work
 from shiftwork.queue.claim import Assignment
 
 MOST_KEPT = 100
-"""Checkpoints and children that come with a claim; `get` and `list` tell the rest."""
+"""Checkpoints and subtasks that come with a claim; `get` and `list` tell the rest."""
 MOST_WAITS = 20
 
 
@@ -47,7 +47,7 @@ def waited(wait: Wait) -> Waited:
         name=wait.name,
         status=wait.status,
         question=wait.question,
-        event=wait.event,
+        signal=wait.signal,
         value=wait.value,
         answered_by=wait.answered_by,
     )
@@ -63,7 +63,7 @@ async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
             for step in steps
         ],
         "waits": await _waits(queue, task.id, token),
-        "children": [_child(child) for child in below.tasks if child.superseded_by is None],
+        "subtasks": [_subtask(each) for each in below.tasks if each.superseded_by is None],
     }
 
 
@@ -75,13 +75,13 @@ async def _waits(queue: AnyQueue, task_id: str, token: str) -> list[Waited]:
 
 
 async def _again(queue: AnyQueue, token: str, told: dict[str, Any]) -> Wait:
-    what = "until" if told["kind"] == "time" else "event" if told["kind"] == "event" else "question"
+    what = "until" if told["kind"] == "time" else "signal" if told["kind"] == "signal" else "question"
     return await queue.wait(token, told["wait"], **{what: told[what]})
 
 
-def _child(task: Task) -> Child:
+def _subtask(task: Task) -> Subtask:
     result = task.result
-    return Child(
+    return Subtask(
         task_id=task.id,
         type=task.type,
         status=task.status,

@@ -53,12 +53,12 @@ class Waited(Given):
     name: str
     status: Literal["open", "met", "expired"]
     question: str | None = None
-    event: str | None = None
+    signal: str | None = None
     value: Any = None
     answered_by: str | None = None
 
 
-class Child(Given):
+class Subtask(Given):
     """A task that this one has spawned."""
 
     task_id: str
@@ -94,7 +94,7 @@ class Work(Given):
     time_left_sec: float | None = None
     checkpoints: list[Checkpoint] = []
     waits: list[Waited] = []
-    children: list[Child] = []
+    subtasks: list[Subtask] = []
 
 
 class Claimed(Given):
@@ -182,9 +182,9 @@ class WaitArguments(Fields):
     token: ClaimToken
     tasks: Annotated[list[Name], Meta(description="Wait until these tasks are done.")] = []
     seconds: Annotated[float, Meta(gt=0, description="Wait so long.")] | None = None
-    event: Annotated[Name | None, Meta(description="Wait until somebody sends this event.")] = None
+    signal: Annotated[Name | None, Meta(description="Wait until somebody sends this signal.")] = None
     name: WaitName | None = None
-    timeout_sec: Annotated[float, Meta(gt=0, description="How long to wait for the event at most.")] | None = None
+    timeout_sec: Annotated[float, Meta(gt=0, description="How long to wait for the signal at most.")] | None = None
 
 
 class AskArguments(Fields):

@@ -138,18 +138,18 @@ async def spawn(seat: Seat, args: SpawnArguments) -> Spawned:
 
 @tool("work", "worker", takes=WaitArguments, gives=Parked, once=True)
 async def wait(seat: Seat, args: WaitArguments) -> Parked:
-    """Give the task back until other tasks are done, some time has passed, or an event was sent. Never blocks."""
-    if sum([bool(args.tasks), args.seconds is not None, args.event is not None]) != 1:
-        mend = "Give exactly one of `tasks`, `seconds` and `event`."
-        raise InputError("a wait is for tasks, a time or an event", where="tasks", mend=mend)
+    """Give the task back until other tasks are done, some time has passed, or a signal was sent. Never blocks."""
+    if sum([bool(args.tasks), args.seconds is not None, args.signal is not None]) != 1:
+        mend = "Give exactly one of `tasks`, `seconds` and `signal`."
+        raise InputError("a wait is for tasks, a time or a signal", where="tasks", mend=mend)
     if args.tasks:
         await seat.working.wait_for(args.token, args.tasks)
         seat.let_go(args.token)
         return Parked(status="waiting", next=GIVEN_BACK)
     if args.name is None:
-        raise InputError("a wait for a time or an event has a name", where="name", mend="Name it, e.g. `build-done`.")
+        raise InputError("a wait for a time or a signal has a name", where="name", mend="Name it, e.g. `build-done`.")
     queue = seat.working
-    terms: dict[str, Any] = {"event": args.event, "timeout_sec": args.timeout_sec}
+    terms: dict[str, Any] = {"signal": args.signal, "timeout_sec": args.timeout_sec}
     if args.seconds is not None:
         terms["until"] = queue.now() + args.seconds
     return await _parked(seat, args.token, await queue.wait(args.token, args.name, **terms))

@@ -26,19 +26,19 @@ class Share(NamedTuple):
     """What an attempt takes up of a budget."""
 
     spent: int
-    reserved: int
+    granted: int
 
 
 def share(granted: int, used: int, *, over: bool) -> Share:
-    """While it runs, the rest of its grant is reserved; once it is over, a grant that is left open counts as spent."""
+    """While it runs, the rest of its grant is set aside; once it is over, a grant that is left open counts as spent."""
     if over:
         return Share(max(used, granted), 0)
     return Share(used, max(granted - used, 0))
 
 
-def left(ceiling: int | None, spent: int, reserved: int) -> int | None:
+def left(ceiling: int | None, spent: int, granted: int) -> int | None:
     """What may still be granted; None where there is no limit."""
-    return None if ceiling is None else ceiling - spent - reserved
+    return None if ceiling is None else ceiling - spent - granted
 
 
 def reached(ceiling: int | None, spent: int) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shiftwork.core.errors import KeyRequired
+from shiftwork.core.errors import IdempotencyKeyRequired
 from shiftwork.core.states import WAITING
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def task_key(
     if idempotency.source == "params_hash":
         return _digest({"payload": payload, "type": type})
     if idempotency.source == "required":
-        raise KeyRequired("the task has no idempotency_key", where="idempotency_key")
+        raise IdempotencyKeyRequired("the task has no idempotency_key", where="idempotency_key")
     return None
 
 

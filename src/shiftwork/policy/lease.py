@@ -21,7 +21,7 @@ class ClaimFacts(NamedTuple):
     status: Held
     claimed_at: float
     started_at: float | None = None
-    beat_at: float | None = None
+    heartbeat_at: float | None = None
     runtime_seen_at: float | None = None
     ack_by: float | None = None
     run_until: float | None = None
@@ -139,12 +139,12 @@ def _limits(facts: ClaimFacts, settings: Settings) -> Iterator[tuple[float, str]
 
 def _silent_at(facts: ClaimFacts, settings: Settings) -> float | None:
     """When silence becomes too long. A claim not yet started is judged by its `ack_by`, where it has one."""
-    limits = [sec for sec in (settings.heartbeat_timeout_sec, settings.worker_timeout_sec) if sec is not None]
+    limits = [sec for sec in (settings.heartbeat_timeout_sec, settings.agent_timeout_sec) if sec is not None]
     if settings.lease.mode != "heartbeat" or not limits:
         return None
     if facts.status == "claimed" and facts.ack_by is not None:
         return None
-    heard = (facts.claimed_at, facts.started_at, facts.beat_at)
+    heard = (facts.claimed_at, facts.started_at, facts.heartbeat_at)
     return max(moment for moment in heard if moment is not None) + min(limits)
 
 

@@ -1,4 +1,4 @@
-"""Fair share: which bucket a task belongs to, and whose turn it is when a claim deals round the buckets."""
+"""Fair share: which share a task belongs to, and whose turn it is when a claim deals round the shares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from shiftwork.core.settings import FairShare
 
-Bucket = int | None
+Share = int | None
 """One share of the work; None holds what was submitted while nothing was shared."""
 
 TAG = "tag:"
@@ -20,13 +20,13 @@ def is_on(settings: FairShare) -> bool:
     return settings.by != "none"
 
 
-def bucket(settings: FairShare, created_by: str | None, issue_id: str | None, tags: Iterable[str]) -> Bucket:
+def share_of(settings: FairShare, created_by: str | None, issue_id: str | None, tags: Iterable[str]) -> Share:
     """The share of a task. What has no key shares one with whatever else has none."""
     if not is_on(settings):
         return None
     key = _key(settings.by, created_by, issue_id, tags)
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % settings.buckets
+    return int.from_bytes(digest, "big") % settings.shares
 
 
 def _key(by: str, created_by: str | None, issue_id: str | None, tags: Iterable[str]) -> str:
@@ -38,18 +38,18 @@ def _key(by: str, created_by: str | None, issue_id: str | None, tags: Iterable[s
     return min((tag for tag in tags if tag.startswith(prefix)), default="")
 
 
-def next_of(turns: Sequence[Bucket], waiting: Collection[Bucket]) -> Bucket:
-    """Of the buckets that wait, the one that was served longest ago; one that never was comes first."""
+def next_of(turns: Sequence[Share], waiting: Collection[Share]) -> Share:
+    """Of the shares that wait, the one that was served longest ago; one that never was comes first."""
     never = [each for each in waiting if each not in turns]
     if never:
         return min(never, key=_number)
     return next(each for each in turns if each in waiting)
 
 
-def _number(each: Bucket) -> int:
+def _number(each: Share) -> int:
     return -1 if each is None else each
 
 
-def after(turns: Sequence[Bucket], served: Bucket) -> list[Bucket]:
-    """Whose turn it is once this bucket has been served: it goes to the end."""
+def after(turns: Sequence[Share], served: Share) -> list[Share]:
+    """Whose turn it is once this share has been served: it goes to the end."""
     return [*(each for each in turns if each != served), served]

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from shiftwork.core.alerts import KINDS, Severity
 from shiftwork.core.events import chosen, every_name
-from shiftwork.core.notices import ALERT
+from shiftwork.core.notifications import ALERT
 from shiftwork.core.task import Fields, Name
 
 ALL = "*"

@@ -1,6 +1,6 @@
 """Limits: so many claims or tokens in any stretch of so many seconds, and so many claims at the same time.
 
-A window slides. What is counted stands in slots of a sixtieth of the window and leaves when the whole slot is as old
+A window slides. What is counted stands in cells of a sixtieth of the window and leaves when the whole cell is as old
 as the window: no stretch of that length ever holds more than the limit, and room comes at most a sixtieth late. (A
 leaky bucket would be one number, but lets twice the limit through in one window.)
 """
@@ -30,7 +30,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Claims at the same time."""
 
 
-class Slot(NamedTuple):
+class Cell(NamedTuple):
     number: int
     requests: int = 0
     tokens: int = 0
@@ -40,7 +40,7 @@ class Used(NamedTuple):
     """How much of a limit is taken."""
 
     held: int = 0
-    slots: tuple[Slot, ...] = ()
+    cells: tuple[Cell, ...] = ()
 
 
 class Share(NamedTuple):
@@ -69,21 +69,21 @@ def take(limit: Limit, used: Used, now: float) -> tuple[Used, Share] | None:
     if not has_room(limit, used, now):
         return None
     share = Share(now, limit.tokens_per_task or 0)
-    return Used(used.held + 1, _add(limit, current(limit, used, now).slots, now, 1, share.tokens)), share
+    return Used(used.held + 1, _add(limit, current(limit, used, now).cells, now, 1, share.tokens)), share
 
 
 def give_back(limit: Limit, used: Used, share: Share, tokens: int | None, now: float, *, began: bool) -> Used:
     """What is used after a claim has ended. `tokens` is what it used; None where nobody knows: then all it set aside.
 
-    What it did not use leaves the slot of its claim; what it used beyond that is counted now. A claim that never began
+    What it did not use leaves the cell of its claim; what it used beyond that is counted now. A claim that never began
     used nothing.
     """
     spent = (share.tokens if tokens is None else tokens) if began else 0
-    live = current(limit, used, now).slots
-    slots = _add(limit, live, share.at, 0 if began else -1, min(0, spent - share.tokens))
+    live = current(limit, used, now).cells
+    cells = _add(limit, live, share.at, 0 if began else -1, min(0, spent - share.tokens))
     if spent > share.tokens:
-        slots = _add(limit, slots, now, 0, spent - share.tokens)
-    return Used(max(0, used.held - 1), slots)
+        cells = _add(limit, cells, now, 0, spent - share.tokens)
+    return Used(max(0, used.held - 1), cells)
 
 
 def has_room(limit: Limit, used: Used, now: float) -> bool:
@@ -94,30 +94,30 @@ def opens_at(limit: Limit, used: Used, now: float) -> float | None:
     """When there is room for one more claim: now, later, or None: once a claim ends."""
     if limit.concurrency is not None and used.held >= limit.concurrency:
         return None
-    live = current(limit, used, now).slots
-    requests, tokens = sum(slot.requests for slot in live), sum(slot.tokens for slot in live)
+    live = current(limit, used, now).cells
+    requests, tokens = sum(cell.requests for cell in live), sum(cell.tokens for cell in live)
     at = now
-    for slot in live:
+    for cell in live:
         if _fits(limit, requests, tokens):
             break
-        requests, tokens, at = requests - slot.requests, tokens - slot.tokens, _leaves(limit, slot.number)
+        requests, tokens, at = requests - cell.requests, tokens - cell.tokens, _leaves(limit, cell.number)
     return at
 
 
 def current(limit: Limit, used: Used, now: float) -> Used:
     """Without what is too old to count."""
-    kept = tuple(slot for slot in used.slots if limit.window_sec is not None and _leaves(limit, slot.number) > now)
-    return used._replace(slots=kept)
+    kept = tuple(cell for cell in used.cells if limit.window_sec is not None and _leaves(limit, cell.number) > now)
+    return used._replace(cells=kept)
 
 
 def rescale(old: Limit, new: Limit, used: Used) -> Used:
-    """What is used, counted in the slots of a window of another length: never for a shorter time than it should be."""
+    """What is used, counted in the cells of a window of another length: never for a shorter time than it should be."""
     if old.window_sec == new.window_sec:
         return used
-    slots: tuple[Slot, ...] = ()
-    for slot in used.slots if old.window_sec is not None else ():
-        slots = _add(new, slots, (slot.number + 1) * _width(old), slot.requests, slot.tokens)
-    return used._replace(slots=slots)
+    cells: tuple[Cell, ...] = ()
+    for cell in used.cells if old.window_sec is not None else ():
+        cells = _add(new, cells, (cell.number + 1) * _width(old), cell.requests, cell.tokens)
+    return used._replace(cells=cells)
 
 
 def _fits(limit: Limit, requests: int, tokens: int) -> bool:
@@ -130,19 +130,19 @@ def _width(limit: Limit) -> float:
 
 
 def _leaves(limit: Limit, number: int) -> float:
-    """When a slot is no longer inside any window."""
+    """When a cell is no longer inside any window."""
     return (number + 1) * _width(limit) + (limit.window_sec or 0.0)
 
 
-def _add(limit: Limit, slots: tuple[Slot, ...], at: float, requests: int, tokens: int) -> tuple[Slot, ...]:
-    """The slots with more, or less, in that of this time; one that has left takes nothing back."""
+def _add(limit: Limit, cells: tuple[Cell, ...], at: float, requests: int, tokens: int) -> tuple[Cell, ...]:
+    """The cells with more, or less, in that of this time; one that has left takes nothing back."""
     if limit.window_sec is None or not (requests or tokens):
-        return slots
+        return cells
     number = math.floor(at / _width(limit))
-    changed = {slot.number: slot for slot in slots}
+    changed = {cell.number: cell for cell in cells}
     old = changed.get(number)
     if old is None and (requests < 0 or tokens < 0):
-        return slots
-    old = old or Slot(number)
-    changed[number] = Slot(number, max(0, old.requests + requests), max(0, old.tokens + tokens))
-    return tuple(slot for _, slot in sorted(changed.items()) if slot.requests or slot.tokens)
+        return cells
+    old = old or Cell(number)
+    changed[number] = Cell(number, max(0, old.requests + requests), max(0, old.tokens + tokens))
+    return tuple(cell for _, cell in sorted(changed.items()) if cell.requests or cell.tokens)

@@ -25,5 +25,5 @@ async def favours(tx: Tx, agent: Row, lanes: Sequence[Lane], settings: Settings)
 
 
 async def _has_more_than_others(tx: Tx, agent: Row, settings: Settings) -> bool:
-    since = tx.now - (settings.heartbeat_timeout_sec or settings.worker_timeout_sec or 90)
+    since = tx.now - (settings.heartbeat_timeout_sec or settings.agent_timeout_sec or 90)
     return await tx.one("lighter_agent", workspace=agent["workspace"], id=agent["id"], since=since) is not None

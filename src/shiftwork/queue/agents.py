@@ -62,7 +62,7 @@ class Agent(msgspec.Struct, frozen=True):
     idle: bool
     budget_remaining_usd: float | None
     spent_usd: float
-    reserved_usd: float
+    granted_usd: float
     poll_interval_sec: float
     claim_ttl_sec: float | None
     heartbeat_interval_sec: float
@@ -78,7 +78,7 @@ async def register(tx: Tx, engine: Engine, caller: Caller, workspace: str, new: 
     settings = (await engine.book.of(tx, workspace)).settings()
     before = await tx.one("lock_agent", workspace=workspace, id=new.id)
     limit = settings.max_concurrent_tasks if new.max_concurrent_tasks is msgspec.UNSET else new.max_concurrent_tasks
-    spent = before["spent"] + before["reserved"] if before else 0
+    spent = before["spent"] + before["granted"] if before else 0
     budget = None if new.budget_remaining_usd is None else micros(new.budget_remaining_usd) + spent
     await tx.run(
         "upsert_agent",
@@ -129,9 +129,9 @@ def _agent(row: Row, interval: float) -> Agent:
         current_tasks=int(row["current_tasks"]),
         status=row["status"],
         idle=row["current_tasks"] == 0,
-        budget_remaining_usd=None if budget is None else dollars(budget - row["spent"] - row["reserved"]),
+        budget_remaining_usd=None if budget is None else dollars(budget - row["spent"] - row["granted"]),
         spent_usd=dollars(row["spent"]),
-        reserved_usd=dollars(row["reserved"]),
+        granted_usd=dollars(row["granted"]),
         poll_interval_sec=row["poll_interval_sec"],
         claim_ttl_sec=row["claim_ttl_sec"],
         heartbeat_interval_sec=interval,
@@ -160,7 +160,7 @@ async def set_budget(
     row = await tx.one("lock_agent", workspace=workspace, id=agent_id)
     if row is None:
         raise NotFound(f"there is no agent {agent_id!r}", where="agent")
-    budget = None if remaining is None else micros(remaining) + row["spent"] + row["reserved"]
+    budget = None if remaining is None else micros(remaining) + row["spent"] + row["granted"]
     told = reached(budget, row["spent"])
     await tx.run("set_agent_budget", workspace=workspace, id=agent_id, budget=budget, told=told)
     work = Work(tx, engine, caller)
@@ -171,7 +171,7 @@ async def set_budget(
 async def orphans(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
     """A runtime has restarted: what it held before is failed, requeued or kept, as the workspace's `recover` says."""
     work = Work(tx, engine, caller)
-    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
+    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
     rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
@@ -227,7 +227,7 @@ async def read_runtimes(tx: Tx, workspace: str) -> list[dict[str, Any]]:
         {
             "id": r["id"],
             "status": r["status"],
-            "last_beat": r["beat_at"],
+            "last_heartbeat": r["heartbeat_at"],
             "last_seen": r["seen_at"],
             "held": int(r["held"]),
         }

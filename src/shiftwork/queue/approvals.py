@@ -89,7 +89,7 @@ def _asked(row: Row, tags: list[str]) -> Asked:
         payload=body.get("payload", {}),
         spec=body.get("spec"),
         tags=tags,
-        estimated_cost_usd=None if row["cost_limit"] is None else dollars(row["cost_limit"]),
+        estimated_cost_usd=None if row["estimated_cost"] is None else dollars(row["estimated_cost"]),
         revision=row["revision"],
         rule=None if rule is None else guard.shown(rule),
         name=row["name"],

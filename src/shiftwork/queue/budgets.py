@@ -32,7 +32,7 @@ class Budget(msgspec.Struct, frozen=True):
     id: str
     ceiling_usd: float | None
     spent_usd: float
-    reserved_usd: float
+    granted_usd: float
     """Granted to running attempts and not spent yet."""
     remaining_usd: float | None
     holds_back: bool = False
@@ -132,7 +132,7 @@ async def count_in(tx: Tx, engine: Engine, found: Row) -> int:
     rows = await work.lock(row["id"] for row in page)
     attempts = await tx.all("read_attempts", items=[(row.id,) for row in rows]) if rows else ()
     estimate = micros((await engine.book.of(tx, found["workspace"])).settings().budget.default_estimate_usd)
-    shares = {(a["task_id"], a["fence"]): (a["reserved"], a["cost"], True) for a in attempts}
+    shares = {(a["task_id"], a["fence"]): (a["granted"], a["cost"], True) for a in attempts}
     shares |= {(row.id, row.fence): (_granted(row, estimate), row.attempt_cost, False) for row in rows if row.held}
     items = [(*token, found["id"], share[0]) for token, share in sorted(shares.items())]
     fresh = await tx.all("add_charges", items=items) if items else ()
@@ -141,7 +141,7 @@ async def count_in(tx: Tx, engine: Engine, found: Row) -> int:
     sums = [budget.share(g, used, over=over) for g, used, over in (shares[c["task_id"], c["fence"]] for c in fresh)]
     row = dict((await tx.all("lock_budgets", items=[(found["id"],)]))[0])
     row["spent"] += sum(share.spent for share in sums)
-    row["reserved"] += sum(share.reserved for share in sums)
+    row["granted"] += sum(share.granted for share in sums)
     row["counted_to"] = page[-1]["id"] if len(page) == BATCH else None
     await tx.run("save_budgets", items=[to_save(row)])
     return len(page)
@@ -149,7 +149,7 @@ async def count_in(tx: Tx, engine: Engine, found: Row) -> int:
 
 def _granted(row: TaskRow, estimate: int) -> int:
     """What an attempt that runs already is taken to be granted."""
-    return row.reserved if row.charged else estimate if row.cost_limit is None else row.cost_limit
+    return row.granted if row.charged else estimate if row.estimated_cost is None else row.estimated_cost
 
 
 # -- keeping -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ async def tend(tx: Tx, engine: Engine) -> dict[str, int]:
 
 
 async def _tend(tx: Tx, engine: Engine, row: Row, counts: dict[str, int]) -> None:
-    rest = budget.left(row["ceiling"], row["spent"], row["reserved"])
+    rest = budget.left(row["ceiling"], row["spent"], row["granted"])
     held = await hold_under(tx, row["id"], rest) if rest is not None else ()
     counts["held"] += len(held)
     for lane in {task["lane"] for task in held}:
@@ -197,7 +197,7 @@ async def shortages(tx: Tx, resolver: Resolver, row: TaskRow) -> list[tuple[str,
     if resolver.settings().budget.daily_usd is not None:
         day = await tx.one("find_budget", workspace=row.workspace, kind="day", owner=day_of(tx.now))
     purse = Purse(resolver, day=day)
-    task = {"budget_id": row.budget_id, "cost_limit": row.cost_limit}
+    task = {"budget_id": row.budget_id, "estimated_cost": row.estimated_cost}
     await purse.look(tx, [task])
     return [_shortage(level, amount) for level, amount in purse.short(task)]
 
@@ -232,13 +232,13 @@ async def read(tx: Tx, engine: Engine, workspace: str, kind: Kind | None, count:
 
 
 def _budget(row: Mapping[str, Any]) -> Budget:
-    left = budget.left(row["ceiling"], row["spent"], row["reserved"])
+    left = budget.left(row["ceiling"], row["spent"], row["granted"])
     return Budget(
         kind=row["kind"],
         id=shown(row),
         ceiling_usd=None if row["ceiling"] is None else dollars(row["ceiling"]),
         spent_usd=dollars(row["spent"]),
-        reserved_usd=dollars(row["reserved"]),
+        granted_usd=dollars(row["granted"]),
         remaining_usd=None if left is None else dollars(left),
         holds_back=row.get("closed_at") is not None,
     )

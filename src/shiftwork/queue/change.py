@@ -19,12 +19,12 @@ from shiftwork.core.errors import (
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority
 from shiftwork.policy.share import TAG
-from shiftwork.queue import consequences, guard, parents
+from shiftwork.queue import consequences, dependencies, guard
 from shiftwork.queue.claims import Outcome
+from shiftwork.queue.dependencies import Dependency
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.lineage import add_rerun_row, as_new, relane
-from shiftwork.queue.parents import Parent
-from shiftwork.queue.prepare import cost_limit
+from shiftwork.queue.prepare import estimated_cost
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import block_check_at, inherit_fate, refuse_outer_cycle
@@ -165,7 +165,7 @@ async def update(
         said["tags"] = changes.tags
     await _change_body(work, row, changes)
     path = None
-    above: list[Parent] = []
+    above: list[Dependency] = []
     if changes.dependencies is not None:
         said["dependencies"] = changes.dependencies
         path, above = await _change_dependencies(work, row, changes.dependencies, said)
@@ -210,26 +210,26 @@ async def _change_body(work: Work, row: TaskRow, changes: Changes) -> None:
         return
     body = {k: v for k, v in (await read_body(work.tx, row.id)).items() if k not in changes.clear}
     body.update(given)
-    row.cost_limit = cost_limit(as_new(body))
+    row.estimated_cost = estimated_cost(as_new(body))
     await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
 
 
 async def _change_dependencies(
     work: Work, row: TaskRow, wanted: list[str], said: dict[str, Any]
-) -> tuple[str | None, list[Parent]]:
+) -> tuple[str | None, list[Dependency]]:
     """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
     await work.tx.take_turn(f"edges:{row.workspace}")
     names = {name: name for name in dict.fromkeys(wanted)}
-    found = await parents.resolve(work.tx, row.workspace, names)
+    found = await dependencies.resolve(work.tx, row.workspace, names)
     missing = [name for name in names if name not in found]
     settings = await work.settings_of(row)
     if missing and settings.missing_dependency == "reject":
         raise UnknownDependency(f"there is no task {missing[0]!r}", where="dependencies")
-    found.update(await parents.await_missing(work.tx, work.engine, row.workspace, missing))
-    above = list({parent.root: parent for parent in found.values()}.values())
+    found.update(await dependencies.await_missing(work.tx, work.engine, row.workspace, missing))
+    above = list({dependency.root: dependency for dependency in found.values()}.values())
     await work.tx.run("delete_own_edges", items=[(row.root_id,)])
-    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in above]})
-    pairs = [(row.root_id, parent.root, parent.status == State.COMPLETED, False) for parent in above]
+    await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in above]})
+    pairs = [(row.root_id, dependency.root, dependency.status == State.COMPLETED, False) for dependency in above]
     await work.tx.insert("insert_edges", sorted(pairs))
     row.waiting = await count_waiting(work, row.root_id)
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from shiftwork.core.errors import BadText, InputError, TooLarge
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 
 T = TypeVar("T")
 LARGEST_PAGE = 1000
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _encoder = msgspec.json.Encoder(order=None)
-_LIMITS = Limits()
+_BOUNDS = Bounds()
 
 
 def read(value: Any, kind: type[T], where: str = "") -> T:
@@ -43,11 +43,11 @@ def plain(value: Any, where: str) -> Any:
 
 def fit(value: T, where: str) -> T:
     """A struct whose every text and number both databases can hold."""
-    to_json(value, _LIMITS.body_bytes, _LIMITS, where)
+    to_json(value, _BOUNDS.body_bytes, _BOUNDS, where)
     return value
 
 
-def to_json(value: Any, limit: int, limits: Limits, where: str) -> str:
+def to_json(value: Any, limit: int, bounds: Bounds, where: str) -> str:
     """The value as JSON text that both databases keep exactly as it is."""
     try:
         text = _encoder.encode(value)
@@ -61,8 +61,8 @@ def to_json(value: Any, limit: int, limits: Limits, where: str) -> str:
         raise TooLarge(f"{len(text)} bytes of JSON, at most {limit} are allowed", where=where)
     if b"\\u0000" in text and _NUL.search(text):
         raise BadText("text holds a NUL character", where=where)
-    if text.count(b"[") + text.count(b"{") > limits.depth and depth(value) > limits.depth:
-        raise TooLarge(f"nested deeper than {limits.depth} levels", where=where)
+    if text.count(b"[") + text.count(b"{") > bounds.depth and depth(value) > bounds.depth:
+        raise TooLarge(f"nested deeper than {bounds.depth} levels", where=where)
     if b"null" in text and _has_nonfinite(value):
         raise InputError("NaN and infinity have no JSON form", where=where)
     return text.decode()

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.core import ids
-from shiftwork.core.errors import AgentUnavailable, AgentUnknown
+from shiftwork.core.errors import AgentUnavailable, AgentUnregistered
 from shiftwork.core.resolve import Resolver
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
@@ -40,7 +40,7 @@ class _Terms(NamedTuple):
     status: str
     started_at: float | None
     limits: lease.Deadlines
-    reserved: int
+    granted: int
     charged: bool
 
 
@@ -147,7 +147,7 @@ class Assignment:
         row.agent_id, row.runtime_id = request.agent_id, request.runtime_id or request.agent_id
         row.claimed_at, row.started_at, row.updated_at = now, terms.started_at, now
         row.ack_by, row.run_until, row.lease_until, row.lease_check_at = terms.limits
-        row.reserved, row.charged, row.lost_agent_id = terms.reserved, terms.charged, None
+        row.granted, row.charged, row.lost_agent_id = terms.granted, terms.charged, None
         return read.build(row, msgspec.json.decode(self._row["body"]), self._grant.settings, now, self._around)
 
 
@@ -181,7 +181,7 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
         answer, again = await _look(Work(tx, engine, caller), request, agent, wants, answer)
         if not again:
             break
-        agent = await lock_claimer(tx, engine, request)  # with what has been reserved for it by now
+        agent = await lock_claimer(tx, engine, request)  # with what it has been granted by now
     return answer
 
 
@@ -229,7 +229,7 @@ async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
     if row is None:
         settings = (await engine.book.of(tx, request.workspace)).settings()
         if settings.require_registration:
-            raise AgentUnknown(f"agent {request.agent_id!r} is not registered", agent_id=request.agent_id)
+            raise AgentUnregistered(f"agent {request.agent_id!r} is not registered", agent_id=request.agent_id)
         await register(tx, engine, request)
         row = await tx.one("lock_claimer", **names)
         assert row is not None
@@ -272,7 +272,7 @@ async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
         return
     before = await tx.one("read_runtime", workspace=request.workspace, id=request.runtime_id)
     if before is None or before["status"] != "active" or tx.now - before["seen_at"] >= NOTE_EVERY_SEC:
-        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None)
+        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
 
 
 async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> Wants:
@@ -350,8 +350,8 @@ async def hand_over(
         assignments.append(Assignment(row, grant, beside, found.get(row["id"], [])))
     for grant in grants.all:
         await _write(tx, caller, grant)
-    reserved = sum(grant.terms.reserved * len(grant.rows) for grant in grants.all)
-    await _note(tx, request, agent, reserved, chosen[-1]["type"])
+    granted = sum(grant.terms.granted * len(grant.rows) for grant in grants.all)
+    await _note(tx, request, agent, granted, chosen[-1]["type"])
     for grant in grants.all:
         work.add_events(_events(caller, grant))
     await work.save_events()
@@ -405,7 +405,7 @@ async def _write(tx: Tx, caller: Caller, grant: _Grant) -> None:
         run_until=terms.limits.run_until,
         lease_until=terms.limits.lease_until,
         lease_check_at=terms.limits.check_at,
-        reserved=terms.reserved,
+        granted=terms.granted,
         charged=terms.charged,
         now=tx.now,
     )
@@ -444,16 +444,16 @@ NOTE_EVERY_SEC = 1.0
 """A claim is a sign of life; writing it once a second is often enough."""
 
 
-async def _note(tx: Tx, request: ClaimRequest, agent: Row, reserved: int, type_: str) -> None:
-    if reserved or tx.now - agent["last_heartbeat"] >= NOTE_EVERY_SEC or agent["last_type"] != type_:
+async def _note(tx: Tx, request: ClaimRequest, agent: Row, granted: int, type_: str) -> None:
+    if granted or tx.now - agent["last_heartbeat"] >= NOTE_EVERY_SEC or agent["last_type"] != type_:
         await tx.run(
             "note_claim",
             workspace=request.workspace,
             id=request.agent_id,
             now=tx.now,
-            reserved=reserved,
+            granted=granted,
             type=type_,
         )
     seen_at = agent["runtime_seen_at"]
     if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
-        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, beat_at=None)
+        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shiftwork.core.errors import AgentUnavailable, AgentUnknown, InputError, ShiftworkError
+from shiftwork.core.errors import AgentUnavailable, AgentUnregistered, InputError, ShiftworkError
 from shiftwork.queue import check, finish, replies
 from shiftwork.queue.adopt import adopt, unheld
 from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
@@ -96,7 +96,7 @@ class Claiming(Handle):
             for agent_id in [*(row["agent_id"] for row in targets), runtime_id]:
                 if len(assignments) == count:
                     break
-                with suppress(AgentUnavailable, AgentUnknown):  # the others' work is not held up by it
+                with suppress(AgentUnavailable, AgentUnregistered):  # the others' work is not held up by it
                     left = count - len(assignments)
                     answers.append(await self.claim_answer(agent_id, left, runtime_id=runtime_id, **options))
                     assignments += answers[-1].assignments
@@ -132,7 +132,7 @@ class Claiming(Handle):
         free = await self._read(lambda tx: unheld(tx, self.workspace, claims)) if claims else []
         for agent_id, theirs in by_agent(free).items():
             # Who gets nothing, or has a name that is none, holds up nobody else's claims.
-            with suppress(AgentUnavailable, AgentUnknown, InputError):
+            with suppress(AgentUnavailable, AgentUnregistered, InputError):
                 await self._run_each_time(adopt, self.workspace, agent_id, theirs)
 
     async def _claim_here(self, request: ClaimRequest) -> ClaimAnswer:

@@ -16,13 +16,13 @@ from shiftwork.store.store import Row
 
 
 async def free_dependents(work: Work, roots: Collection[str]) -> None:
-    """Their parents are satisfied: flip the open edges, count the flips per child, free who waits for nothing more."""
+    """Their dependents wait for them no more: flip the open edges, count the flips, free who waits for nothing else."""
     if roots:
         await _count_flips(work, await work.tx.all("satisfy_edges", items=[(root,) for root in sorted(roots)]))
 
 
 async def _count_flips(work: Work, flips: Sequence[Row]) -> None:
-    counts = Counter(flip["child"] for flip in flips)
+    counts = Counter(flip["dependent"] for flip in flips)
     for row in await lock_newest(work, counts):
         row.waiting -= counts[row.root_id]
         work.touch(row)
@@ -51,21 +51,21 @@ async def lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
 async def fail_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:
     """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
     await _lose_judges(work, set(roots))
-    children = await _children(work, roots, only)
+    dependents = await _dependents(work, roots, only)
     cancelled, told = set(), []
-    for row in await lock_newest(work, children):
+    for row in await lock_newest(work, dependents):
         settings = await work.settings_of(row)
-        parents = [ids.show_task(parent) for parent in children[row.root_id]]
-        work.tell(row, "dependency_failed", data={"dependencies": parents, "then": settings.on_dependency_failed})
+        dependencies = [ids.show_task(dependency) for dependency in dependents[row.root_id]]
+        work.tell(row, "dependency_failed", data={"dependencies": dependencies, "then": settings.on_dependency_failed})
         told.append(row)
         if settings.on_dependency_failed != "wait" and row.status == State.PENDING:
-            cancel_row(work, row, f"Dependency {parents[0]} failed")
+            cancel_row(work, row, f"Dependency {dependencies[0]} failed")
             cancelled.add(row.root_id)
-    await _alert_creators(work, told, children)
+    await _alert_creators(work, told, dependents)
     await cancel_dependents(work, cancelled)
 
 
-async def _alert_creators(work: Work, dependents: Sequence[TaskRow], parents: Mapping[str, Sequence[str]]) -> None:
+async def _alert_creators(work: Work, dependents: Sequence[TaskRow], dependencies: Mapping[str, Sequence[str]]) -> None:
     """One alert for each failed dependency and creator of tasks that depend on it, however many these are."""
     if not dependents:
         return
@@ -73,10 +73,10 @@ async def _alert_creators(work: Work, dependents: Sequence[TaskRow], parents: Ma
     creators = {body["task_id"]: body["creator"] for body in bodies}
     counts: Counter[tuple[str, str, str]] = Counter()
     for row in dependents:
-        for parent in parents[row.root_id]:
-            counts[row.workspace, parent, creators.get(row.id) or "unknown"] += 1
-    for (workspace, parent, creator), count in sorted(counts.items()):
-        work.alert(workspace, "dependency_failed", parent, creator=creator, count=count)
+        for dependency in dependencies[row.root_id]:
+            counts[row.workspace, dependency, creators.get(row.id) or "unknown"] += 1
+    for (workspace, dependency, creator), count in sorted(counts.items()):
+        work.alert(workspace, "dependency_failed", dependency, creator=creator, count=count)
 
 
 async def cancel_dependents(work: Work, roots: Collection[str], only: Collection[str] | None = None) -> None:
@@ -87,15 +87,15 @@ async def cancel_dependents(work: Work, roots: Collection[str], only: Collection
     while roots:
         await _lose_judges(work, set(roots))
         await _take_outputs(work, set(roots))
-        children = await _children(work, roots, only)
+        dependents = await _dependents(work, roots, only)
         only, cancelled, satisfied = None, set(), []
-        for row in await lock_newest(work, children):
+        for row in await lock_newest(work, dependents):
             settings = await work.settings_of(row)
-            parents = children[row.root_id]
+            dependencies = dependents[row.root_id]
             if settings.on_dependency_cancelled == "satisfy":
-                satisfied += [(row.root_id, parent) for parent in parents]
+                satisfied += [(row.root_id, dependency) for dependency in dependencies]
             elif settings.on_dependency_cancelled == "cancel" and row.status == State.PENDING:
-                cancel_row(work, row, f"Parent {ids.show_task(parents[0])} cancelled")
+                cancel_row(work, row, f"Parent {ids.show_task(dependencies[0])} cancelled")
                 cancelled.add(row.root_id)
         if satisfied:
             await _count_flips(work, await work.tx.all("satisfy_pairs", items=sorted(satisfied)))
@@ -114,14 +114,14 @@ def cancel_row(work: Work, row: TaskRow, reason: str) -> None:
     work.tell(row, "cancelled", path, reason=reason, fence=fence)
 
 
-async def _children(work: Work, roots: Collection[str], only: Collection[str] | None) -> dict[str, list[str]]:
+async def _dependents(work: Work, roots: Collection[str], only: Collection[str] | None) -> dict[str, list[str]]:
     """Lineages with an open edge to one of these, and to which."""
-    children: dict[str, list[str]] = defaultdict(list)
+    dependents: dict[str, list[str]] = defaultdict(list)
     if roots:
-        for edge in await work.tx.all("open_children", items=[(root,) for root in sorted(roots)]):
-            if only is None or edge["child"] in only:
-                children[edge["child"]].append(edge["parent"])
-    return children
+        for edge in await work.tx.all("open_dependents", items=[(root,) for root in sorted(roots)]):
+            if only is None or edge["dependent"] in only:
+                dependents[edge["dependent"]].append(edge["dependency"])
+    return dependents
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------

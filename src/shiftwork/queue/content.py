@@ -58,7 +58,7 @@ async def put(
 ) -> Artifact:
     """Keep content, and refer to it from its owner where there is one. `expected` is the id it must come to."""
     depot = depot_of(engine)
-    most = (await engine.book.get(engine.store, workspace)).settings().limits.artifact_bytes
+    most = (await engine.book.get(engine.store, workspace)).settings().bounds.artifact_bytes
     async with spooled(source, await depot.incoming(), most) as arrived:
         check_expected(arrived.sha256, expected)
         if once is not None:

@@ -1,4 +1,4 @@
-"""Deals round the buckets of a fair share: one task of each in turn, the best of its bucket."""
+"""Deals round the shares: one task of each in turn, the best of its share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from shiftwork.core.settings import Settings
 from shiftwork.policy import rank, share
-from shiftwork.policy.share import Bucket
+from shiftwork.policy.share import Share
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.lanes import Lane
 from shiftwork.queue.merge import Head, Merge
@@ -23,7 +23,7 @@ class Turns:
     chance: nobody is passed over for ever by that, either.
     """
 
-    def __init__(self, tx: Tx, workspace: str, kept: list[Bucket] | None, order: list[Bucket]) -> None:
+    def __init__(self, tx: Tx, workspace: str, kept: list[Share] | None, order: list[Share]) -> None:
         self._tx = tx
         self._workspace = workspace
         self._kept = kept
@@ -32,28 +32,28 @@ class Turns:
     async def save(self) -> None:
         if self._kept is not None and self._kept != self.order:
             text = msgspec.json.encode(self.order).decode()
-            await self._tx.run("save_turns", workspace=self._workspace, buckets=text)
+            await self._tx.run("save_turns", workspace=self._workspace, shares=text)
 
 
 async def take_turns(tx: Tx, engine: Engine, workspace: str, lanes: Sequence[Lane]) -> Turns:
     row = await tx.one("take_turns", workspace=workspace)
     if row is not None:
-        kept = msgspec.json.decode(row["buckets"], type=list[int | None])
+        kept = msgspec.json.decode(row["shares"], type=list[int | None])
         return Turns(tx, workspace, kept, kept)
-    chance: list[Bucket] = list({lane.key.bucket for lane in lanes})
+    chance: list[Share] = list({lane.key.share for lane in lanes})
     engine.random.shuffle(chance)
     return Turns(tx, workspace, None, chance)
 
 
 class Deal(Merge):
-    """Like a merge, but no bucket gets a second task while another that waits had none."""
+    """Like a merge, but no share gets a second task while another that waits had none."""
 
     def __init__(
         self, tx: Tx, lanes: Sequence[Lane], favours: Mapping[int, float], turns: Turns, settings: Settings
     ) -> None:
         super().__init__(tx, lanes, favours)
-        self._bucket = {lane.id: lane.key.bucket for lane in lanes}
-        self._piles: dict[Bucket, list[Head]] = {}
+        self._share = {lane.id: lane.key.share for lane in lanes}
+        self._piles: dict[Share, list[Head]] = {}
         self._turns = turns
         self._expected = turns.order
         self._wanted = self._left = 1
@@ -66,23 +66,23 @@ class Deal(Merge):
 
     def take(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._turns.order = share.after(self._turns.order, self._bucket[row["lane"]])
+            self._turns.order = share.after(self._turns.order, self._share[row["lane"]])
 
     async def save(self) -> None:
         await self._turns.save()
 
     def _push(self, head: Head) -> None:
-        heapq.heappush(self._piles.setdefault(self._bucket[head[4]], []), head)
+        heapq.heappush(self._piles.setdefault(self._share[head[4]], []), head)
 
     def _pop(self) -> Head | None:
-        bands = {bucket: rank.band(pile[0][0], self._settings) for bucket, pile in self._piles.items() if pile}
+        bands = {each: rank.band(pile[0][0], self._settings) for each, pile in self._piles.items() if pile}
         if not bands:
             return None
         if not self._left:
-            # What there is to spare comes from the same buckets: whose best is locked has its turn with its next.
+            # What there is to spare comes from the same shares: whose best is locked has its turn with its next.
             self._left, self._expected = self._wanted, self._turns.order
         self._left -= 1
         first = min(bands.values())
-        bucket = share.next_of(self._expected, [bucket for bucket, band in bands.items() if band == first])
-        self._expected = share.after(self._expected, bucket)
-        return heapq.heappop(self._piles[bucket])
+        served = share.next_of(self._expected, [each for each, band in bands.items() if band == first])
+        self._expected = share.after(self._expected, served)
+        return heapq.heappop(self._piles[served])

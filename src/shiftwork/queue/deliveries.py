@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from shiftwork.core import ids, notices
+from shiftwork.core import ids, notifications
 from shiftwork.core.errors import ConflictError, NotFound
-from shiftwork.core.notices import Notice
+from shiftwork.core.notifications import Notification
 from shiftwork.policy import delivery, redact
 from shiftwork.policy.delivery import Outcome
 from shiftwork.policy.wants import About, wanted_names, wants_alert
@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True):
     error: str | None
     """Why the last attempt failed."""
     message: str
-    notice: Notice | None = None
+    notification: Notification | None = None
     """All that is sent; only where one delivery is asked for."""
 
 
@@ -63,7 +63,7 @@ class Wanted(NamedTuple):
     sink_id: str
     workspace: str
     seq: int
-    notice: Notice
+    notification: Notification
 
 
 class Parcel(NamedTuple):
@@ -73,7 +73,7 @@ class Parcel(NamedTuple):
     sink_id: str
     attempts: int
     give_up_at: float
-    notice: Notice
+    notification: Notification
     place: Place
 
 
@@ -92,11 +92,11 @@ def of_events(rows: Sequence[Row], told: Sequence[Row]) -> list[Wanted]:
     return found
 
 
-def _of_event(event: Event, name: str) -> Notice:
+def _of_event(event: Event, name: str) -> Notification:
     about: dict[str, Any] = {"workspace_id": event.workspace_id, "task_id": event.task_id, "dag_id": event.dag_id}
     about |= {"task_type": event.type, "seq": event.seq, "path": event.path, "actor": event.actor}
     about |= {"reason": event.reason, "data": _bounded(event.data or {})}
-    return Notice(name, notices.timestamp(event.at), redact.clean(about))
+    return Notification(name, notifications.timestamp(event.at), redact.clean(about))
 
 
 def of_alerts(rows: Sequence[Row], told: Sequence[Row]) -> list[Wanted]:
@@ -112,11 +112,11 @@ def of_alerts(rows: Sequence[Row], told: Sequence[Row]) -> list[Wanted]:
     return found
 
 
-def _of_alert(row: Row, about: About, data: dict[str, Any]) -> Notice:
+def _of_alert(row: Row, about: About, data: dict[str, Any]) -> Notification:
     told = {"workspace_id": row["workspace"], "seq": row["seq"], "kind": about.kind, "severity": about.severity}
     told |= {"message": row["message"], "task_type": about.type, "data": _bounded(data)}
     told["task_id"] = None if row["task_id"] is None else ids.show_task(row["task_id"])
-    return Notice(notices.ALERT, notices.timestamp(row["at"]), redact.clean(told))
+    return Notification(notifications.ALERT, notifications.timestamp(row["at"]), redact.clean(told))
 
 
 def _bounded(data: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,14 @@ def _rows(tx: Tx, engine: Engine, source: str, new: Sequence[Wanted]) -> list[tu
     made = engine.ids.make_many(tx.now, len(new)) if new else []
     return [
         (ids.show_delivery(uuid), each.workspace, each.sink_id, source, None if source == "test" else each.seq)
-        + (each.notice.type, notices.line(each.notice), as_json(each.notice), "pending", tx.now, tx.now)
+        + (
+            each.notification.type,
+            notifications.line(each.notification),
+            as_json(each.notification),
+            "pending",
+            tx.now,
+            tx.now,
+        )
         for uuid, each in zip(made, new, strict=True)
     ]
 
@@ -161,8 +168,8 @@ async def test(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str
     if sink["paused_at"] is not None:
         raise ConflictError(f"the sink {name!r} is paused", where="sink", mend="Resume it first.")
     data = {"workspace_id": workspace, "sink": name, "actor": caller.actor}
-    notice = Notice(notices.TEST, notices.timestamp(tx.now), redact.clean(data))
-    (row,) = _rows(tx, engine, "test", [Wanted(sink["id"], workspace, 0, notice)])
+    notification = Notification(notifications.TEST, notifications.timestamp(tx.now), redact.clean(data))
+    (row,) = _rows(tx, engine, "test", [Wanted(sink["id"], workspace, 0, notification)])
     await tx.insert("insert_deliveries", [row])
     await tx.run("wake_sink", id=sink["id"])
     work = Work(tx, engine, caller)
@@ -200,7 +207,7 @@ async def _tell_redelivered(
 ) -> None:
     await tx.run("wake_sink", id=sink_id)
     work = Work(tx, engine, caller)
-    work.tell_of(workspace, "sink_redriven", data={"sink": name, "deliveries": count})
+    work.tell_of(workspace, "sink_redelivered", data={"sink": name, "deliveries": count})
     await work.save_events()
 
 
@@ -222,8 +229,8 @@ async def lease(tx: Tx, engine: Engine, busy: Mapping[str, int], room: int) -> l
 
 
 def _parcel(row: Row, sink: Row) -> Parcel:
-    notice = msgspec.json.decode(row["notice"], type=Notice)
-    return Parcel(row["id"], sink["id"], row["attempts"], row["give_up_at"], notice, sinks.place_of(sink))
+    notification = msgspec.json.decode(row["notification"], type=Notification)
+    return Parcel(row["id"], sink["id"], row["attempts"], row["give_up_at"], notification, sinks.place_of(sink))
 
 
 async def is_due(tx: Tx) -> bool:
@@ -266,7 +273,7 @@ async def _failed(tx: Tx, engine: Engine, sink_id: str, outcome: Outcome, *, giv
 
 
 async def _tell(tx: Tx, engine: Engine, workspace: str) -> None:
-    work = Work(tx, engine, Caller("duty:notices"))
+    work = Work(tx, engine, Caller("duty:notifications"))
     await sinks.tell_failing(work, workspace)
     await work.save_events()
 
@@ -335,5 +342,7 @@ def _delivery(row: Row) -> Delivery:
         ended_at=row["ended_at"],
         error=row["error"],
         message=row["message"],
-        notice=None if row["notice"] is None else msgspec.json.decode(row["notice"], type=Notice),
+        notification=None
+        if row["notification"] is None
+        else msgspec.json.decode(row["notification"], type=Notification),
     )

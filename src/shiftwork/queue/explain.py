@@ -33,11 +33,11 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One bucket of a fair share, and how many others it takes turns with."""
+    """One share of the work, and how many others it takes turns with."""
 
     by: str
-    bucket: int
-    buckets: int
+    number: int
+    shares: int
     waiting: int
     """Shares of the workspace that have ready tasks, this one among them."""
 
@@ -133,7 +133,7 @@ async def _waits(tx: Tx, row: TaskRow) -> list[Hold]:
     for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
         what, lifts = {
             "time": ("a time", "the time comes"),
-            "event": (f"the event {wait['event']!r}", "somebody sends it with signal"),
+            "signal": (f"the signal {wait['signal']!r}", "somebody sends it"),
             "person": (f"an answer to {wait['question']!r}", "answer it"),
         }[wait["kind"]]
         past = "" if wait["kind"] == "time" or wait["until"] is None else ", or its time is over"
@@ -176,24 +176,28 @@ async def _dependencies(tx: Tx, row: TaskRow) -> list[Hold]:
     open_ = [edge for edge in edges if not edge["satisfied"]]
     if not open_:
         return []
-    missing = {edge["parent"]: edge["name"] for edge in await tx.all("missing_parents", items=[(row.root_id,)])}
-    states = {s["root_id"]: s["status"] for s in await tx.all("lineage_states", items=[(e["parent"],) for e in open_])}
+    missing = {
+        edge["dependency"]: edge["name"] for edge in await tx.all("missing_dependencies", items=[(row.root_id,)])
+    }
+    states = {
+        s["root_id"]: s["status"] for s in await tx.all("lineage_states", items=[(e["dependency"],) for e in open_])
+    }
     holds = []
     for edge in open_:
-        parent = ids.show_task(edge["parent"])
-        if edge["parent"] in missing:
+        dependency = ids.show_task(edge["dependency"])
+        if edge["dependency"] in missing:
             holds.append(
                 Hold(
                     "missing_dependency",
-                    f"no task {missing[edge['parent']]} has been submitted",
+                    f"no task {missing[edge['dependency']]} has been submitted",
                     "submit it, or change the dependencies",
-                    tasks=[parent],
+                    tasks=[dependency],
                 )
             )
         else:
-            kind = "child" if edge["waits"] else "dependency"
-            status = states.get(edge["parent"], "unknown")
-            holds.append(Hold(kind, f"it waits for {parent}, which is {status}", _lift(status), tasks=[parent]))
+            kind = "subtask" if edge["waits"] else "dependency"
+            status = states.get(edge["dependency"], "unknown")
+            holds.append(Hold(kind, f"it waits for {dependency}, which is {status}", _lift(status), tasks=[dependency]))
     return holds
 
 
@@ -245,11 +249,11 @@ async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lane
                 "one of them finishes, or another joins",
             )
         )
-    elif all(_is_short(agent, row.cost_limit) for agent in willing):
+    elif all(_is_short(agent, row.estimated_cost) for agent in willing):
         holds.append(
             Hold(
                 HELD_BY_BUDGET,
-                f"no able agent has {dollars(row.cost_limit):.2f} USD left" if row.cost_limit else _BROKE,
+                f"no able agent has {dollars(row.estimated_cost):.2f} USD left" if row.estimated_cost else _BROKE,
                 "raise an agent's budget",
             )
         )
@@ -286,7 +290,7 @@ _BROKE = "no able agent has money left"
 
 
 def _is_short(agent: Row, cost: int | None) -> bool:
-    left = budget.left(agent["budget"], agent["spent"], agent["reserved"])
+    left = budget.left(agent["budget"], agent["spent"], agent["granted"])
     return left is not None and budget.grant(cost, 1, [left]) is None
 
 
@@ -302,13 +306,13 @@ async def _position(tx: Tx, row: TaskRow) -> int:
 
 async def _share(tx: Tx, engine: Engine, resolver: Resolver, lanes: list[Lane]) -> Share | None:
     fair = resolver.settings().fair_share
-    bucket = lanes[0].key.bucket if lanes else None
-    if bucket is None or not is_on(fair):
+    number = lanes[0].key.share if lanes else None
+    if number is None or not is_on(fair):
         return None
     rows = await tx.all("open_lanes", bound=TARGETED, workspace=lanes[0].key.workspace, agent="", counted=False)
     with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows if row["lane"] is not None])
-    others = {lane.key.bucket for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
-    return Share(fair.by, bucket, fair.buckets, len(others | {bucket}))
+    others = {lane.key.share for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
+    return Share(fair.by, number, fair.shares, len(others | {number}))
 
 
 def _summary(row: TaskRow, holds: list[Hold], position: int | None, share: Share | None) -> str:
@@ -319,5 +323,5 @@ def _summary(row: TaskRow, holds: list[Hold], position: int | None, share: Share
     if holds:
         return "; ".join(hold.what for hold in holds)
     number = f"{position} or more" if position == MOST_AHEAD else str(position)
-    turns = "" if share is None else f", in share {share.bucket} of {share.waiting} that take turns by {share.by}"
+    turns = "" if share is None else f", in share {share.number} of {share.waiting} that take turns by {share.by}"
     return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{turns}"

@@ -72,7 +72,7 @@ def armed(row: Row) -> Armed:
 def shown(name: str, row: Row, *, duplicate: bool = False) -> Firing:
     dag_id = None if row["dag_id"] is None else ids.show_dag(row["dag_id"])
     tasks = msgspec.json.decode(row["tasks"])
-    return Firing(name, row["key"], row["at"], row["outcome"], row["why"], tasks, dag_id, duplicate)
+    return Firing(name, row["key"], row["at"], row["outcome"], row["reason"], tasks, dag_id, duplicate)
 
 
 # -- what is created ---------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def prepare_all(described: Template, workspace: str, resolver: Resolver) -> tupl
         new = check.read(described.task, NewTask, "task")
         return [prepare(new, workspace, resolver)], DagFields()
     dag = check.read(described.dag, NewDag, "dag")
-    most = resolver.settings().limits.batch
+    most = resolver.settings().bounds.batch
     if len(dag.tasks) > most:
         raise TooLarge(f"{len(dag.tasks)} tasks in one DAG, at most {most}", where="dag.tasks")
     plans: Plans = {}
@@ -130,11 +130,11 @@ async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, occasion:
     return await _end(tx, engine, caller, trigger, occasion, made=made)
 
 
-async def skip(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, occasion: Occasion, why: str) -> None:
+async def skip(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, occasion: Occasion, reason: str) -> None:
     """Note that the trigger went off for nothing, unless that is known."""
     place = {"trigger_id": trigger.id, "key": occasion.key}
     if await tx.one("take_firing", **place, now=tx.now, depth=occasion.depth) is not None:
-        await _skip(tx, engine, caller, trigger, occasion, why)
+        await _skip(tx, engine, caller, trigger, occasion, reason)
 
 
 async def _goes_on(tx: Tx, engine: Engine, caller: Caller, trigger: Armed) -> str | None:
@@ -165,8 +165,8 @@ def _listed(made: Sequence[Submitted]) -> str:
     return ", ".join(task.id for task in made)
 
 
-async def _skip(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, occasion: Occasion, why: str) -> Firing:
-    return await _end(tx, engine, caller, trigger, occasion, why=why)
+async def _skip(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, occasion: Occasion, reason: str) -> Firing:
+    return await _end(tx, engine, caller, trigger, occasion, reason=reason)
 
 
 async def _end(
@@ -177,14 +177,14 @@ async def _end(
     occasion: Occasion,
     *,
     made: Sequence[Submitted] = (),
-    why: str | None = None,
+    reason: str | None = None,
 ) -> Firing:
-    outcome, tasks = "skipped" if why else "fired", [task.id for task in made if not task.duplicate]
+    outcome, tasks = "skipped" if reason else "fired", [task.id for task in made if not task.duplicate]
     dag_id = next((task.dag_id for task in made if task.dag_id is not None), None)
     uuid = None if dag_id is None else ids.parse(dag_id)
-    firing = Firing(trigger.name, occasion.key, tx.now, outcome, why, tasks, dag_id)  # type: ignore[arg-type]  # one of the two
+    firing = Firing(trigger.name, occasion.key, tx.now, outcome, reason, tasks, dag_id)  # type: ignore[arg-type]  # one of the two
     place = {"trigger_id": trigger.id, "key": occasion.key}
-    await tx.run("end_firing", **place, outcome=outcome, why=why, tasks=as_json(tasks), dag_id=uuid)
+    await tx.run("end_firing", **place, outcome=outcome, reason=reason, tasks=as_json(tasks), dag_id=uuid)
     work = Work(tx, engine, caller)
     tell(work, trigger, firing, occasion.told)
     await work.save_events()
@@ -193,7 +193,7 @@ async def _end(
 
 def tell(work: Work, trigger: Armed, firing: Firing, more: Mapping[str, Any]) -> None:
     """What came of it: the tasks it created, or why there are none."""
-    came = {"tasks": firing.tasks, "dag_id": firing.dag_id} if firing.outcome == "fired" else {"why": firing.why}
+    came = {"tasks": firing.tasks, "dag_id": firing.dag_id} if firing.outcome == "fired" else {"reason": firing.reason}
     data = {"trigger": trigger.name, "kind": trigger.kind, "key": firing.key, **came, **more}
     dag_id = None if firing.dag_id is None else ids.parse(firing.dag_id)
     work.tell_of(trigger.workspace, f"trigger_{firing.outcome}", dag_id=dag_id, data=data)

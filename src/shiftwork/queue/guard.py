@@ -82,7 +82,7 @@ async def _request(
         body = msgspec.json.decode(found["body"]) if found else {}
     if tags is None:
         tags = [tag["tag"] for tag in await work.tx.all("tags_of", items=[(row.id,)])]
-    cost = None if row.cost_limit is None else dollars(row.cost_limit)
+    cost = None if row.estimated_cost is None else dollars(row.estimated_cost)
     facts = guard.Facts(row.type, body.get("tool_name"), tags, body.get("created_by"), row.trigger_type, cost)
     request = request_for(settings, facts, body, tags, work.now)
     if request is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from shiftwork.core import ids
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 from shiftwork.queue import check, finish
 from shiftwork.queue.claims import Outcome, Token
 from shiftwork.queue.engine import Caller, Engine
@@ -86,9 +86,9 @@ async def _finish(tx: Tx, engine: Engine, caller: Caller, said: Said, token: Tok
     return (await finish.fail(tx, engine, caller, [Failure(token, None, said.error, retry=said.retry)]))[0]
 
 
-_LIMITS = Limits()
+_BOUNDS = Bounds()
 
 
 def as_result(data: Any) -> str:
     """A result as it is stored; says what is wrong with one that cannot be."""
-    return check.to_json({"data": data}, _LIMITS.result_bytes, _LIMITS, "result")
+    return check.to_json({"data": data}, _BOUNDS.result_bytes, _BOUNDS, "result")

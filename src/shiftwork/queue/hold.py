@@ -79,7 +79,7 @@ async def _see_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
     """A word about a task is a sign of life of the runtime that holds it, where that is what counts."""
     for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
         if (await engine.book.of(tx, workspace)).settings().runtime_offline_sec is not None:
-            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=None)
+            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
 
 
 def tell_of_claim(
@@ -182,11 +182,11 @@ async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, 
 
 
 async def beat_agent(tx: Tx, engine: Engine, _caller: Caller, workspace: str, agent_id: str) -> None:
-    """The agent is there; where a beat is its worker's, it stands for all that is held there."""
+    """The agent is there; where a beat is its runtime's, it stands for all that is held there."""
     await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
-    if (await engine.book.of(tx, workspace)).settings().heartbeat.scope == "worker":
+    if (await engine.book.of(tx, workspace)).settings().heartbeat.scope == "runtime":
         for held in await tx.all("runtimes_of_agent", workspace=workspace, agent=agent_id):
-            await tx.one("see_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, beat_at=tx.now)
+            await tx.one("see_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, heartbeat_at=tx.now)
 
 
 async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> float | None:
@@ -194,8 +194,8 @@ async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]
     slow = None
     for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
         settings = (await engine.book.of(tx, runtime[0])).settings()
-        covers_all = tx.now if settings.heartbeat.scope == "worker" else None
-        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, beat_at=covers_all)
+        covers_all = tx.now if settings.heartbeat.scope == "runtime" else None
+        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
         slow = _slow_down(seen, tx.now)
     return slow
 
@@ -277,13 +277,13 @@ class RuntimeAnswer(NamedTuple):
     """Claims that are asked to give their task back, and for what."""
 
 
-async def beat_runtime(
+async def runtime_heartbeat(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
 ) -> RuntimeAnswer:
     """One write that extends the lease of everything the runtime holds."""
     # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
     await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
-    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, beat_at=tx.now)
+    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
     cancel: dict[str, str | None] = {}
     lost: list[str] = []
     rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []

@@ -107,9 +107,9 @@ async def _pass_over(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, thi
 
 async def tell_refused(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, why: str) -> None:
     """A delivery was refused; only the first of many within a while is told of."""
-    engine.conflict("hook_refused", trigger=trigger.name, why=why)
+    engine.conflict("hook_refused", trigger=trigger.name, reason=why)
     if await tx.one("tell_refusal", id=trigger.id, now=tx.now, before=tx.now - TOLD_EVERY_SEC) is None:
         return
     work = Work(tx, engine, caller)
-    work.tell_of(trigger.workspace, "trigger_refused", data={"trigger": trigger.name, "kind": "hook", "why": why})
+    work.tell_of(trigger.workspace, "trigger_refused", data={"trigger": trigger.name, "kind": "hook", "reason": why})
     await work.save_events()

@@ -15,10 +15,10 @@ from shiftwork.core.errors import UnknownReference
 from shiftwork.core.references import artifact_hash, output_of, show_output
 from shiftwork.core.states import State
 from shiftwork.core.task import NewTask
-from shiftwork.queue import artifacts, parents
+from shiftwork.queue import artifacts, dependencies
 from shiftwork.queue.artifacts import Use
+from shiftwork.queue.dependencies import Dependency
 from shiftwork.queue.engine import Caller
-from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import as_json
@@ -91,42 +91,44 @@ async def resettle(tx: Tx, caller: Caller, row: TaskRow, prepared: Prepared) -> 
     if not refs_of(prepared.new):
         return prepared
     edges = await tx.all("edges_of", items=[(row.root_id,)])
-    task = Newcomer(row.id, prepared, frozenset(edge["parent"] for edge in edges))
+    task = Newcomer(row.id, prepared, frozenset(edge["dependency"] for edge in edges))
     bodies = await settle(tx, caller, row.workspace, [task], {}, ())
     return prepared._replace(body=bodies[row.id])
 
 
 async def _find(
     tx: Tx, workspace: str, names: set[str], local: Mapping[str, str], new: Collection[str]
-) -> dict[str, Parent]:
+) -> dict[str, Dependency]:
     """The tasks behind these names; one that is only waited for is known by its name alone."""
     references = {name: local.get(name) or name for name in sorted(names)}
     if not references:
         return {}
-    found = await parents.resolve(tx, workspace, references, new)
-    awaited = await parents.uuids(tx, workspace, {name: to for name, to in references.items() if name not in found})
-    return found | {name: Parent(uuid, State.PENDING, missing=True) for name, uuid in awaited.items()}
+    found = await dependencies.resolve(tx, workspace, references, new)
+    awaited = await dependencies.uuids(
+        tx, workspace, {name: to for name, to in references.items() if name not in found}
+    )
+    return found | {name: Dependency(uuid, State.PENDING, missing=True) for name, uuid in awaited.items()}
 
 
-def _body(task: Newcomer, found: Mapping[str, Parent]) -> str:
+def _body(task: Newcomer, found: Mapping[str, Dependency]) -> str:
     body: dict[str, Any] = msgspec.json.decode(task.prepared.body)
     body["spec"]["context_refs"] = [_by_id(ref, task, found) for ref in refs_of(task.prepared.new)]
     return as_json(body)
 
 
-def _by_id(ref: str, task: Newcomer, found: Mapping[str, Parent]) -> str:
+def _by_id(ref: str, task: Newcomer, found: Mapping[str, Dependency]) -> str:
     name = output_of(ref)
     if name is None:
         return ref
-    parent = found.get(name)
-    if parent is None or (parent.missing and parent.root not in task.above):
+    dependency = found.get(name)
+    if dependency is None or (dependency.missing and dependency.root not in task.above):
         raise UnknownReference(f"there is no task {name!r} whose output could be used", where="spec.context_refs")
-    if parent.root not in task.above and parent.status != State.COMPLETED:
+    if dependency.root not in task.above and dependency.status != State.COMPLETED:
         mend = "Add it to `dependencies`, so that its output is there when this task is claimed; nothing was changed."
         raise UnknownReference(
             f"task {name!r} has not completed and is no dependency", where="spec.context_refs", mend=mend
         )
-    return show_output(ids.show_task(parent.root))
+    return show_output(ids.show_task(dependency.root))
 
 
 # -- when it is claimed ------------------------------------------------------------------------------------------

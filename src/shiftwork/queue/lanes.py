@@ -32,7 +32,7 @@ class LaneKey(NamedTuple):
     mixed: bool = False
     fallback: tuple[str, ...] = ()
     """Models that will do while all of `models` rest."""
-    bucket: int | None = None
+    share: int | None = None
     """Its fair share."""
     serial: Serial | None = None
     """Whether its tasks run one after another, and by which key."""
@@ -86,11 +86,11 @@ def lane_key(
     target: str | None,
     fallback: Iterable[str] = (),
     *,
-    bucket: int | None = None,
+    share: int | None = None,
     serial: Serial | None = None,
 ) -> LaneKey:
     needs, wants, others = (tuple(sorted(set(names))) for names in (capabilities, models, fallback))
-    return LaneKey(workspace, type_, needs, wants, rate, target, fallback=others, bucket=bucket, serial=serial)
+    return LaneKey(workspace, type_, needs, wants, rate, target, fallback=others, share=share, serial=serial)
 
 
 class LaneBook:
@@ -156,7 +156,7 @@ def _key_of(row: Row) -> LaneKey:
         row["target_agent_id"],
         bool(row["mixed"]),
         names(row["fallback"]),
-        row["bucket"],
+        row["share"],
         row["serial"],
     )
 
@@ -178,7 +178,7 @@ async def _make(tx: Tx, key: LaneKey) -> int:
         return (await _find_or_make(tx, key.mix()))[key.mix()]
     number = int(counts["shared" if key.target_agent_id is None else "targeted"]) + 1
     await tx.insert("insert_lanes", [_lane_row(number, key)])
-    if key.bucket is not None:
+    if key.share is not None:
         await tx.run("add_turns", workspace=key.workspace)
     return number
 
@@ -202,6 +202,6 @@ def _lane_row(number: int, key: LaneKey) -> tuple[Any, ...]:
         key.rate,
         key.target_agent_id,
         key.mixed,
-        key.bucket,
+        key.share,
         key.serial,
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from shiftwork.core import keys
 from shiftwork.policy import window
-from shiftwork.policy.window import Limit, Share, Slot, Used
+from shiftwork.policy.window import Cell, Limit, Share, Used
 from shiftwork.queue import gates
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ class Taken(NamedTuple):
 
 
 def load(row: Row) -> Taken:
-    slots = tuple(Slot(*slot) for slot in msgspec.json.decode(row["slots"]))
-    return Taken(msgspec.json.decode(row["terms"], type=Limit), Used(int(row["held"]), slots))
+    cells = tuple(Cell(*cell) for cell in msgspec.json.decode(row["cells"]))
+    return Taken(msgspec.json.decode(row["terms"], type=Limit), Used(int(row["held"]), cells))
 
 
-def as_text(slots: Sequence[Slot]) -> str:
-    return msgspec.json.encode(slots).decode()
+def as_text(cells: Sequence[Cell]) -> str:
+    return msgspec.json.encode(cells).decode()
 
 
 async def lock(work: Work, names: Collection[Name]) -> dict[Name, Taken]:
@@ -100,7 +100,7 @@ async def save(work: Work, taken: Mapping[Name, Taken]) -> None:
     if not taken:
         return
     ordered = sorted(taken.items())
-    items = [(*name, used.held, as_text(used.slots)) for name, (_, used) in ordered]
+    items = [(*name, used.held, as_text(used.cells)) for name, (_, used) in ordered]
     await work.tx.run("save_limits", items=items)
     opens = {name: window.opens_at(limit, used, work.now) for name, (limit, used) in ordered}
     full = [(*name, "limit", "", None, at) for name, at in opens.items() if at != work.now]

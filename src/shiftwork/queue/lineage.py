@@ -77,7 +77,7 @@ async def _copy(work: Work, row: TaskRow, **changes: Any) -> TaskRow:
             },
             **{
                 name: getattr(row, name)
-                for name in ("at_most_once", "own_settings", "tallied", "cost_limit", "target_agent_id", "issue_id")
+                for name in ("at_most_once", "own_settings", "tallied", "estimated_cost", "target_agent_id", "issue_id")
             },
             **{name: getattr(row, name) for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id")},
             "id": work.engine.ids.make(work.now),

@@ -70,7 +70,7 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) ->
         *await _rates(tx, workspace),
         *await _care(tx, workspace),
         Sample("shiftwork_completed_per_minute", told.completed_per_minute),
-        *_labelled("shiftwork_agents", told.workers),
+        *_labelled("shiftwork_agents", told.agents),
     ]
     return Metrics(tx.now, sorted(samples, key=_order)), counted
 
@@ -225,7 +225,7 @@ def _success(sums: Sums) -> list[Sample]:
 async def _money(tx: Tx, workspace: str, agents: Sequence[Row]) -> list[Sample]:
     today = await tx.one("spent_since", workspace=workspace, since=day_begins(tx.now))
     paid = [agent for agent in _some(agents) if agent["budget"] is not None]
-    left = {agent["id"]: dollars(agent["budget"] - agent["spent"] - agent["reserved"]) for agent in paid}
+    left = {agent["id"]: dollars(agent["budget"] - agent["spent"] - agent["granted"]) for agent in paid}
     spent = dollars(int(today["cost"]) if today else 0)
     return [Sample("daily_spend_usd", spent), *_labelled("budget_remaining_usd", left)]
 

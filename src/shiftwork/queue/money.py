@@ -36,7 +36,7 @@ class Move(NamedTuple):
         """What is added to a budget that granted so much."""
         before = budget.share(granted, self.used_before, over=self.over_before)
         after = budget.share(0 if self.settled else granted, self.used, over=self.over)
-        return budget.Share(after.spent - before.spent, after.reserved - before.reserved)
+        return budget.Share(after.spent - before.spent, after.granted - before.granted)
 
 
 class Holder(NamedTuple):
@@ -101,9 +101,9 @@ class Money:
     def _use(self, row: Row, cost: int) -> None:
         before, now = row["attempt_cost"] - cost, row["attempt_cost"]
         token = Token(row["id"], row["fence"])
-        holder = Holder(token, row["workspace"], row["agent_id"], row["reserved"], row["charged"])
+        holder = Holder(token, row["workspace"], row["agent_id"], row["granted"], row["charged"])
         self._move(holder, Move(before, now))
-        limit = row["cost_limit"]
+        limit = row["estimated_cost"]
         if limit is not None and before <= limit < now:
             self._tell_overrun(row)
         known = self._work.rows.get(row["id"])
@@ -111,7 +111,7 @@ class Money:
             known.attempt_cost, known.tokens_in, known.tokens_out = now, row["tokens_in"], row["tokens_out"]
 
     def _tell_overrun(self, row: Row) -> None:
-        data = {"limit_usd": dollars(row["cost_limit"]), "spent_usd": dollars(row["attempt_cost"])}
+        data = {"limit_usd": dollars(row["estimated_cost"]), "spent_usd": dollars(row["attempt_cost"])}
         work = self._work
         work.add_event(
             [work.now, row["workspace"], row["id"], row["dag_id"], "overrun", None]
@@ -131,12 +131,12 @@ class Money:
         attempt = await work.tx.one("read_attempt", **names, workspace=work.caller.workspace)
         if attempt is None:
             return False
-        open_ = 0 if last else attempt["reserved"]
-        await work.tx.run("book_late_usage", **names, cost=used.cost, reserved=open_)
+        open_ = 0 if last else attempt["granted"]
+        await work.tx.run("book_late_usage", **names, cost=used.cost, granted=open_)
         await self._add_late_cost(token, used)
         await self._save_costs([(token, attempt, usage.model or "", used)])
         before = attempt["cost"]
-        holder = Holder(token, attempt["workspace"], attempt["agent_id"], attempt["reserved"], charged=True)
+        holder = Holder(token, attempt["workspace"], attempt["agent_id"], attempt["granted"], charged=True)
         self._move(holder, Move(before, before + used.cost, over_before=True, over=True, settled=last))
         return True
 
@@ -169,7 +169,7 @@ class Money:
         if change != (0, 0):
             agent = holder.workspace, holder.agent_id
             before = self._agents[agent]
-            self._agents[agent] = budget.Share(before.spent + change.spent, before.reserved + change.reserved)
+            self._agents[agent] = budget.Share(before.spent + change.spent, before.granted + change.granted)
         if holder.charged:
             first = self._moves.get(holder.token, move)
             self._moves[holder.token] = move._replace(used_before=first.used_before, over_before=first.over_before)
@@ -183,10 +183,10 @@ class Money:
         """
         why = await self._past_their_own(rows)
         others = [row for row in rows if row["id"] not in why and row["charged"]]
-        return why | await self._past_a_ceiling([row for row in others if row["attempt_cost"] > row["reserved"]])
+        return why | await self._past_a_ceiling([row for row in others if row["attempt_cost"] > row["granted"]])
 
     async def _past_their_own(self, rows: Sequence[Row]) -> dict[str, str]:
-        priced = {row["id"]: row["attempt_cost"] for row in rows if row["cost_limit"] is not None}
+        priced = {row["id"]: row["attempt_cost"] for row in rows if row["estimated_cost"] is not None}
         why = {}
         for body in await self._work.tx.all("read_bodies", items=[(i,) for i in sorted(priced)]) if priced else ():
             constraints = (msgspec.json.decode(body["body"]).get("spec") or {}).get("constraints") or {}
@@ -206,13 +206,13 @@ class Money:
         chains = await self._work.tx.all("read_chains", items=[(name,) for name in names]) if names else ()
         budgets = {row["id"]: row for row in chains}
         for row in rows:
-            if budget.is_over(row["reserved"], row["attempt_cost"], await self._agent_rest(row)):
+            if budget.is_over(row["granted"], row["attempt_cost"], await self._agent_rest(row)):
                 why[row["id"]] = f"agent {row['agent_id']} has spent its budget"
             for charge in self._charges.get(Token(row["id"], row["fence"]), ()):
                 above = budgets[charge["budget_id"]]
                 more = changes.get(above["id"], budget.Share(0, 0))
-                rest = budget.left(above["ceiling"], above["spent"] + more.spent, above["reserved"] + more.reserved)
-                if budget.is_over(charge["reserved"], row["attempt_cost"], rest):
+                rest = budget.left(above["ceiling"], above["spent"] + more.spent, above["granted"] + more.granted)
+                if budget.is_over(charge["granted"], row["attempt_cost"], rest):
                     why[row["id"]] = f"{words(above)} has spent its {usd(above['ceiling'])} USD"
         return why
 
@@ -221,7 +221,7 @@ class Money:
         if agent is None:
             return None
         more = self._agents[row["workspace"], row["agent_id"]]
-        return budget.left(agent["budget"], agent["spent"] + more.spent, agent["reserved"] + more.reserved)
+        return budget.left(agent["budget"], agent["spent"] + more.spent, agent["granted"] + more.granted)
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class Money:
         for row in await self._work.tx.all("lock_agents", items=sorted(changes)):
             more = changes[row["workspace"], row["id"]]
             told = self._warn(row, row["budget"], row["spent"] + more.spent, {"kind": "agent", "owner": row["id"]})
-            items.append((row["workspace"], row["id"], -more.reserved, more.spent, told))
+            items.append((row["workspace"], row["id"], -more.granted, more.spent, told))
         await self._work.tx.run("settle_agents", items=items)
 
     async def save(self) -> None:
@@ -256,9 +256,9 @@ class Money:
             await self._open(was, row)
 
     def _changed(self, row: Row, more: budget.Share) -> dict[str, Any]:
-        spent, reserved = row["spent"] + more.spent, row["reserved"] + more.reserved
+        spent, granted = row["spent"] + more.spent, row["granted"] + more.granted
         told = self._warn(row, row["ceiling"], spent, row)
-        return {**row, "spent": spent, "reserved": reserved, "told": told}
+        return {**row, "spent": spent, "granted": granted, "told": told}
 
     def _warn(self, row: Row, ceiling: int | None, spent: int, named: Row) -> int:
         """Say once that a share of the ceiling is spent; answers the share that was last told of."""
@@ -273,7 +273,7 @@ class Money:
 
     async def _open(self, was: Row, row: Row) -> None:
         """There is more to grant than before: who waits for it goes on."""
-        left, before = (budget.left(r["ceiling"], r["spent"], r["reserved"]) for r in (row, was))
+        left, before = (budget.left(r["ceiling"], r["spent"], r["granted"]) for r in (row, was))
         if left is None or before is None or left <= max(before, 0):
             return
         work = self._work
@@ -296,8 +296,8 @@ class Money:
         sums: dict[str, budget.Share] = defaultdict(lambda: budget.Share(0, 0))
         for token, charges in self._charges.items():
             for charge in charges:
-                more, sum_ = self._moves[token].change(charge["reserved"]), sums[charge["budget_id"]]
-                sums[charge["budget_id"]] = budget.Share(sum_.spent + more.spent, sum_.reserved + more.reserved)
+                more, sum_ = self._moves[token].change(charge["granted"]), sums[charge["budget_id"]]
+                sums[charge["budget_id"]] = budget.Share(sum_.spent + more.spent, sum_.granted + more.granted)
         return sums
 
 

@@ -13,7 +13,7 @@ from shiftwork.core.errors import ConflictError, InputError
 from shiftwork.queue import check, deliveries, sinks
 from shiftwork.queue.deliveries import STATUSES, Delivery, Status, Which
 from shiftwork.queue.handle import Handle
-from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChange
+from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChanges
 
 
 class Notifying(Handle):
@@ -46,14 +46,16 @@ class Notifying(Handle):
         checked = check.name(name, "sink")
         return await self._read(lambda tx: sinks.read(tx, self.workspace, checked))
 
-    async def change_sink(self, name: str, change: SinkChange | Mapping[str, Any] | None = None, **fields: Any) -> Sink:
+    async def update_sink(
+        self, name: str, changes: SinkChanges | Mapping[str, Any] | None = None, **fields: Any
+    ) -> Sink:
         """Change where a sink is, what it is signed with or what it wants; what waits for it goes there, too."""
-        checked = check.fit(check.read(fields if change is None else change, SinkChange, "change"), "change")
+        checked = check.fit(check.read(fields if changes is None else changes, SinkChanges, "changes"), "changes")
         if all(value is UNSET for value in msgspec.structs.astuple(checked)):
             raise InputError("nothing to change", where="change")
         if checked.wants is not UNSET:
             sinks.check_wants(checked.wants)
-        return await self._run(sinks.change, self.workspace, check.name(name, "sink"), checked)
+        return await self._run(sinks.update, self.workspace, check.name(name, "sink"), checked)
 
     async def pause_sink(self, name: str, reason: str | None = None) -> Sink:
         """Send nothing to a sink until it is resumed; it is told then of what happened meanwhile."""

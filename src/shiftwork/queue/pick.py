@@ -101,11 +101,11 @@ class Picker:
         return chosen
 
     async def _merge(self, lanes: list[Lane]) -> Merge:
-        """The order of several lanes: by rank, or round the buckets of a fair share and by rank in each."""
+        """The order of several lanes: by rank, or round the shares and by rank in each."""
         workspace = self._request.workspace
         settings = (await self._engine.book.of(self._tx, workspace)).settings()
         favours = await affinity.favours(self._tx, self._agent, lanes, settings)
-        if not share.is_on(settings.fair_share) or len({lane.key.bucket for lane in lanes}) == 1:
+        if not share.is_on(settings.fair_share) or len({lane.key.share for lane in lanes}) == 1:
             return Merge(self._tx, lanes, favours)
         turns = await take_turns(self._tx, self._engine, workspace, lanes)
         return Deal(self._tx, lanes, favours, turns, settings)
@@ -152,7 +152,7 @@ class Picker:
         settings = resolver.settings(row["type"], own)
         if row["type"] == judging.TYPE and (author := judging.author(row)) and await self._is_like(author):
             return any(self._is_able(other, row) for other in await self._free_others(settings))
-        preference = settings.retry.worker_preference
+        preference = settings.retry.agent_preference
         if preference == "different" and await self._is_like(row["last_agent_id"]):
             return any(self._could_take(other, row) for other in await self._free_others(settings))
         if preference == "same_runtime" and row["last_runtime_id"] not in {None, self._request.runtime_id}:

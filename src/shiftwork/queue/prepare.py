@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     settings: Settings
     lane: LaneKey
     boost: float
-    cost_limit: int | None
+    estimated_cost: int | None
     timeout_sec: float | None
     max_attempts: int
     validation: str | None
@@ -57,8 +57,8 @@ class Prepared(NamedTuple):
         return self.plan.lane
 
     @property
-    def cost_limit(self) -> int | None:
-        return self.plan.cost_limit
+    def estimated_cost(self) -> int | None:
+        return self.plan.estimated_cost
 
     @property
     def timeout_sec(self) -> float | None:
@@ -69,7 +69,7 @@ class Prepared(NamedTuple):
         return self.plan.has_own_settings
 
 
-Plans = dict[tuple[str, share.Bucket], Plan]
+Plans = dict[tuple[str, share.Share], Plan]
 """By type and fair share, for the tasks of one batch that say nothing but their type; without a share, any of it."""
 
 
@@ -80,11 +80,11 @@ def prepare(
     if plan is None:
         plan = _plan(new, workspace, resolver, where)
         if plans is not None and _is_plain(new):
-            plans[new.type, plan.lane.bucket] = plans[new.type, None] = plan
+            plans[new.type, plan.lane.share] = plans[new.type, None] = plan
     if new.dependencies or new.id is not None:
         _check_references(new, plan.settings, where)
-    limits = plan.settings.limits
-    body = check.to_json(_body(new), limits.body_bytes, limits, where)
+    bounds = plan.settings.bounds
+    body = check.to_json(_body(new), bounds.body_bytes, bounds, where)
     uuid = ids.parse(new.id) if new.id else None
     idempotency = plan.settings.idempotency
     return Prepared(
@@ -102,11 +102,11 @@ def _known(plans: Plans, new: NewTask) -> Plan | None:
     plan = plans.get((new.type, None))
     if plan is None or not share.is_on(plan.settings.fair_share):
         return plan
-    return plans.get((new.type, _bucket(new, plan.settings)))
+    return plans.get((new.type, _share(new, plan.settings)))
 
 
-def _bucket(new: NewTask, settings: Settings) -> share.Bucket:
-    return share.bucket(settings.fair_share, new.created_by, new.issue_id, new.tags)
+def _share(new: NewTask, settings: Settings) -> share.Share:
+    return share.share_of(settings.fair_share, new.created_by, new.issue_id, new.tags)
 
 
 def traced(new: NewTask, traceparent: str | None) -> NewTask:
@@ -141,7 +141,7 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
         settings=settings,
         lane=lane_of(new, workspace, settings, boost, failures=0),
         boost=boost,
-        cost_limit=cost_limit(new),
+        estimated_cost=estimated_cost(new),
         timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
         max_attempts=new.max_attempts or settings.max_attempts,
         validation=_validation(new, own),
@@ -157,7 +157,7 @@ def _validation(new: NewTask, own: dict[str, Any]) -> str | None:
     return None if method == "none" and not own.get("require_decision_report") else method
 
 
-def cost_limit(new: NewTask) -> int | None:
+def estimated_cost(new: NewTask) -> int | None:
     """What the task may cost at most: both the estimate and the ceiling must be affordable."""
     ceiling = new.spec.constraints.max_cost_usd if new.spec else None
     amounts = [amount for amount in (new.estimated_cost_usd, ceiling) if amount is not None]
@@ -178,7 +178,7 @@ def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, fail
         rate,
         new.target_agent_id,
         fallback,
-        bucket=_bucket(new, settings),
+        share=_share(new, settings),
         serial=serial.kind(settings.serialize_by, new.serial_key),
     )
 
@@ -207,8 +207,8 @@ def _check(new: NewTask, settings: Settings, where: str) -> None:
 
 def _check_context(refs: list[str], settings: Settings, where: str) -> None:
     """References of a form that can lead somewhere; whether they do is seen when the task is written."""
-    if len(refs) > settings.limits.dependencies:
-        raise TooLarge(f"{len(refs)} references, at most {settings.limits.dependencies}", where=where)
+    if len(refs) > settings.bounds.dependencies:
+        raise TooLarge(f"{len(refs)} references, at most {settings.bounds.dependencies}", where=where)
     for place, ref in enumerate(refs):
         check.text(ref, where)
         if artifact_hash(ref) is None and output_of(ref) is None:
@@ -218,9 +218,9 @@ def _check_context(refs: list[str], settings: Settings, where: str) -> None:
 
 def _check_references(new: NewTask, settings: Settings, where: str) -> None:
     """Texts that are kept outside of the body; those inside are checked with it."""
-    if len(new.dependencies) > settings.limits.dependencies:
+    if len(new.dependencies) > settings.bounds.dependencies:
         raise TooLarge(
-            f"{len(new.dependencies)} dependencies, at most {settings.limits.dependencies}",
+            f"{len(new.dependencies)} dependencies, at most {settings.bounds.dependencies}",
             where=f"{where}.dependencies",
         )
     for reference in (new.id, *new.dependencies):

@@ -58,7 +58,7 @@ class Producing(Handle):
 
     async def _prepare(self, tasks: Sequence[Fields]) -> list[Prepared]:
         resolver = await self._engine.book.get(self._engine.store, self.workspace)
-        most = resolver.settings().limits.batch
+        most = resolver.settings().bounds.batch
         if len(tasks) > most:
             raise TooLarge(f"{len(tasks)} tasks in one batch, at most {most}", where="tasks")
         alone = len(tasks) == 1

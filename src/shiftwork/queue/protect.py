@@ -39,7 +39,7 @@ class Breaker(msgspec.Struct, frozen=True):
 
 
 class Cooldown(msgspec.Struct, frozen=True):
-    """What rests until when, for one agent or for everybody."""
+    """A cooldown: of what, until when, for one agent or for everybody."""
 
     key: str
     provider: str | None
@@ -150,7 +150,7 @@ async def configure(tx: Tx, engine: Engine, caller: Caller, workspace: str, conf
 
 
 async def read_cooldowns(tx: Tx, workspace: str) -> list[Cooldown]:
-    """What rests now, in the order of its end."""
+    """The cooldowns in force, in the order of their ends."""
     rows = await tx.all("read_gates", workspace=workspace)
     live = [row for row in rows if row["kind"] == "cooldown" and gates.is_shut(row, tx.now)]
     return [_cooldown(row) for row in sorted(live, key=lambda row: (row["until"], row["scope"], row["agent_id"]))]
@@ -171,7 +171,7 @@ def _cooldown(row: Row) -> Cooldown:
 async def cool_down(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, key: Key, seconds: float, reason: str | None
 ) -> Cooldown:
-    """Let a key rest for everybody; an earlier word about how long is replaced."""
+    """Begin a cooldown for everybody; an earlier word about how long is replaced."""
     until = tx.now + seconds
     gate = (workspace, key.text, "cooldown", "", reason, until)
     await tx.run("move_gates", items=[gate], now=tx.now, actor=caller.actor)
@@ -182,7 +182,7 @@ async def cool_down(
 
 
 async def lift_cooldown(tx: Tx, engine: Engine, caller: Caller, workspace: str, key: Key) -> bool:
-    """Let work that uses this key go again, whoever it rested for; False where it did not rest."""
+    """Let work that uses this key go again, whoever was held back; False where it had no cooldown."""
     gone = await tx.all("open_gates", items=[(workspace, key.text, kind) for kind in ("cooldown", "slowdown")])
     if not gone:
         return False
@@ -203,7 +203,7 @@ async def read_limits(tx: Tx, workspace: str) -> list[LimitInForce]:
 
 def _limit(row: Row, now: float) -> LimitInForce:
     limit, used = limits.load(row)
-    slots = window.current(limit, used, now).slots
+    cells = window.current(limit, used, now).cells
     at = window.opens_at(limit, used, now)
     return LimitInForce(
         row["key"],
@@ -213,8 +213,8 @@ def _limit(row: Row, now: float) -> LimitInForce:
         window_sec=limit.window_sec,
         concurrency=limit.concurrency,
         held=used.held,
-        requests_used=sum(slot.requests for slot in slots),
-        tokens_used=sum(slot.tokens for slot in slots),
+        requests_used=sum(cell.requests for cell in cells),
+        tokens_used=sum(cell.tokens for cell in cells),
         opens_at=None if at == now else at,
         full=at != now,
         set_at=row["set_at"],
@@ -230,7 +230,7 @@ async def set_limit(tx: Tx, engine: Engine, caller: Caller, workspace: str, key:
     used = Used() if old is None else window.rescale(old.limit, limit, old.used)
     terms = msgspec.json.encode(limit).decode()
     known = {"workspace": workspace, "key": key.text, "now": tx.now, "actor": caller.actor}
-    await tx.run("set_limit", **known, terms=terms, slots=limits.as_text(used.slots))
+    await tx.run("set_limit", **known, terms=terms, cells=limits.as_text(used.cells))
     await limits.save(work, {name: limits.Taken(limit, used)})
     work.tell_of(workspace, "limit_set", data={"key": key.text, **msgspec.to_builtins(limit)})
     await work.save_events()

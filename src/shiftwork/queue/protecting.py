@@ -49,7 +49,7 @@ class Protecting(Handle):
     # -- cooldowns -------------------------------------------------------------------------------------------------
 
     async def cooldowns(self) -> list[Cooldown]:
-        """What rests now because of a rate limit, or by somebody's word, and until when."""
+        """The cooldowns in force, after a rate limit or by somebody's word, and until when."""
         return await self._read(lambda tx: protect.read_cooldowns(tx, self.workspace))
 
     async def cool_down(self, key: str, seconds: float, reason: str | None = None) -> Cooldown:
@@ -61,7 +61,7 @@ class Protecting(Handle):
         )
 
     async def lift_cooldown(self, key: str) -> bool:
-        """Let work that uses this key go again; False where it did not rest."""
+        """Let work that uses this key go again; False where it had no cooldown."""
         return await self._run(protect.lift_cooldown, self.workspace, _key(key))
 
     # -- limits ----------------------------------------------------------------------------------------------------

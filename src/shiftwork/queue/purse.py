@@ -40,10 +40,10 @@ class Level:
     def count(self, row: Row) -> None:
         """Begin with what the row says."""
         self.row = row
-        self.left = budget.left(self.ceiling, row["spent"], row["reserved"])
+        self.left = budget.left(self.ceiling, row["spent"], row["granted"])
 
 
-_SAVED = ("id", "ceiling", "reserved", "spent", "told", "closed_at", "counted_to")
+_SAVED = ("id", "ceiling", "granted", "spent", "told", "closed_at", "counted_to")
 
 
 def to_save(row: Row) -> tuple[Any, ...]:
@@ -120,11 +120,11 @@ class Purse:
         return self._grant(row, left if self._agent_left is None else [*left, self._agent_left])
 
     def _grant(self, row: Row, left: Sequence[int]) -> int | None:
-        return budget.grant(row["cost_limit"], self._estimate, left)
+        return budget.grant(row["estimated_cost"], self._estimate, left)
 
     def short(self, row: Row) -> list[tuple[Level, int]]:
         """The budgets that cannot pay this task, each with what it is short of."""
-        wanted = self._estimate if row["cost_limit"] is None else row["cost_limit"]
+        wanted = self._estimate if row["estimated_cost"] is None else row["estimated_cost"]
         levels = [level for level in self.levels(row) if level.left is not None]
         return [(level, wanted - (level.left or 0)) for level in levels if self._grant(row, [level.left or 0]) is None]
 
@@ -168,7 +168,7 @@ class Purse:
 
     def _paid(self, level: Level, more: int, now: float) -> tuple[Any, ...]:
         row = dict(level.row)
-        row["ceiling"], row["reserved"] = level.ceiling, row["reserved"] + more
+        row["ceiling"], row["granted"] = level.ceiling, row["granted"] + more
         if row["id"] in self.closed and row["closed_at"] is None:
             row["closed_at"] = now
         return to_save(row)
@@ -190,7 +190,7 @@ async def hold_under(tx: Tx, budget_id: str, rest: int) -> Sequence[Row]:
 async def open_purse(tx: Tx, engine: Engine, workspace: str, agent: Row) -> Purse:
     """The money of an agent that asks for work."""
     resolver = await engine.book.of(tx, workspace)
-    left = budget.left(agent["budget"], agent["spent"], agent["reserved"])
+    left = budget.left(agent["budget"], agent["spent"], agent["granted"])
     if resolver.settings().budget.daily_usd is None:
         return Purse(resolver, left)
     return Purse(resolver, left, await today(tx, engine, workspace))

@@ -31,7 +31,7 @@ class Around(NamedTuple):
     letters: Sequence[Row] = ()
     tags: Sequence[str] | None = None
     progress: Row | None = None
-    beat_at: float | None = None
+    heartbeat_at: float | None = None
     waits: Sequence[Row] = ()
     output: Row | None = None
     incomplete: bool = False
@@ -95,12 +95,12 @@ async def _around(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dict
         items = sorted({(row[of],) for row in whole if row[found]})
         return _grouped(await tx.all(statement, items=items) if items else (), by)
 
-    edges = await more("edges_of", "has_edges", of="root_id", by="child")
+    edges = await more("edges_of", "has_edges", of="root_id", by="dependent")
     attempts = await more("read_attempts", "has_attempts")
     letters = await more("letters_of", "has_letters")
     tags = await more("tags_of", "has_tags")
     progress = await more("progress_of", "has_progress")
-    beats = {row["id"]: row["beat_at"] for row in whole}
+    beats = {row["id"]: row["runtime_heartbeat_at"] for row in whole}
     parked = [(row.root_id,) for row in rows if row.hold in WAITS]
     waits = _grouped(await tx.all("open_waits_of", items=parked), "root_id") if parked else {}
     awaited = [(row.id,) for row in rows if row.status == State.VALIDATING]
@@ -135,7 +135,7 @@ async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
     progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)} if items else {}
     again = [(row["id"],) for row in rows if row["round"] > 1]
     letters = _grouped(await tx.all("letters_of", items=again), "task_id") if again else {}
-    edges = _grouped(await tx.all("edges_of", items=sorted(set(roots))), "child") if roots else {}
+    edges = _grouped(await tx.all("edges_of", items=sorted(set(roots))), "dependent") if roots else {}
     if not attempts and not edges and not progress:
         return {}
     return {
@@ -199,14 +199,14 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, ar
         payload=body.get("payload", {}),
         spec=_spec(body, row.attempts),
         output=_output(body, result),
-        dependencies=[ids.show_task(edge["parent"]) for edge in around.dependencies],
-        blocked_by=[ids.show_task(edge["parent"]) for edge in around.dependencies if not edge["satisfied"]],
+        dependencies=[ids.show_task(edge["dependency"]) for edge in around.dependencies],
+        blocked_by=[ids.show_task(edge["dependency"]) for edge in around.dependencies if not edge["satisfied"]],
         blocked=row.blocked_reason is not None,
         waits=[wait_of(wait) for wait in around.waits],
         force_fresh_session=bool(row.force_fresh_session),
         tags=list(around.tags) if around.tags is not None else body.get("tags", []),
         delivery=settings.delivery,
-        estimated_cost_usd=None if row.cost_limit is None else dollars(row.cost_limit),
+        estimated_cost_usd=None if row.estimated_cost is None else dollars(row.estimated_cost),
         progress=msgspec.json.decode(around.progress["value"]) if around.progress else None,
         completed_at=row.finished_at if row.status == State.COMPLETED else None,
         cancelled_at=row.finished_at if row.status == State.CANCELLED else None,
@@ -278,7 +278,7 @@ def _spec(body: dict[str, Any], failures: int) -> dict[str, Any] | None:
 def _claim(row: TaskRow, settings: Settings, around: Around) -> Claim:
     beats = [
         at
-        for at in (row.heartbeat_at, around.beat_at)
+        for at in (row.heartbeat_at, around.heartbeat_at)
         if at is not None and row.claimed_at is not None and at >= row.claimed_at
     ]
     return Claim(
@@ -448,8 +448,8 @@ def _shape(rows: Sequence[Row], edges: Sequence[Row]) -> dict[str, list[str]]:
     inside = {row["id"] for row in rows if row["id"] == row["root_id"]}
     shape: dict[str, list[str]] = {node: [] for node in sorted(inside)}
     for edge in edges:
-        if edge["parent"] in inside:
-            shape[edge["child"]].append(edge["parent"])
+        if edge["dependency"] in inside:
+            shape[edge["dependent"]].append(edge["dependency"])
     return shape
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from shiftwork.core.errors import KeyReused, ShiftworkError, from_dict
+from shiftwork.core.errors import IdempotencyKeyReused, ShiftworkError, from_dict
 from shiftwork.queue.engine import Once
 from shiftwork.store.store import Row, Tx
 
@@ -60,7 +60,7 @@ def _refuse_repeat(request: Once, kept: Row | None) -> None:
 
 def _check_same(request: Once, kept: Row) -> None:
     if kept["fingerprint"] != request.fingerprint:
-        raise KeyReused(f"the key {request.key!r} belongs to another request", where="Idempotency-Key")
+        raise IdempotencyKeyReused(f"the key {request.key!r} belongs to another request", where="Idempotency-Key")
 
 
 def _repeat(request: Once, kept: Row, kind: Any) -> Any:

@@ -148,7 +148,7 @@ async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
         await work.tx.run("delete_steps", items=[(row.id,)])
         await work.tx.run("drop_ended_waits", items=[(row.root_id,)])
     row.priority, row.deadline, row.timeout_sec = float(new.priority), new.deadline, prepared.timeout_sec
-    row.cost_limit, row.own_settings = prepared.cost_limit, prepared.has_own_settings
+    row.estimated_cost, row.own_settings = prepared.estimated_cost, prepared.has_own_settings
     row.max_attempts = new.max_attempts or prepared.settings.max_attempts
     row.validation = new.output.validation if new.output and new.output.validation != "none" else None
     row.target_agent_id = new.target_agent_id
@@ -168,10 +168,10 @@ async def _retake_key(work: Work, row: TaskRow) -> None:
 async def _revive_chain(work: Work, roots: set[str]) -> None:
     """Dependents that were cancelled because of these wait again, and so on down."""
     while roots:
-        edges = await work.tx.all("open_children", items=[(root,) for root in sorted(roots)])
-        children = {edge["child"] for edge in edges}
+        edges = await work.tx.all("open_dependents", items=[(root,) for root in sorted(roots)])
+        dependents = {edge["dependent"] for edge in edges}
         roots = set()
-        for row in await consequences.lock_newest(work, children):
+        for row in await consequences.lock_newest(work, dependents):
             if row.status != State.CANCELLED or not (row.cancel_reason or "").startswith(("Dependency ", "Parent ")):
                 continue
             await _retake_key(work, row)

@@ -65,10 +65,10 @@ class TaskRow(msgspec.Struct):
     at_most_once: bool
     own_settings: bool
     tallied: bool
-    cost_limit: int | None
+    estimated_cost: int | None
     budget_id: str | None
     charged: bool
-    reserved: int
+    granted: int
     cost: int
     attempt_cost: int
     tokens_in: int
@@ -113,7 +113,7 @@ class TaskRow(msgspec.Struct):
     def forget_claim(self) -> None:
         self.agent_id = self.runtime_id = None
         self.ack_by = self.run_until = self.lease_until = self.lease_check_at = None
-        self.reserved = self.attempt_cost = 0
+        self.granted = self.attempt_cost = 0
         self.charged = False
 
 
@@ -155,9 +155,9 @@ _SAVED = [
     "last_runtime_id",
     "lost_agent_id",
     "timeout_sec",
-    "cost_limit",
+    "estimated_cost",
     "charged",
-    "reserved",
+    "granted",
     "cost",
     "attempt_cost",
     "tokens_in",
@@ -176,7 +176,7 @@ _SAVED = [
 
 _BLANK: dict[str, Any] = {
     **dict.fromkeys(COLUMNS, None),
-    **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "reserved"), 0),
+    **dict.fromkeys(("path_weight", "waiting", "attempts", "reclaims", "rate_limits", "fence", "granted"), 0),
     **dict.fromkeys(("cost", "attempt_cost", "tokens_in", "tokens_out"), 0),
     **dict.fromkeys(("front", "at_most_once", "own_settings", "tallied", "charged", "force_fresh_session"), False),
     "round": 1,
@@ -202,7 +202,7 @@ INSERTED = (
     *("id", "workspace", "type", "status", "hold", "lane", "rank", "ordered_at", "rerank_at", "priority", "boost"),
     *("deadline", "path_weight", "dag_id", "root_id", "parent_id", "retry_of", "rerun_of", "waiting", "block_check_at"),
     *("attempts", "max_attempts", "available_at", "last_agent_id", "last_runtime_id", "timeout_sec", "validation"),
-    *("at_most_once", "own_settings", "tallied", "cost_limit", "budget_id", "external_id", "idempotency_key"),
+    *("at_most_once", "own_settings", "tallied", "estimated_cost", "budget_id", "external_id", "idempotency_key"),
     *("target_agent_id", "issue_id"),
     *("trigger_type", "session_id", "work_dir", "force_fresh_session", "created_at", "updated_at"),
 )

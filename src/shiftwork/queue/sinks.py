@@ -48,7 +48,7 @@ class NewSink(Fields, kw_only=True):
     sender: Address | None = None
 
 
-class SinkChange(Fields, kw_only=True):
+class SinkChanges(Fields, kw_only=True):
     """What is to be different about a sink; what is left out stays."""
 
     address: Address | UnsetType = UNSET
@@ -229,7 +229,7 @@ async def add(tx: Tx, engine: Engine, caller: Caller, workspace: str, sink_id: s
     return await read(tx, workspace, new.name)
 
 
-async def change(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, changed: SinkChange) -> Sink:
+async def update(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, changed: SinkChanges) -> Sink:
     """Change how a sink is reached or what it wants; what still waits for it goes there, too."""
     row = await _lock(tx, workspace, name)
     new = {field: value for field in changed.__struct_fields__ if (value := getattr(changed, field)) is not UNSET}
@@ -241,9 +241,9 @@ async def change(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
     # Nothing was read for it of what it did not want; it is told from now on.
     events = row["events_after"] if before.events else await log.last(tx)
     alerts = row["alerts_after"] if before.alerts else await log.last(tx, "alert")
-    await tx.run("change_sink", id=row["id"], **fields, wants=as_json(after), events=events, alerts=alerts)
+    await tx.run("update_sink", id=row["id"], **fields, wants=as_json(after), events=events, alerts=alerts)
     work = Work(tx, engine, caller)
-    work.tell_of(workspace, "sink_changed", data={"sink": name, "changed": sorted(new)})
+    work.tell_of(workspace, "sink_updated", data={"sink": name, "changed": sorted(new)})
     await work.save_events()
     return await read(tx, workspace, name)
 

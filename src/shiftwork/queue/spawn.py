@@ -14,8 +14,8 @@ from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
 from shiftwork.queue import capacity
 from shiftwork.queue.claims import Token
+from shiftwork.queue.dependencies import Dependency, resolve
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.parents import Parent, resolve
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import DagFields, Origin, inherit_fate, refuse_outer_cycle, submit
@@ -47,11 +47,11 @@ async def spawn(
     signed = [_signed(prepared, passed_on) for prepared in batch]
     made = await submit(tx, engine, caller, row.workspace, signed, lanes, dag, origin, work)
     await _refuse_many(work, row, limits)
-    children = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
-    # A child that waits for its own parent would never run, whether or not the parent waits for it.
+    subtasks = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
+    # A subtask that waits for its own parent would never run, whether or not the parent waits for it.
     await tx.take_turn(f"edges:{row.workspace}")
-    found = await resolve(tx, row.workspace, {child: child for child in children})
-    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in found.values()]})
+    found = await resolve(tx, row.workspace, {each: each for each in subtasks})
+    await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
     if wait:
         await _park(work, row, list(found.values()))
     await work.save()
@@ -82,7 +82,7 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
     if unknown:
         raise NotFound(f"there is no task {unknown[0]!r}", where="tasks")
     await tx.take_turn(f"edges:{row.workspace}")
-    await refuse_outer_cycle(work, {row.root_id: [parent.root for parent in found.values()]})
+    await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
     await _park(work, row, list(found.values()))
     await work.save()
     return row.status
@@ -101,25 +101,25 @@ async def _refuse_deep(work: Work, row: TaskRow, limits: Spawn) -> None:
 
 async def _refuse_many(work: Work, row: TaskRow, limits: Spawn) -> None:
     """Counted when they are written, so that those which turned out to exist count once."""
-    below = await work.tx.one("count_children", id=row.id)
-    if below is not None and below["children"] > limits.max_children:
+    below = await work.tx.one("count_subtasks", id=row.id)
+    if below is not None and below["subtasks"] > limits.max_subtasks:
         raise SpawnLimit(
-            f"task {ids.show_task(row.id)} would have {below['children']} subtasks, at most {limits.max_children}",
+            f"task {ids.show_task(row.id)} would have {below['subtasks']} subtasks, at most {limits.max_subtasks}",
             where="tasks",
-            limit="spawn.max_children",
+            limit="spawn.max_subtasks",
         )
 
 
-def _status(work: Work, parent: Parent) -> str:
+def _status(work: Work, dependency: Dependency) -> str:
     """As this verb leaves it: what it has cancelled is not saved yet."""
-    root = work.rows.get(parent.root)
-    return root.status if root is not None and root.newest_id is None else parent.status
+    root = work.rows.get(dependency.root)
+    return root.status if root is not None and root.newest_id is None else dependency.status
 
 
-async def _park(work: Work, row: TaskRow, above: list[Parent]) -> None:
+async def _park(work: Work, row: TaskRow, above: list[Dependency]) -> None:
     """The parent depends on these from now on; it comes back when the last one completes, and pays no attempt."""
     states = {p.root: _status(work, p) for p in above}
     roots = sorted(states)
     await work.tx.insert("insert_edges", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
     await park(work, row, {"for": [ids.show_task(root) for root in roots]})
-    await inherit_fate(work, {row.root_id: [Parent(root, status) for root, status in states.items()]})
+    await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})

@@ -44,7 +44,7 @@ class Status(msgspec.Struct, frozen=True):
     types: dict[str, dict[str, int]]
     tiers: dict[str, int]
     depth: dict[str, int]
-    workers: dict[str, int]
+    agents: dict[str, int]
     slots: dict[str, int]
     """Of live agents: `total`, `free`, and `unlimited`, how many agents have no limit."""
     paused: list[str]
@@ -94,7 +94,7 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) ->
         types=known.types,
         tiers=known.tiers,
         depth={**depth, "total": sum(depth.values())},
-        workers=_workers(agents),
+        agents=_presence(agents),
         slots=_slots(agents),
         paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace) if gate["kind"] == "pause"],
         completions=known.counts.get(State.COMPLETED, 0) + known.archived.get(State.COMPLETED, 0),
@@ -128,7 +128,7 @@ async def _count(tx: Tx, workspace: str) -> Counted:
     return Counted(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier))
 
 
-def _workers(agents: Sequence[Row]) -> dict[str, int]:
+def _presence(agents: Sequence[Row]) -> dict[str, int]:
     alive = [agent for agent in agents if agent["status"] in {"active", "draining"}]
     return {
         "active": sum(1 for agent in alive if agent["current_tasks"]),

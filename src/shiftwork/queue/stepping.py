@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.core.errors import InputError, TooLarge
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 from shiftwork.core.task import Usage
 from shiftwork.queue import check, content, effects, read, steps
 from shiftwork.queue.effects import LONGEST_KEY, Effect, Which
@@ -54,13 +54,13 @@ class Stepping(Handle):
 
     async def _keep(self, result: Any) -> Kept:
         """As it is stored; the bytes of a large one are brought to their artifact before the verb refers to it."""
-        limits = await self._limits()
-        text = check.to_json(result, limits.step_bytes, limits, "result")
+        bounds = await self._bounds()
+        text = check.to_json(result, bounds.step_bytes, bounds, "result")
         data = text.encode()
-        if len(data) <= limits.step_inline_bytes:
+        if len(data) <= bounds.step_inline_bytes:
             return Kept(result=text)
         if self._engine.depot is None:
-            what = f"{len(data)} bytes of JSON, at most {limits.step_inline_bytes} are kept in the database"
+            what = f"{len(data)} bytes of JSON, at most {bounds.step_inline_bytes} are kept in the database"
             raise TooLarge(what, where="result", mend="Store less, or give the queue a place for artifacts.")
         kept = await content.put_bytes(self._engine, self.caller, self.workspace, data, "application/json")
         return Kept(artifact=kept)
@@ -119,11 +119,11 @@ class Stepping(Handle):
         return await self._read(load)
 
     async def _as_json(self, result: Any) -> str:
-        limits = await self._limits()
-        return check.to_json(result, limits.step_inline_bytes, limits, "result")
+        bounds = await self._bounds()
+        return check.to_json(result, bounds.step_inline_bytes, bounds, "result")
 
-    async def _limits(self) -> Limits:
-        return (await self._engine.book.get(self._engine.store, self.workspace)).settings().limits
+    async def _bounds(self) -> Bounds:
+        return (await self._engine.book.get(self._engine.store, self.workspace)).settings().bounds
 
 
 def _key(key: str) -> str:

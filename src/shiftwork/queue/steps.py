@@ -109,10 +109,10 @@ async def _use(tx: Tx, caller: Caller, row: Row, step: dict[str, Any]) -> None:
 
 async def _next_place(tx: Tx, engine: Engine, row: Row) -> int:
     last = await tx.one("last_step", task=row["id"])
-    most = (await engine.book.of(tx, row["workspace"])).settings().limits.steps
+    most = (await engine.book.of(tx, row["workspace"])).settings().bounds.steps
     place = 1 if last is None else int(last["place"]) + 1
     if place > most:
-        mend = "Put several results into one step, or raise limits.steps."
+        mend = "Put several results into one step, or raise bounds.steps."
         raise TooLarge(f"the task has {most} steps already, which are all it may have", where="name", mend=mend)
     return place
 

@@ -22,11 +22,11 @@ from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import Submitted, dollars, micros
 from shiftwork.policy import dedupe, rank
 from shiftwork.policy import guard as guard_policy
-from shiftwork.queue import capacity, consequences, guard, inputs, parents
+from shiftwork.queue import capacity, consequences, dependencies, guard, inputs
+from shiftwork.queue.dependencies import Dependency
 from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.lanes import LaneKey
 from shiftwork.queue.members import put_under
-from shiftwork.queue.parents import Parent
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
@@ -237,7 +237,7 @@ def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, 
     return local
 
 
-async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str, str]) -> dict[str, list[Parent]]:
+async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str, str]) -> dict[str, list[Dependency]]:
     """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
     if not any(item.prepared.new.dependencies for item in items):
         return {}
@@ -250,24 +250,26 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
         outside.update(dict.fromkeys(n for n in names if local.get(n) not in new))
     references = {name: local.get(name) or name for name in outside}
     may_wait = {n for i in items if i.prepared.settings.missing_dependency == "wait" for n in wanted[i.id]}
-    found = await parents.resolve(work.tx, workspace, references, new)
+    found = await dependencies.resolve(work.tx, workspace, references, new)
     missing = [name for name in outside if name not in found]
     if refused := [name for name in missing if name not in may_wait]:
         raise UnknownDependency(f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies")
-    found.update(await parents.await_missing(work.tx, work.engine, workspace, missing))
+    found.update(await dependencies.await_missing(work.tx, work.engine, workspace, missing))
     edges = {}
     for item in items:
-        above = [found[n] if n in found else Parent(local[n], State.PENDING) for n in wanted[item.id]]
-        edges[item.id] = list({parent.root: parent for parent in above}.values())  # two names may mean one task
+        above = [found[n] if n in found else Dependency(local[n], State.PENDING) for n in wanted[item.id]]
+        edges[item.id] = list(
+            {dependency.root: dependency for dependency in above}.values()
+        )  # two names may mean one task
     return edges
 
 
 async def _settle_inputs(
-    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]], local: dict[str, str]
+    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Dependency]], local: dict[str, str]
 ) -> list[_Item]:
     """What the tasks refer to exists, and names that only this batch knows become ids."""
     referring = [
-        inputs.Newcomer(item.id, item.prepared, frozenset(parent.root for parent in edges.get(item.id, ())))
+        inputs.Newcomer(item.id, item.prepared, frozenset(dependency.root for dependency in edges.get(item.id, ())))
         for item in items
         if item.prepared.new.spec is not None and item.prepared.new.spec.context_refs
     ]
@@ -280,10 +282,10 @@ async def _settle_inputs(
     ]
 
 
-def _refuse_cycle(items: list[_Item], edges: dict[str, list[Parent]]) -> None:
+def _refuse_cycle(items: list[_Item], edges: dict[str, list[Dependency]]) -> None:
     if not any(edges.values()):
         return
-    if cycle := graph.find_cycle({child: [p.root for p in above] for child, above in edges.items()}):
+    if cycle := graph.find_cycle({dependent: [p.root for p in above] for dependent, above in edges.items()}):
         keys = {item.id: item.prepared.new.key or ids.show_task(item.id) for item in items}
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
 
@@ -297,22 +299,22 @@ def raise_cycle(path: list[str]) -> None:
 
 async def refuse_outer_cycle(work: Work, edges: Mapping[str, Sequence[str]]) -> None:
     """New edges of tasks that somebody waits for already: does a way lead back?"""
-    start = sorted({parent for above in edges.values() for parent in above})
+    start = sorted({dependency for above in edges.values() for dependency in above})
     if not start:
         return
     ways = await work.tx.all("open_edges_above", items=[(id_,) for id_ in start])
     whole: dict[str, list[str]] = defaultdict(list)
     for way in ways:
-        whole[way["child"]].append(way["parent"])
-    for child, above in edges.items():
-        whole[child] += above
+        whole[way["dependent"]].append(way["dependency"])
+    for dependent, above in edges.items():
+        whole[dependent] += above
     if cycle := graph.find_cycle(whole):
         raise_cycle([ids.show_task(node) for node in cycle])
 
 
-async def inherit_fate(work: Work, edges: dict[str, list[Parent]]) -> None:
+async def inherit_fate(work: Work, edges: dict[str, list[Dependency]]) -> None:
     """Dependencies that have ended already, without success, have the same effect as if they ended now."""
-    states = {parent.root: parent.status for above in edges.values() for parent in above}
+    states = {dependency.root: dependency.status for above in edges.values() for dependency in above}
     cancelled = {root for root, status in states.items() if status == State.CANCELLED}
     failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
     if cancelled:
@@ -328,7 +330,7 @@ async def _insert(
     work: Work,
     workspace: str,
     items: list[_Item],
-    edges: dict[str, list[Parent]],
+    edges: dict[str, list[Dependency]],
     lanes: Mapping[LaneKey, int],
     dag: DagFields,
     origin: Origin,
@@ -369,7 +371,7 @@ async def _stop_at_guards(work: Work, items: list[_Item], rows: list[tuple[Any, 
 
 
 def _request(work: Work, item: _Item, settings: Settings) -> guard.Request | None:
-    new, limit = item.prepared.new, item.prepared.cost_limit
+    new, limit = item.prepared.new, item.prepared.estimated_cost
     cost = None if limit is None else dollars(limit)
     facts = guard_policy.Facts(new.type, new.tool_name, new.tags, new.created_by, new.trigger_type, cost)
     return guard.request_for(settings, facts, msgspec.json.decode(item.prepared.body), new.tags, work.now)
@@ -395,7 +397,7 @@ class _Places:
 
 
 async def _dags(
-    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]], dag: DagFields
+    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Dependency]], dag: DagFields
 ) -> dict[str, str]:
     """The DAG of each task; a lone one is not in the answer. Rows of new DAGs are written here, empty."""
     if dag.join is not None:
@@ -422,9 +424,9 @@ async def _dags(
     return made
 
 
-def _components(edges: dict[str, list[Parent]]) -> list[list[str]]:
+def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
     """New tasks joined by edges among themselves, group by group."""
-    leader = {child: child for child in edges}
+    leader = {dependent: dependent for dependent in edges}
 
     def find(node: str) -> str:
         while leader[node] != node:
@@ -433,16 +435,16 @@ def _components(edges: dict[str, list[Parent]]) -> list[list[str]]:
         return node
 
     joined = False
-    for child, above in edges.items():
-        for parent in above:
-            if parent.root in leader:
-                leader[find(child)] = find(parent.root)
+    for dependent, above in edges.items():
+        for dependency in above:
+            if dependency.root in leader:
+                leader[find(dependent)] = find(dependency.root)
                 joined = True
     if not joined:
         return []
     groups: dict[str, list[str]] = defaultdict(list)
-    for child in edges:
-        groups[find(child)].append(child)
+    for dependent in edges:
+        groups[find(dependent)].append(dependent)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -481,7 +483,7 @@ def _row(
     work: Work,
     workspace: str,
     item: _Item,
-    above: Sequence[Parent],
+    above: Sequence[Dependency],
     dag_id: str,
     origin: Origin,
     weight: int,
@@ -497,7 +499,7 @@ def _row(
         id_, workspace, new.type, _PENDING if waiting else _READY, None, lane, place.rank, now, place.rerank_at,
         float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
         check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
-        plan.has_own_settings, plan.tallied, plan.cost_limit, budget_id, item.prepared.name, item.prepared.key,
+        plan.has_own_settings, plan.tallied, plan.estimated_cost, budget_id, item.prepared.name, item.prepared.key,
         new.target_agent_id, new.issue_id, new.trigger_type,
         None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
     )  # fmt: skip
@@ -508,7 +510,7 @@ _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, St
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
 
-def block_check_at(settings: Settings, above: Sequence[Parent], now: float) -> float | None:
+def block_check_at(settings: Settings, above: Sequence[Dependency], now: float) -> float | None:
     """When to look whether a dependency is still missing."""
     if settings.dependency_wait_sec is None:
         return None
@@ -528,9 +530,11 @@ async def _write(work: Work, rows: Sequence[tuple[Any, ...]], bodies: Sequence[s
         work.tx.wake(lane)
 
 
-async def _write_around(work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Parent]]) -> None:
+async def _write_around(work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Dependency]]) -> None:
     """Edges and tags of new tasks."""
-    pairs = [(child, p.root, p.status == State.COMPLETED, False) for child, above in edges.items() for p in above]
+    pairs = [
+        (dependent, p.root, p.status == State.COMPLETED, False) for dependent, above in edges.items() for p in above
+    ]
     await work.tx.insert("insert_edges", sorted(pairs))
     tags = [(workspace, tag, item.id) for item in items for tag in dict.fromkeys(item.prepared.new.tags)]
     await work.tx.insert("insert_tags", tags)

@@ -12,7 +12,7 @@ import msgspec
 from shiftwork.core import graph, templates
 from shiftwork.core.errors import InputError, NotFound
 from shiftwork.core.resolve import Resolver
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 from shiftwork.core.trigger import Cron, Files, Fire, Firing, Happens, Hook, NewTrigger, Preview, Source, Trigger
 from shiftwork.policy import occasion, schedule
 from shiftwork.queue import check, log
@@ -24,7 +24,7 @@ from shiftwork.store.store import Row, Tx
 
 MOST_SHOWN = 10
 """Of the next times of a schedule."""
-_LIMITS = Limits()
+_BOUNDS = Bounds()
 
 
 class Secret(NamedTuple):
@@ -50,7 +50,7 @@ def mark(secret: str | None) -> str | None:
 
 def check_new(new: NewTrigger, workspace: str, resolver: Resolver) -> None:
     """What the trigger waits for can come, and what it creates could be submitted."""
-    check.to_json(new, _LIMITS.body_bytes, _LIMITS, "trigger")
+    check.to_json(new, _BOUNDS.body_bytes, _BOUNDS, "trigger")
     _check_source(new.on)
     if (new.task is None) == (new.dag is None):
         raise InputError("a trigger creates either a task or a dag", where="task")
@@ -185,7 +185,7 @@ async def remove(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
 async def fire_by_hand(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, given: Fire) -> Firing:
     """Create now what the trigger creates, paused or not."""
     trigger = armed(await lock(tx, workspace, name))
-    told = {} if given.why is None else {"said": given.why}
+    told = {} if given.reason is None else {"said": given.reason}
     facts = {"trigger": name, **given.facts}
     key = f"hand:{engine.ids.make(tx.now)}"
     return await fire(tx, engine, caller, trigger, Occasion(key, facts, given.parameters, told=told, by_hand=True))

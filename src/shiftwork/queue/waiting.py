@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 from shiftwork.core.task import Wait
 from shiftwork.policy import verdict
 from shiftwork.queue import approvals, check, waits
@@ -20,7 +20,7 @@ from shiftwork.queue.waits import KEEP_SIGNALS_SEC, NewWait, Signalled
 KINDS: tuple[str, ...] = get_args(Kind)
 FURTHEST = 1e11
 """No time lies later: it would be no date any more."""
-_LIMITS = Limits()
+_BOUNDS = Bounds()
 
 
 class Waiting(Handle):
@@ -32,20 +32,20 @@ class Waiting(Handle):
         name: str,
         *,
         until: float | None = None,
-        event: str | None = None,
+        signal: str | None = None,
         question: str | None = None,
         schema: Mapping[str, Any] | None = None,
         timeout_sec: float | None = None,
     ) -> Wait:
-        """Wait under this name for a time, an event or a person's answer; the slot is given back while it is open.
+        """Wait under this name for a time, a signal or a person's answer; the slot is given back while it is open.
 
         When the task runs again, the same call answers what came of it: `met` with its value, or `expired`.
         """
-        new = _new_wait(name, until, event, question, schema, timeout_sec)
+        new = _new_wait(name, until, signal, question, schema, timeout_sec)
         return await self._run(waits.wait, await self._token(token), new)
 
     async def signal(self, name: str, data: Any = None, *, task: str | None = None) -> Signalled:
-        """Send an event to all tasks that wait for it, or to one; it is kept a day for those that wait later."""
+        """Send a signal to all tasks that wait for it, or to one; it is kept a day for those that wait later."""
         checked = check.name(name, "name")
         value = None if data is None else _json(data, "data")
         uuid = None if task is None else await self._find(task)
@@ -101,23 +101,23 @@ class Waiting(Handle):
 def _new_wait(
     name: str,
     until: float | None,
-    event: str | None,
+    signal: str | None,
     question: str | None,
     schema: Mapping[str, Any] | None,
     timeout_sec: float | None,
 ) -> NewWait:
     """What to wait for, once it makes sense."""
     checked = check.name(name, "name")
-    if sum(given is not None for given in (until, event, question)) != 1:
-        raise InputError("a wait is for a time, an event or an answer", where="until", mend="Give exactly one of them.")
+    if sum(given is not None for given in (until, signal, question)) != 1:
+        raise InputError("a wait is for a time, a signal or an answer", where="until", mend="Give exactly one of them.")
     if until is not None:
         if timeout_sec is not None:
             raise InputError("a time that is waited for has no timeout", where="timeout_sec")
         return NewWait(checked, "time", until=_moment(until, "until"))
     if timeout_sec is not None and _moment(timeout_sec, "timeout_sec") <= 0:
         raise InputError("expected more than 0 seconds", where="timeout_sec")
-    if event is not None:
-        return NewWait(checked, "event", timeout_sec=timeout_sec, event=check.name(event, "event"))
+    if signal is not None:
+        return NewWait(checked, "signal", timeout_sec=timeout_sec, signal=check.name(signal, "signal"))
     asked = check.text(question, "question")
     if not asked:
         raise InputError("must not be empty", where="question")
@@ -144,4 +144,4 @@ def _schema(schema: Mapping[str, Any] | None) -> str | None:
 
 
 def _json(value: Any, where: str) -> str:
-    return check.to_json(value, _LIMITS.body_bytes, _LIMITS, where)
+    return check.to_json(value, _BOUNDS.body_bytes, _BOUNDS, where)

@@ -1,7 +1,7 @@
-"""Waiting for a time, an event or a person without holding a slot; each wait has a name and keeps its answer.
+"""Waiting for a time, a signal or a person without holding a slot; each wait has a name and keeps its answer.
 
 The task's row is locked before any of its waits is changed, and only an open wait ends: so each counts once in
-`tasks.waiting`, like an edge. Whoever waits for an event and whoever sends it take turns by the event's name, before
+`tasks.waiting`, like an edge. Whoever waits for a signal and whoever sends it take turns by the signal's name, before
 any row is locked: a signal finds the wait, or the wait finds the signal.
 """
 
@@ -30,13 +30,13 @@ KEEP_SIGNALS_SEC = 86_400.0
 
 
 class NewWait(NamedTuple):
-    """What to wait for: a time, an event by its name, or a person's answer."""
+    """What to wait for: a time, a signal by its name, or a person's answer."""
 
     name: str
     kind: str
     until: float | None = None
     timeout_sec: float | None = None
-    event: str | None = None
+    signal: str | None = None
     question: str | None = None
     schema: str | None = None
     """JSON text, checked."""
@@ -50,7 +50,7 @@ class Ending(NamedTuple):
     status: str
     value: str | None = None
     answered_by: str | None = None
-    signal: int | None = None
+    signal_seq: int | None = None
 
 
 # -- parking -----------------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ async def park(work: Work, row: TaskRow, told: Mapping[str, Any]) -> None:
 
 async def wait(tx: Tx, engine: Engine, caller: Caller, token: Token, new: NewWait) -> Wait:
     """The answer of this wait; while there is none, the task's slot is given back until there is."""
-    if new.event is not None:
-        await tx.take_turn(_turn(caller.workspace, new.event))
+    if new.signal is not None:
+        await tx.take_turn(_turn(caller.workspace, new.signal))
     work = Work(tx, engine, caller)
     row = await claimed(work, token, need_running=True)
     known = await tx.one("read_wait", root=row.root_id, name=new.name)
@@ -106,8 +106,8 @@ async def wait(tx: Tx, engine: Engine, caller: Caller, token: Token, new: NewWai
 
 def _refuse_another(known: Row, new: NewWait) -> None:
     """A name stands for one wait, however often the work is begun again."""
-    if known["kind"] != new.kind or known["event"] != new.event:
-        was = f"the event {known['event']!r}" if known["event"] else f"a {known['kind']}"
+    if known["kind"] != new.kind or known["signal"] != new.signal:
+        was = f"the signal {known['signal']!r}" if known["signal"] else f"a {known['kind']}"
         raise InputError(
             f"the wait {new.name!r} of this task was for {was}", where="name", mend="Give each wait a name of its own."
         )
@@ -118,17 +118,17 @@ async def _begin(work: Work, row: TaskRow, new: NewWait) -> Wait:
     until = new.until if new.timeout_sec is None else work.now + new.timeout_sec
     met = new.kind == "time" and until is not None and until <= work.now
     signal: Row | None = None
-    if new.event is not None:
-        asked = {"workspace": row.workspace, "event": new.event, "root": row.root_id}
+    if new.signal is not None:
+        asked = {"workspace": row.workspace, "signal": new.signal, "root": row.root_id}
         signal = await work.tx.one("signal_for", **asked)
     met = met or signal is not None
     wait = Wait(
         name=new.name,
         kind=new.kind,  # type: ignore[arg-type]  # one of the three, by whoever made it
         status="met" if met else "open",
-        begun_at=work.now,
+        began_at=work.now,
         until=until,
-        event=new.event,
+        signal=new.signal,
         question=new.question,
         schema=_decoded(new.schema),
         ended_at=work.now if met else None,
@@ -139,7 +139,7 @@ async def _begin(work: Work, row: TaskRow, new: NewWait) -> Wait:
     await work.tx.insert(
         "insert_waits",
         [
-            (row.root_id, new.name, row.id, row.workspace, new.kind, wait.status, new.event, new.question, new.schema)
+            (row.root_id, new.name, row.id, row.workspace, new.kind, wait.status, new.signal, new.question, new.schema)
             + (until, work.now, wait.ended_at, *found)
         ],
     )
@@ -148,7 +148,13 @@ async def _begin(work: Work, row: TaskRow, new: NewWait) -> Wait:
 
 def _told(wait: Wait) -> dict[str, Any]:
     """A wait as events tell of it."""
-    facts = {"wait": wait.name, "kind": wait.kind, "event": wait.event, "question": wait.question, "until": wait.until}
+    facts = {
+        "wait": wait.name,
+        "kind": wait.kind,
+        "signal": wait.signal,
+        "question": wait.question,
+        "until": wait.until,
+    }
     return {name: value for name, value in facts.items() if value is not None}
 
 
@@ -214,14 +220,14 @@ class Told(NamedTuple):
     done: bool
 
 
-def _turn(workspace: str | None, event: str) -> str:
-    return f"signal:{workspace}:{event}"
+def _turn(workspace: str | None, signal: str) -> str:
+    return f"signal:{workspace}:{signal}"
 
 
 async def signal(
     tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, data: str | None, task_id: str | None
 ) -> Told:
-    """Send an event: it is kept, and a first page of those who wait for it go on."""
+    """Send a signal: it is kept, and a first page of those who wait for it go on."""
     await tx.take_turn(_turn(workspace, name))
     root = None if task_id is None else await _root(tx, workspace, task_id)
     sent = await tx.one(
@@ -245,7 +251,7 @@ async def spread(tx: Tx, engine: Engine, caller: Caller, workspace: str, seq: in
 
 
 async def _spread(work: Work, sent: Row) -> Told:
-    asked = {"workspace": sent["workspace"], "event": sent["name"], "root": sent["root_id"], "seq": sent["seq"]}
+    asked = {"workspace": sent["workspace"], "signal": sent["name"], "root": sent["root_id"], "seq": sent["seq"]}
     found = await work.tx.all("waits_for_signal", **asked, now=work.now, count=BATCH)
     met = [Ending(w["root_id"], w["name"], "met", sent["data"], sent["actor"], sent["seq"]) for w in found]
     freed = await end(work, met) if met else []

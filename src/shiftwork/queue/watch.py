@@ -74,11 +74,11 @@ async def look_at_store(tx: Tx, engine: Engine, workspace: str) -> int:
 
 
 async def _pool(watched: Watched) -> list[Finding]:
-    minimum = watched.settings.min_workers
+    minimum = watched.settings.min_agents
     live = await health.live(watched.work.tx, watched.workspace, watched.settings) if minimum else 0
     if live >= minimum:
         return []
-    return [Finding("workers", "pool_below_minimum", {"live": live, "minimum": minimum})]
+    return [Finding("agents", "pool_below_minimum", {"live": live, "minimum": minimum})]
 
 
 async def _depth(watched: Watched) -> list[Finding]:

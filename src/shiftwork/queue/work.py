@@ -1,6 +1,6 @@
 """One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
 
-Locks are taken in one order: tasks by id (finished, then children), agents, DAGs, budgets; then serial keys, breakers,
+Locks are taken in one order: tasks by id (ended, then dependents), agents, DAGs, budgets; then serial keys, breakers,
 gates and limits; events and alerts come last.
 """
 
@@ -28,7 +28,7 @@ from shiftwork.store.store import Row, Tx
 _encode = msgspec.json.Encoder().encode
 _COMPLETED = write_path([State.RUNNING, State.VALIDATING, State.COMPLETED])
 _LONE = '{"dag":"completed"}'
-WAITS = frozenset({"time", "event", "person"})
+WAITS = frozenset({"time", "signal", "person"})
 """Holds of a pending task that has an open wait, by its kind."""
 
 
@@ -217,9 +217,9 @@ class Work:
                 row.started_at,
                 self.now,
             )
-            + (outcome, counted, reason, error, note, row.attempt_cost, row.reserved if lost else 0, result, verdict)
+            + (outcome, counted, reason, error, note, row.attempt_cost, row.granted if lost else 0, result, verdict)
         )
-        holder = Holder(Token(row.id, row.fence), row.workspace, row.agent_id, row.reserved, row.charged)
+        holder = Holder(Token(row.id, row.fence), row.workspace, row.agent_id, row.granted, row.charged)
         self.money.end(holder, row.attempt_cost, lost=lost)
         self.ends.add(row, outcome, reason, lost=lost)
         row.cost += row.attempt_cost
@@ -246,7 +246,7 @@ class Work:
             self._open[row["dag_id"]] -= 1
             if row["charged"]:
                 token = Token(row["id"], row["fence"])
-                holder = Holder(token, row["workspace"], row["last_agent_id"], row["reserved"], charged=True)
+                holder = Holder(token, row["workspace"], row["last_agent_id"], row["granted"], charged=True)
                 self.money.end(holder, row["attempt_cost"])
 
     def add_attempt(self, attempt: tuple[Any, ...]) -> None:

@@ -9,7 +9,7 @@ from shiftwork import tracing
 from shiftwork.core.errors import InputError
 from shiftwork.core.keys import Key
 from shiftwork.core.references import ARTIFACT
-from shiftwork.core.settings import Limits
+from shiftwork.core.settings import Bounds
 from shiftwork.core.task import NewTask, NewVerdict, Submitted, Usage
 from shiftwork.policy.verdict import is_report
 from shiftwork.queue import agents, check, finish, hold, spawn, verdicts
@@ -69,10 +69,10 @@ class Working(Handle):
         """The agent is there, whether or not it holds anything."""
         await self._run(hold.beat_agent, self.workspace, check.name(agent_id, "agent_id"))
 
-    async def beat_runtime(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
+    async def runtime_heartbeat(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         """One write that extends the lease of all the runtime holds; says which claims to stop."""
         tokens = await self._tokens(holding)
-        return await self._run(hold.beat_runtime, self.workspace, check.name(runtime_id, "runtime_id"), tokens)
+        return await self._run(hold.runtime_heartbeat, self.workspace, check.name(runtime_id, "runtime_id"), tokens)
 
     async def orphans(self, runtime_id: str) -> list[Outcome]:
         """A runtime has restarted: what it held before is recovered."""
@@ -255,11 +255,11 @@ def _verdict(told: NewVerdict | Mapping[str, Any]) -> NewVerdict:
     return read
 
 
-_LIMITS = Limits()
+_BOUNDS = Bounds()
 
 
 def _json(value: Any, where: str) -> str:
-    return check.to_json(value, _LIMITS.result_bytes, _LIMITS, where)
+    return check.to_json(value, _BOUNDS.result_bytes, _BOUNDS, where)
 
 
 def _json_or_none(value: Any) -> str | None:

@@ -11,8 +11,8 @@ import msgspec
 from shiftwork.core.errors import (
     BadText,
     Forbidden,
+    IdempotencyKeyReused,
     InputError,
-    KeyReused,
     Malformed,
     NotFound,
     OperationTimeout,
@@ -84,7 +84,7 @@ def document(doors: Sequence[Door]) -> dict[str, Any]:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "Made by `shiftwork token create`. Not needed on loopback unless --tokens is given.",
+                    "description": "Made by `shiftwork tokens create`. Not needed on loopback without --tokens.",
                 }
             },
         },
@@ -222,7 +222,7 @@ def refusals(door: Door) -> set[type[ShiftworkError]]:
         return _UNREADABLE | set(door.errors)
     always = _UNREADABLE | _STORE | {Unauthorized, Forbidden}
     found = always | set(door.errors) | {NotFound}  # the workspace that a token does not belong to
-    return found | {Malformed, KeyReused, StoreFull, StoreReadOnly} if door.changes else found
+    return found | {Malformed, IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
 
 
 def _refusals(door: Door) -> dict[str, Any]:

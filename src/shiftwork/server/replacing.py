@@ -30,7 +30,7 @@ def words(command: str) -> list[str]:
 
 
 class Replacing:
-    """Runs the command for each workspace that has too few workers, as long as it has and at most once a minute."""
+    """Runs the command for each workspace that has too few agents, as long as it has and at most once a minute."""
 
     def __init__(self, queue: Queue, command: str) -> None:
         self._queue = queue
@@ -42,7 +42,7 @@ class Replacing:
             try:
                 await self.look()
             except ShiftworkError as error:
-                log.warning("cannot look whether workers are missing: %s", error)
+                log.warning("cannot look whether agents are missing: %s", error)
             await asyncio.sleep(LOOK_EVERY_SEC)
 
     async def look(self) -> list[str]:
@@ -62,7 +62,7 @@ class Replacing:
     async def _start(self, workspace: str) -> None:
         """Not waited for, and not ended with this server: it may be a worker."""
         given: dict[str, Any] = {"env": {**os.environ, "SHIFTWORK_WORKSPACE": workspace}, "start_new_session": True}
-        log.warning("workspace %s has too few workers; running %s", workspace, self._command[0])
+        log.warning("workspace %s has too few agents; running %s", workspace, self._command[0])
         try:
             await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.DEVNULL, **given)
         except OSError as error:

@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     test_clock: bool = False
     duties: bool = True
     on_below_minimum: str | None = None
-    """The command that is run while a workspace has fewer workers than it should."""
+    """The command that is run while a workspace has fewer agents than it should."""
     artifacts: str | None = None
     """Where their bytes lie; None for the folder beside a SQLite file."""
     snapshots: str | None = None

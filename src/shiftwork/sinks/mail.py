@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
 from email.utils import formatdate
 
-from shiftwork.core import notices
+from shiftwork.core import notifications
 from shiftwork.policy.delivery import Outcome
 from shiftwork.queue.deliveries import Parcel
 from shiftwork.queue.sinks import Place, mail_server, recipients
@@ -100,13 +100,13 @@ class _Conversation(smtplib.SMTP):
 def letter(parcel: Parcel, now: float) -> EmailMessage:
     """The notification as a letter; its id is the same at each attempt."""
     message = EmailMessage()
-    message["Subject"] = f"Shiftwork: {notices.line(parcel.notice)}"[:LONGEST_SUBJECT]
+    message["Subject"] = f"Shiftwork: {notifications.line(parcel.notification)}"[:LONGEST_SUBJECT]
     message["From"] = parcel.place.sender or ""
     message["To"] = ", ".join(recipients(parcel.place.address))
     message["Date"] = formatdate(now)
     message["Message-ID"] = f"<{parcel.id}@shiftwork>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(notices.paragraphs(parcel.notice))
+    message.set_content(notifications.paragraphs(parcel.notification))
     return message
 
 

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 import msgspec
 
-from shiftwork.core import notices
+from shiftwork.core import notifications
 from shiftwork.policy.delivery import Outcome
 from shiftwork.queue.deliveries import Parcel
 from shiftwork.queue.sinks import key_of
@@ -69,14 +69,14 @@ def message(parcel: Parcel, now: float) -> tuple[bytes, dict[str, str]]:
     """The body and the headers of one attempt: the body is the same each time, the signature has its time."""
     if parcel.place.kind == "slack":
         return msgspec.json.encode({"text": slack_text(parcel)}), dict(_JSON)
-    body = msgspec.json.encode(parcel.notice)
+    body = msgspec.json.encode(parcel.notification)
     signed = signing.headers(key_of(parcel.place.secret or ""), parcel.id, now, body)
     return body, {**_JSON, **signed}
 
 
 def slack_text(parcel: Parcel) -> str:
     """Nothing in it is a link, a mention or a command there."""
-    line = notices.line(parcel.notice)[:LONGEST_SLACK_TEXT]
+    line = notifications.line(parcel.notification)[:LONGEST_SLACK_TEXT]
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

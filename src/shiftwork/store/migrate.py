@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-from shiftwork.core.errors import StoreNewer, StoreOlder, StoreUnsuitable
+from shiftwork.core.errors import StoreNeedsMigration, StoreNewer, StoreUnsuitable
 from shiftwork.store.statements import Dialect, write_schema
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -70,7 +70,7 @@ def missing(dialect: Dialect, done: Sequence[tuple[int, str, str]]) -> list[Migr
 def refuse_unmigrated(needed: Sequence[Migration]) -> None:
     """For connections that may not change the schema."""
     if needed:
-        raise StoreOlder(f"the database lacks migration {needed[0].number:04d}_{needed[0].name}")
+        raise StoreNeedsMigration(f"the database lacks migration {needed[0].number:04d}_{needed[0].name}")
 
 
 def indexes(dialect: Dialect) -> dict[str, str]:

@@ -29,7 +29,7 @@ from shiftwork.core.errors import (
     StoreError,
     StoreFull,
     StoreLocked,
-    StoreOlder,
+    StoreNeedsMigration,
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsuitable,
@@ -101,7 +101,7 @@ _ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
     (asyncpg.DiskFullError, StoreFull),
     (asyncpg.LockNotAvailableError, StoreLocked),
     (asyncpg.QueryCanceledError, OperationTimeout),
-    (asyncpg.UndefinedTableError, StoreOlder),
+    (asyncpg.UndefinedTableError, StoreNeedsMigration),
     (asyncpg.DuplicateTableError, StoreUnsuitable),  # a database with tables of another program
     (asyncpg.UntranslatableCharacterError, BadText),
     (asyncpg.CharacterNotInRepertoireError, BadText),

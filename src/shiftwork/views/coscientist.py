@@ -178,9 +178,9 @@ def _recent_failures(found: Iterable[Record]) -> list[dict[str, Any]]:
 
 QUEUE = (
     *(read(f"depth.{level}") for level in LEVELS),
-    read("workers.active"),
-    read("workers.idle"),
-    read("workers.failed"),
+    read("agents.active", "workers.active"),
+    read("agents.idle", "workers.idle"),
+    read("agents.failed", "workers.failed"),
     read("completed_last_minute", "throughput"),
     read("average_wait_sec", "average_wait_time"),
     read("recent_failures", "failed_tasks", Pair(_recent_failures)),

@@ -17,7 +17,7 @@ def check_guarded(host: str, where: str, *, tokens: bool) -> None:
         raise InputError(
             f"{host} can be reached from other machines, and this server would let everybody in",
             where=where,
-            mend="Add --tokens and make some with `shiftwork token create`, or serve on 127.0.0.1.",
+            mend="Add --tokens and make some with `shiftwork tokens create`, or serve on 127.0.0.1.",
         )
 
 

@@ -163,15 +163,15 @@ class Outcomes(msgspec.Struct, frozen=True):
     outcomes: list[OutcomeReply]
 
 
-class BeatReply(msgspec.Struct, frozen=True):
+class HeartbeatReply(msgspec.Struct, frozen=True):
     task_id: str
     action: Literal["continue", "cancel", "lost", "yield"]
     reason: str | None = None
     slow_down_sec: float | None = None
 
 
-class Beats(msgspec.Struct, frozen=True):
-    beats: list[BeatReply]
+class Heartbeats(msgspec.Struct, frozen=True):
+    heartbeats: list[HeartbeatReply]
 
 
 # -- batches -----------------------------------------------------------------------------------------------------
@@ -212,14 +212,14 @@ class FailBatch(Fields):
     problems: Annotated[list[FailItem], Meta(max_length=MOST_IN_BATCH)]
 
 
-class BeatItem(Fields):
+class HeartbeatItem(Fields):
     token: Name
     progress: Any = None
     usage: Usage | None = None
 
 
-class BeatBatch(Fields):
-    beats: Annotated[list[BeatItem], Meta(max_length=MOST_IN_BATCH)]
+class HeartbeatBatch(Fields):
+    heartbeats: Annotated[list[HeartbeatItem], Meta(max_length=MOST_IN_BATCH)]
 
 
 class CancelBatch(Fields):
@@ -290,7 +290,7 @@ class AgentBody(Fields):
     budget_remaining_usd: Annotated[float, Meta(ge=0, le=1e9)] | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class RuntimeBeatBody(Fields):
+class RuntimeHeartbeatBody(Fields):
     holding: Annotated[list[Name], Meta(max_length=10_000)] = []
 
 

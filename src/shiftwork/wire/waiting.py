@@ -12,12 +12,12 @@ from shiftwork.wire.shapes import Held
 
 
 class WaitBody(Held):
-    """What to wait for: tasks, or under a name a time, an event or a person's answer."""
+    """What to wait for: tasks, or under a name a time, a signal or a person's answer."""
 
     tasks: list[Name] | None = None
     name: Name | None = None
     until: float | None = None
-    event: Name | None = None
+    signal: Name | None = None
     question: Text | None = None
     schema: dict[str, Any] | None = None
     timeout_sec: float | None = None
@@ -31,7 +31,7 @@ class WaitReply(msgspec.Struct, frozen=True):
 
 
 class SignalBody(Fields):
-    """An event for all tasks that wait for it, or for one."""
+    """A signal for all tasks that wait for it, or for one."""
 
     name: Name
     data: Any = None

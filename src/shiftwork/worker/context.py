@@ -46,14 +46,14 @@ class Done(NamedTuple):
 
 
 class WaitExpired(Fail):
-    """An event or an answer did not come in time. Not caught, it fails the task: a retry would meet the same."""
+    """A signal or an answer did not come in time. Not caught, it fails the task: a retry would meet the same."""
 
     def __init__(self, wait: Wait) -> None:
         super().__init__("wait_expired", f"nothing came of {wait.name!r} in time", retry=False)
         self.wait = wait
 
 
-class GiveBack(Exception):
+class Release(Exception):
     """Raised by a handler to give its task back without cost."""
 
 
@@ -61,7 +61,7 @@ class Parked(BaseException):
     """Ends a handler whose task waits. Not an `Exception`: a handler's `except` must not stop it."""
 
 
-class Child(NamedTuple):
+class Subtask(NamedTuple):
     """A subtask this task has spawned, with what came of it."""
 
     id: str
@@ -122,7 +122,7 @@ class Context(Durable, Content):
 
     @property
     def should_yield(self) -> bool:
-        """True once an urgent task waits for this one's place. Raise `GiveBack` at a good place: steps are kept.
+        """True once an urgent task waits for this one's place. Raise `Release` at a good place: steps are kept.
 
         An async handler that goes on is interrupted after the worker's `cancel_grace_sec`; a plain one must look here.
         """
@@ -207,7 +207,7 @@ class Context(Durable, Content):
         return await self._queue.spawn(self.token, tasks)
 
     async def spawn_and_wait(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> None:
-        """Add subtasks and give the slot back; the handler is run again when they are done, with `children` filled."""
+        """Add subtasks and give the slot back; the handler is run again when they are done, with `subtasks` filled."""
         await self.book_usage()
         await self._queue.spawn(self.token, tasks, wait=True)
         raise Parked
@@ -219,9 +219,9 @@ class Context(Durable, Content):
         """
         await self._wait(name, until=at)
 
-    async def wait_event(self, name: str, event: str, timeout_sec: float | None = None) -> Any:
-        """The same until somebody sends this event; answers its data, or raises `WaitExpired`."""
-        return await self._wait(name, event=event, timeout_sec=timeout_sec)
+    async def wait_signal(self, name: str, signal: str, timeout_sec: float | None = None) -> Any:
+        """The same until somebody sends this signal; answers its data, or raises `WaitExpired`."""
+        return await self._wait(name, signal=signal, timeout_sec=timeout_sec)
 
     async def ask(
         self, name: str, question: str, *, schema: Mapping[str, Any] | None = None, timeout_sec: float | None = None
@@ -240,9 +240,9 @@ class Context(Durable, Content):
             raise WaitExpired(wait)
         return wait.value
 
-    async def children(self) -> list[Child]:
+    async def subtasks(self) -> list[Subtask]:
         """Subtasks of this task and what came of them; empty on the first run."""
-        found: list[Child] = []
+        found: list[Subtask] = []
         after: str | None = None
         while True:
             page = await self._queue.tasks(parent=self.id, after=after, limit=500)
@@ -250,7 +250,7 @@ class Context(Durable, Content):
                 data = task.result.data if task.result else None
                 error = task.result.error if task.result else None
                 if task.superseded_by is None:
-                    found.append(Child(task.id, task.type, task.status, data, error))
+                    found.append(Subtask(task.id, task.type, task.status, data, error))
             if page.next is None:
                 return found
             after = page.next

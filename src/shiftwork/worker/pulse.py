@@ -73,7 +73,7 @@ class Pulse:
         sent = time.monotonic()
         tokens = self._held.tokens()
         try:
-            answer = await self._queue.beat_runtime(self._held.runtime_id, tokens)
+            answer = await self._queue.runtime_heartbeat(self._held.runtime_id, tokens)
             await self._queue.agent_heartbeat(self._held.agent_id)
             await self._let_go(answer.unnamed)
         except ShiftworkError as error:

@@ -30,7 +30,7 @@ from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import threads
 from shiftwork.worker.calling import as_coroutine, describe
-from shiftwork.worker.context import Context, Done, Fail, GiveBack, Parked
+from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary
 from shiftwork.worker.outbox import Kept, open_outbox
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
@@ -134,7 +134,7 @@ class Runner:
         before = next((agent for agent in await self._queue.agents() if agent.id == self.agent_id), None)
         if before is None or self._worker.budget_usd is None:
             return self._worker.budget_usd if before is None else before.budget_remaining_usd
-        return max(0.0, self._worker.budget_usd - before.spent_usd - before.reserved_usd)
+        return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
 
     async def _take_up_what_was_left(self) -> None:
         """Results first: once the claims of an earlier run are taken back, nobody wants them any more."""
@@ -341,7 +341,7 @@ class Runner:
             return None
         stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set())
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
-        if isinstance(error, GiveBack) or stopped or made_way:
+        if isinstance(error, Release) or stopped or made_way:
             self.summary.released += 1
             why = "its worker was stopped" if stopped else str(error) or "given back by its handler"
             why = "it made way for an urgent task" if made_way and not stopped else why

@@ -184,7 +184,7 @@ function signIn(error) {
     h("p", {}, token() ? error.message : "This server asks for a token. It stays in this tab."),
     h("label", {}, "Token", h("input", { name: "token", type: "password", required: true, autocomplete: "off" })),
     h("button", { class: "primary" }, "Sign in"),
-    h("p", { class: "note" }, "Make one with ", h("code", {}, "shiftwork token create NAME --scope read"), "."),
+    h("p", { class: "note" }, "Make one with ", h("code", {}, "shiftwork tokens create NAME --scope read"), "."),
   );
   keepToken(null);
   current = null;

@@ -16,8 +16,8 @@ from shiftwork.wire.shapes import (
     AgentList,
     Listed,
     Outcomes,
-    RuntimeBeatBody,
     RuntimeBeatReply,
+    RuntimeHeartbeatBody,
 )
 
 door = Doors("Agents")
@@ -82,14 +82,14 @@ async def list_runtimes(ask: Ask) -> Any:
 @door(
     "POST /api/runtimes/{runtime_id}/heartbeat",
     "work",
-    body=RuntimeBeatBody,
+    body=RuntimeHeartbeatBody,
     query=ViewQuery,
     answer=RuntimeBeatReply,
     errors=(FenceRequired,),
 )
-async def beat_runtime(ask: Ask, body: RuntimeBeatBody) -> Any:
+async def runtime_heartbeat(ask: Ask, body: RuntimeHeartbeatBody) -> Any:
     """Extend the lease of all the runtime holds with one call; says which claims to stop."""
-    told = await ask.queue.beat_runtime(check.name(ask.path["runtime_id"], "runtime_id"), body.holding)
+    told = await ask.queue.runtime_heartbeat(check.name(ask.path["runtime_id"], "runtime_id"), body.holding)
     return RuntimeBeatReply(told.cancel, told.lost, told.unnamed, told.slow_down_sec, told.yields)
 
 

@@ -14,8 +14,8 @@ from shiftwork.core.errors import (
     ArtifactDamaged,
     ArtifactsUnavailable,
     InputError,
-    NoSuchRange,
     NotFound,
+    RangeNotSatisfiable,
 )
 from shiftwork.core.task import Name
 from shiftwork.queue.artifacts import Artifact
@@ -112,7 +112,7 @@ def _media_type(ask: Ask) -> str | None:
     "GET /api/artifacts/{artifact_id}",
     "read",
     answer=Raw,
-    errors=(NotFound, NoSuchRange, ArtifactDamaged, ArtifactsUnavailable),
+    errors=(NotFound, RangeNotSatisfiable, ArtifactDamaged, ArtifactsUnavailable),
 )
 async def get_artifact(ask: Ask) -> Any:
     """The bytes of an artifact, or those of a `Range`; checked before they are sent. Its ETag is its hash."""
@@ -162,7 +162,7 @@ def _wanted(ask: Ask, found: Artifact) -> tuple[int, int]:
         return whole
     start, end = _bounds(asked[1], asked[2], found.size)
     if start >= found.size:
-        raise NoSuchRange(f"the artifact has {found.size} bytes", where="Range", size=found.size)
+        raise RangeNotSatisfiable(f"the artifact has {found.size} bytes", where="Range", size=found.size)
     return whole if end <= start else (start, min(end, found.size))
 
 

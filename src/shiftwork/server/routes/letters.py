@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.core.errors import KeyRequired, NotFound, UnknownReference, UnknownSetting, VersionConflict, WrongState
+from shiftwork.core.errors import (
+    IdempotencyKeyRequired,
+    NotFound,
+    UnknownReference,
+    UnknownSetting,
+    VersionConflict,
+    WrongState,
+)
 from shiftwork.server.ask import Ask, outcome, outcomes, plain
 from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.wire.shapes import LetterList, Listed, OutcomeReply, Outcomes, RedriveBody, ReviewBody
@@ -49,7 +56,7 @@ async def letter_groups(ask: Ask) -> Any:
     body=ReviewBody,
     query=ViewQuery,
     answer=OutcomeReply,
-    errors=(NotFound, WrongState, VersionConflict, UnknownSetting, KeyRequired, UnknownReference),
+    errors=(NotFound, WrongState, VersionConflict, UnknownSetting, IdempotencyKeyRequired, UnknownReference),
 )
 async def review(ask: Ask, body: ReviewBody) -> Any:
     """Decide about a dead letter: retry, retry_later, modify_and_retry, cancel, abandon, delete or escalate."""

@@ -27,7 +27,7 @@ class StatusQuery(ViewQuery):
 
 @door("GET /api/queue", "read", query=StatusQuery, answer=Status)
 async def status(ask: Ask) -> Any:
-    """How the queue stands: depth, workers, throughput, waits, recent failures, as of now."""
+    """How the queue stands: depth, agents, throughput, waits, recent failures, as of now."""
     found = await ask.queue.status(fresh=ask.query.fresh)
     return found if ask.view is None else ask.view.queue_out(plain(found))
 

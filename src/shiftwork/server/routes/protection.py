@@ -47,7 +47,7 @@ async def trip_breaker(ask: Ask) -> Any:
 
 @door("GET /api/cooldowns", "read", query=Query, answer=CooldownList)
 async def list_cooldowns(ask: Ask) -> Any:
-    """What rests now because of a rate limit, or by somebody's word, and until when."""
+    """The cooldowns in force, after a rate limit or by somebody's word, and until when."""
     return CooldownList(await ask.queue.cooldowns())
 
 
@@ -59,7 +59,7 @@ async def cool_down(ask: Ask, body: CooldownBody) -> Any:
 
 @door("DELETE /api/cooldowns/{key}", "operate", answer=Lifted)
 async def lift_cooldown(ask: Ask) -> Any:
-    """Let work that uses this key go again; false where it did not rest."""
+    """Let work that uses this key go again; false where it had no cooldown."""
     return Lifted(await ask.queue.lift_cooldown(ask.path["key"]))
 
 

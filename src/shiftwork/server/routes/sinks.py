@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from shiftwork.core.errors import ConflictError, IdInUse, NotFound
 from shiftwork.core.task import Name
 from shiftwork.queue.deliveries import Delivery, Status
-from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChange
+from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChanges
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import SOMETHING, Doors, PageSize, Query
 from shiftwork.wire.protection import Removed
@@ -37,10 +37,10 @@ async def get_sink(ask: Ask) -> Any:
     return await ask.queue.sink(ask.path["sink"])
 
 
-@door("PATCH /api/sinks/{sink}", "admin", body=Annotated[SinkChange, SOMETHING], answer=Sink, errors=(NotFound,))
-async def change_sink(ask: Ask, body: SinkChange) -> Any:
+@door("PATCH /api/sinks/{sink}", "admin", body=Annotated[SinkChanges, SOMETHING], answer=Sink, errors=(NotFound,))
+async def update_sink(ask: Ask, body: SinkChanges) -> Any:
     """Change where a sink is, what it is signed with or what it wants; what waits for it goes there, too."""
-    return await ask.queue.change_sink(ask.path["sink"], body)
+    return await ask.queue.update_sink(ask.path["sink"], body)
 
 
 @door("DELETE /api/sinks/{sink}", "admin", answer=Removed)

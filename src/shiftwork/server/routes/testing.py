@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.core.errors import KeyReused, NotFound
+from shiftwork.core.errors import IdempotencyKeyReused, NotFound
 from shiftwork.duties.runner import run_once
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
@@ -23,7 +23,7 @@ async def move_clock(ask: Ask, body: ClockBody) -> Any:
     if once is not None and once.key in clock.moves:
         fingerprint, told = clock.moves[once.key]
         if fingerprint != once.fingerprint:
-            raise KeyReused(f"the key {once.key!r} belongs to another request", where="Idempotency-Key")
+            raise IdempotencyKeyReused(f"the key {once.key!r} belongs to another request", where="Idempotency-Key")
         return told
     clock.advance(body.advance_sec)
     reply = ClockReply(ask.queue.now(), await run_once(ask.queue.engine))

@@ -34,7 +34,7 @@ DECIDING = (NotFound, WrongState, RevisionChanged, VersionConflict)
     errors=(*HOLDING, CircularDependency, UnknownDependency),
 )
 async def wait(ask: Ask, body: WaitBody) -> Any:
-    """Give the slot back until tasks are done, a time has come, an event was sent or a person has answered.
+    """Give the slot back until tasks are done, a time has come, a signal was sent or a person has answered.
 
     The task then comes back to whoever can take it. The same call answers what came of a wait that has a name.
     """
@@ -47,7 +47,7 @@ async def wait(ask: Ask, body: WaitBody) -> Any:
         token,
         body.name,
         until=body.until,
-        event=body.event,
+        signal=body.signal,
         question=body.question,
         schema=body.schema,
         timeout_sec=body.timeout_sec,
@@ -57,7 +57,7 @@ async def wait(ask: Ask, body: WaitBody) -> Any:
 
 @door("POST /api/signals", "submit", body=SignalBody, answer=Signalled, status=201, errors=(NotFound, WrongState))
 async def signal(ask: Ask, body: SignalBody) -> Any:
-    """Send an event to all tasks that wait for it, or to one; it is kept a day for those that wait later."""
+    """Send a signal to all tasks that wait for it, or to one; it is kept a day for those that wait later."""
     return await ask.queue.signal(body.name, body.data, task=body.task)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 from shiftwork.core import ids
 from shiftwork.core.errors import (
     AgentUnavailable,
-    AgentUnknown,
+    AgentUnregistered,
     CircularDependency,
     DuplicateTask,
     FenceRequired,
     FolderUnavailable,
+    IdempotencyKeyRequired,
     IdInUse,
     InputError,
-    KeyRequired,
     LeaseLost,
     LockTimeout,
     NotFound,
@@ -38,9 +38,6 @@ from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
 from shiftwork.wire.shapes import (
     Assigned,
-    BeatBatch,
-    BeatReply,
-    Beats,
     ClaimBody,
     ClaimReply,
     ClaimToken,
@@ -48,7 +45,10 @@ from shiftwork.wire.shapes import (
     CompleteBody,
     FailBatch,
     FailBody,
+    HeartbeatBatch,
     HeartbeatBody,
+    HeartbeatReply,
+    Heartbeats,
     Held,
     MessageBody,
     OutcomeReply,
@@ -66,7 +66,7 @@ from shiftwork.wire.shapes import (
 door = Doors("Working")
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
-    KeyRequired,
+    IdempotencyKeyRequired,
     QueueFull,
     UnknownSetting,
 )
@@ -82,7 +82,7 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
     body=ClaimBody,
     query=ViewQuery,
     answer=ClaimReply,
-    errors=(AgentUnknown, AgentUnavailable, LockTimeout, FolderUnavailable),
+    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable),
 )
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
@@ -226,7 +226,12 @@ async def start(ask: Ask, body: Held) -> Any:
 
 
 @door(
-    "POST /api/tasks/{task_id}/heartbeat", "work", body=HeartbeatBody, query=ViewQuery, answer=BeatReply, errors=HOLDING
+    "POST /api/tasks/{task_id}/heartbeat",
+    "work",
+    body=HeartbeatBody,
+    query=ViewQuery,
+    answer=HeartbeatReply,
+    errors=HOLDING,
 )
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     """Extend the lease of one task; answers continue, cancel, lost or yield."""
@@ -234,8 +239,8 @@ async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     return _beaten(told)
 
 
-def _beaten(told: BeatAnswer) -> BeatReply:
-    return BeatReply(told.task_id, told.action, told.reason, told.slow_down_sec)
+def _beaten(told: BeatAnswer) -> HeartbeatReply:
+    return HeartbeatReply(told.task_id, told.action, told.reason, told.slow_down_sec)
 
 
 @door(
@@ -384,11 +389,11 @@ async def start_many(ask: Ask, body: TokenBatch) -> Any:
     return outcomes(await ask.queue.start_many(body.tokens))
 
 
-@door("POST /api/batch/heartbeat", "work", body=BeatBatch, answer=Beats, errors=(FenceRequired,))
-async def heartbeat_many(ask: Ask, body: BeatBatch) -> Any:
+@door("POST /api/batch/heartbeat", "work", body=HeartbeatBatch, answer=Heartbeats, errors=(FenceRequired,))
+async def heartbeat_many(ask: Ask, body: HeartbeatBatch) -> Any:
     """Extend the leases of several tasks."""
-    told = await ask.queue.heartbeat_many([(beat.token, beat.progress, beat.usage) for beat in body.beats])
-    return Beats([_beaten(beat) for beat in told])
+    told = await ask.queue.heartbeat_many([(beat.token, beat.progress, beat.usage) for beat in body.heartbeats])
+    return Heartbeats([_beaten(beat) for beat in told])
 
 
 @door("POST /api/batch/complete", "work", body=CompleteBatch, answer=Outcomes, errors=(FenceRequired,))

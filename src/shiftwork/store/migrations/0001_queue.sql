@@ -29,7 +29,7 @@ create table lanes (
   rate <float> not null,
   target_agent_id text,
   mixed <boolean> not null,
-  bucket <int>,
+  share <int>,
   serial text check (serial in ('agent_type', 'key'))
 ){lite: strict};
 
@@ -106,10 +106,10 @@ create table tasks (
   at_most_once <boolean> not null default false,
   own_settings <boolean> not null default false,
   tallied <boolean> not null default false,
-  cost_limit <bigint>,
+  estimated_cost <bigint>,
   budget_id <uuid>,
   charged <boolean> not null default false,
-  reserved <bigint> not null default 0,
+  granted <bigint> not null default 0,
   cost <bigint> not null default 0,
   attempt_cost <bigint> not null default 0,
   tokens_in <bigint> not null default 0,
@@ -187,17 +187,17 @@ create table keys (
   primary key (workspace, key)
 ){lite: strict};
 
--- A child waits for a parent; both are roots of their lineages. Only flipping `satisfied` counts.
+-- A dependent waits for its dependency; both are roots of their lineages. Only flipping `satisfied` counts.
 create table edges (
-  child <uuid> not null,
-  parent <uuid> not null,
+  dependent <uuid> not null,
+  dependency <uuid> not null,
   satisfied <boolean> not null,
   waits <boolean> not null default false,
-  primary key (child, parent),
-  check (child <> parent)
+  primary key (dependent, dependency),
+  check (dependent <> dependency)
 ){lite: strict};
-create index idx_edges_open on edges (parent) where not satisfied;
-create index idx_edges_parent on edges (parent);
+create index idx_edges_open on edges (dependency) where not satisfied;
+create index idx_edges_dependency on edges (dependency);
 
 -- DAGs of more than one task. A lone task is its own DAG, without a row here.
 create table dags (
@@ -231,7 +231,7 @@ create table attempts (
   error text,
   note text,
   cost <bigint> not null,
-  reserved <bigint> not null default 0,
+  granted <bigint> not null default 0,
   result <json>,
   verdict <json>,
   primary key (task_id, fence)
@@ -289,7 +289,7 @@ create table agents (
   status text not null check (status in ('active', 'draining', 'offline', 'failed')),
   budget <bigint>,
   spent <bigint> not null default 0,
-  reserved <bigint> not null default 0 check (reserved >= 0),
+  granted <bigint> not null default 0 check (granted >= 0),
   told <int> not null default 0,
   poll_interval_sec <float> not null,
   claim_ttl_sec <float>,
@@ -306,7 +306,7 @@ create table runtimes (
   workspace text not null,
   id text not null,
   status text not null check (status in ('active', 'offline')),
-  beat_at <float>,
+  heartbeat_at <float>,
   seen_at <float> not null,
   registered_at <float> not null,
   presence <json>,

@@ -6,24 +6,24 @@ create table waits (
   name text not null,
   task_id <uuid> not null,
   workspace text not null,
-  kind text not null check (kind in ('time', 'event', 'person')),
+  kind text not null check (kind in ('time', 'signal', 'person')),
   status text not null check (status in ('open', 'met', 'expired')),
-  event text,
+  signal text,
   question text,
   schema <json>,
   until <float>,
-  begun_at <float> not null,
+  began_at <float> not null,
   ended_at <float>,
   value <json>,
   answered_by text,
-  signal <bigint>,
+  signal_seq <bigint>,
   primary key (root_id, name),
-  check ((kind = 'event') = (event is not null)),
+  check ((kind = 'signal') = (signal is not null)),
   check ((kind = 'person') = (question is not null)),
   check ((status = 'open') = (ended_at is null))
 ){lite: strict};
 create index idx_waits_due on waits (until) where status = 'open' and until is not null;
-create index idx_waits_event on waits (workspace, event, root_id) where status = 'open' and event is not null;
+create index idx_waits_signal on waits (workspace, signal, root_id) where status = 'open' and signal is not null;
 create index idx_waits_questions on waits (workspace, task_id) where status = 'open' and question is not null;
 
 -- What was sent to whoever waits for it, kept for those who begin to wait later. `told` is false while tasks that waited

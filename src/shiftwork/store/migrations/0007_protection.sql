@@ -16,13 +16,13 @@ create table breakers (
 ){lite: strict};
 create index idx_breakers_failing on breakers (workspace) where failures > 0 or state <> 'closed';
 
--- How much may be used of a provider, account, model or type. `slots` counts what the window holds.
+-- How much may be used of a provider, account, model or type. `cells` counts what the window holds.
 create table limits (
   workspace text not null,
   key text not null,
   terms <json> not null,
   held <int> not null default 0 check (held >= 0),
-  slots <json> not null,
+  cells <json> not null,
   set_at <float> not null,
   set_by text not null,
   primary key (workspace, key)

@@ -1,7 +1,7 @@
 -- Money above the agents' own: what tasks may cost together, what each attempt may cost of it, and what was spent.
 
 -- The most that a whole DAG, a task with all it spawns, or what a workspace claims on one day (UTC) may cost. What running
--- attempts may still spend is reserved, what was spent is booked; a ceiling of null only counts. `told` is the last share
+-- attempts may still spend is granted, what was spent is booked; a ceiling of null only counts. `told` is the last share
 -- that was warned of; `closed_at` says that tasks under it may be held back; `counted_to` is the last task counted in while
 -- a DAG that exists gets a budget.
 create table budgets (
@@ -11,7 +11,7 @@ create table budgets (
   owner text not null,
   parent_id <uuid>,
   ceiling <bigint>,
-  reserved <bigint> not null default 0 check (reserved >= 0),
+  granted <bigint> not null default 0 check (granted >= 0),
   spent <bigint> not null default 0 check (spent >= 0),
   told <int> not null default 0,
   closed_at <float>,
@@ -31,7 +31,7 @@ create table charges (
   task_id <uuid> not null,
   fence <bigint> not null,
   budget_id <uuid> not null,
-  reserved <bigint> not null check (reserved >= 0),
+  granted <bigint> not null check (granted >= 0),
   primary key (task_id, fence, budget_id)
 ){lite: strict};
 

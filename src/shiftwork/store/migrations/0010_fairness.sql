@@ -1,7 +1,7 @@
--- The buckets of a workspace's fair share in the order in which they were last served, the longest ago first.
+-- The shares of a workspace in the order in which they were last served, the longest ago first.
 create table turns (
   workspace text primary key,
-  buckets <json> not null
+  shares <json> not null
 ){lite: strict};
 
 -- Keys of which one task runs at a time, and the claim that has each; one that nobody has stays while tasks wait for it.

@@ -38,7 +38,7 @@ create table firings (
   key text not null,
   at <float> not null,
   outcome text not null check (outcome in ('fired', 'skipped')),
-  why text,
+  reason text,
   tasks <json> not null,
   dag_id <uuid>,
   depth <int> not null,

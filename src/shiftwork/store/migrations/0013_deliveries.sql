@@ -34,7 +34,7 @@ create table deliveries (
   seq <bigint>,
   type text not null,
   message text not null,
-  notice <json> not null,
+  notification <json> not null,
   status text not null check (status in ('pending', 'sent', 'dead')),
   attempts <int> not null default 0 check (attempts >= 0),
   created_at <float> not null,

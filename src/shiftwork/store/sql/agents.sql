@@ -36,9 +36,9 @@ where workspace = :workspace and id = :id
 
 -- name: see_runtime
 -- Any sign of life, answered with how long to go slow. Only a beat that named no task covers all of them.
-insert into runtimes (workspace, id, status, beat_at, seen_at, registered_at) values (:workspace, :id, 'active', :beat_at, :now, :now)
+insert into runtimes (workspace, id, status, heartbeat_at, seen_at, registered_at) values (:workspace, :id, 'active', :heartbeat_at, :now, :now)
 on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at,
-  beat_at = coalesce(excluded.beat_at, runtimes.beat_at)
+  heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)
 returning (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until
 
 -- name: set_runtime_status

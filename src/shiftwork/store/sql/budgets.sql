@@ -20,8 +20,8 @@ select b.* from {items} join budgets b on b.id = items.id order by b.id {pg: for
 
 -- name: save_budgets
 -- For rows that are locked.
--- rows items: id uuid, ceiling bigint, reserved bigint, spent bigint, told int, closed_at float, counted_to uuid
-update budgets set ceiling = items.ceiling, reserved = items.reserved, spent = items.spent, told = items.told,
+-- rows items: id uuid, ceiling bigint, granted bigint, spent bigint, told int, closed_at float, counted_to uuid
+update budgets set ceiling = items.ceiling, granted = items.granted, spent = items.spent, told = items.told,
   closed_at = items.closed_at, counted_to = items.counted_to
 from {items} where budgets.id = items.id
 
@@ -35,12 +35,12 @@ order by case kind when 'day' then 0 else 1 end, case kind when 'day' then owner
 select b.owner as dag_id, b.ceiling from {items} join budgets b on b.workspace = items.workspace and b.kind = 'dag' and b.owner = items.id
 
 -- name: insert_charges
--- insert charges: task_id uuid, fence bigint, budget_id uuid, reserved bigint
+-- insert charges: task_id uuid, fence bigint, budget_id uuid, granted bigint
 
 -- name: add_charges
 -- Those that are not there yet, and which these were.
--- rows items: task_id uuid, fence bigint, budget_id uuid, reserved bigint
-insert into charges (task_id, fence, budget_id, reserved) select task_id, fence, budget_id, reserved from {items} where true
+-- rows items: task_id uuid, fence bigint, budget_id uuid, granted bigint
+insert into charges (task_id, fence, budget_id, granted) select task_id, fence, budget_id, granted from {items} where true
 on conflict do nothing returning task_id, fence
 
 -- name: charges_of
@@ -49,7 +49,7 @@ select c.* from {items} join charges c on c.task_id = items.task_id and c.fence 
 
 -- name: settle_charges
 -- rows items: task_id uuid, fence bigint
-update charges set reserved = 0 from {items} where charges.task_id = items.task_id and charges.fence = items.fence
+update charges set granted = 0 from {items} where charges.task_id = items.task_id and charges.fence = items.fence
 
 -- name: delete_charges
 -- rows items: id uuid
@@ -87,7 +87,7 @@ with recursive under(id) as (
 )
 update tasks set hold = 'budget', version = version + 1, updated_at = :now where id in (
   select t.id from under join tasks t on t.budget_id = under.id and t.status = 'ready' and t.hold is null
-  where coalesce(t.cost_limit > :rest, :rest <= 0) limit :count {pg: for update of t skip locked}
+  where coalesce(t.estimated_cost > :rest, :rest <= 0) limit :count {pg: for update of t skip locked}
 ) returning id, lane
 
 -- name: held_under
@@ -106,7 +106,7 @@ order by t.rank, t.ordered_at, t.id limit :count
 -- name: lock_held
 -- Of these, what is ready but for its budget and nobody else is changing.
 -- rows items: id uuid
-select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.budget_id, t.cost_limit from {items} join tasks t on t.id = items.id
+select t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.budget_id, t.estimated_cost from {items} join tasks t on t.id = items.id
 where t.hold = 'budget' and t.status || '' = 'ready' order by t.rank, t.ordered_at, t.id {pg: for update of t skip locked}
 
 -- name: free_held

@@ -16,11 +16,11 @@ update tasks set tallied = true where workspace = :workspace and not tallied and
 
 -- name: givers
 -- Tasks of one level and class, the oldest first, that may give up their places and that nobody works on just now.
--- What is pending and was claimed before is under way: it waits for its own children, a person or a time.
+-- What is pending and was claimed before is under way: it waits for its own subtasks, a person or a time.
 select t.id from tasks t
 where t.workspace = :workspace and case when t.priority < 30 then 'high' when t.priority < 60 then 'medium' else 'low' end = :level
   and t.tallied and t.status in ('pending', 'waiting_approval', 'ready', 'retrying') and (t.status = 'ready' or (t.status = 'pending' and t.fence = 0))
-  and exists (select 1 from edges e where e.child = t.root_id) = :depends
+  and exists (select 1 from edges e where e.dependent = t.root_id) = :depends
   and (cast(:recent as {pg: boolean}{lite: integer}) is null or (t.created_at > :recent_from) = :recent)
   and (cast(:retried as {pg: boolean}{lite: integer}) is null or (t.attempts > 0) = :retried)
 order by t.created_at, t.id limit :count {pg: for update of t skip locked}

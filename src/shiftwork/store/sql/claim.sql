@@ -27,7 +27,7 @@ where :counted and t.agent_id = :agent and t.workspace = :workspace and t.status
 -- What a claim tells of its task. What a ready row never has is not read.
 t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.priority, t.boost, t.deadline, t.path_weight, t.front,
 t.dag_id, t.root_id, t.newest_id, t.parent_id, t.retry_of, t.rerun_of, t.attempts, t.max_attempts, t.round, t.version, t.fence,
-t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.cost_limit, t.budget_id, t.cost, t.tokens_in,
+t.last_agent_id, t.last_runtime_id, t.lost_agent_id, t.timeout_sec, t.own_settings, t.estimated_cost, t.budget_id, t.cost, t.tokens_in,
 t.tokens_out, t.external_id, t.idempotency_key, t.target_agent_id, t.issue_id, t.trigger_type, t.session_id, t.work_dir,
 t.force_fresh_session, t.failure_reason, t.created_at, t.updated_at {lite: , b.body}
 
@@ -80,7 +80,7 @@ where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limi
 -- rows items: id uuid
 update tasks set status = :status, fence = fence + 1, version = version + 1, agent_id = :agent, runtime_id = :runtime,
   holder = :holder, claimed_at = :now, started_at = :started_at, heartbeat_at = null, ack_by = :ack_by, run_until = :run_until,
-  lease_until = :lease_until, lease_check_at = :lease_check_at, reserved = :reserved, charged = :charged, attempt_cost = 0, available_at = null,
+  lease_until = :lease_until, lease_check_at = :lease_check_at, granted = :granted, charged = :charged, attempt_cost = 0, available_at = null,
   lost_agent_id = null, updated_at = :now
 from {items} where tasks.id = items.id
 
@@ -109,7 +109,7 @@ select id, fence, type, status from tasks where agent_id = :agent and workspace 
 
 -- name: note_claim
 -- A claim is a sign of life of the agent and of its runtime.
-update agents set last_heartbeat = :now, reserved = reserved + :reserved, last_type = coalesce(:type, last_type)
+update agents set last_heartbeat = :now, granted = granted + :granted, last_type = coalesce(:type, last_type)
 where workspace = :workspace and id = :id
 
 -- name: other_agents

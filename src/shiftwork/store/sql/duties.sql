@@ -1,6 +1,6 @@
 -- name: due_claims
 -- Claims whose limits may have passed, with the newest beat that covered them.
-select t.id, r.beat_at, r.seen_at, a.status as agent_status from tasks t
+select t.id, r.heartbeat_at, r.seen_at, a.status as agent_status from tasks t
 left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
 left join agents a on a.workspace = t.workspace and a.id = t.agent_id
 where t.status in ('claimed', 'running', 'validating') and t.lease_check_at <= :now
@@ -20,16 +20,16 @@ select id from tasks where status = 'ready' and rerank_at <= :now order by reran
 -- name: due_blocks
 select id from tasks where block_check_at <= :now order by block_check_at limit :count {pg: for update skip locked}
 
--- name: missing_parents
+-- name: missing_dependencies
 -- Dependencies of these tasks that no task has come for yet.
 -- rows items: id uuid
-select e.child, e.parent, n.name from {items} join edges e on e.child = items.id and not e.satisfied
-join names n on n.task_id = e.parent and not n.known
+select e.dependent, e.dependency, n.name from {items} join edges e on e.dependent = items.id and not e.satisfied
+join names n on n.task_id = e.dependency and not n.known
 
 -- name: archivable
 -- Finished long ago, and nobody waits for them any more. A lineage of several rows stays: they answer for each other.
 select t.id from tasks t where t.workspace = :workspace and t.status in ('completed', 'cancelled') and t.finished_at <= :before
-  and not exists (select 1 from edges e where e.parent = t.root_id and not e.satisfied)
+  and not exists (select 1 from edges e where e.dependency = t.root_id and not e.satisfied)
   and not exists (select 1 from tasks x where x.dag_id = t.dag_id and x.dag_id <> x.id and x.finished_at is null)
   and not exists (select 1 from tasks x where x.id = t.dag_id and x.finished_at is null)
   and t.newest_id is null and t.root_id = t.id
@@ -40,10 +40,10 @@ order by t.id limit :count {pg: for update skip locked}
 
 -- name: stranded
 -- Tasks whose waiting count and open edges and waits disagree: must always be none.
-select t.id, t.status, t.waiting, (select count(*) from edges e where e.child = t.root_id and not e.satisfied)
+select t.id, t.status, t.waiting, (select count(*) from edges e where e.dependent = t.root_id and not e.satisfied)
   + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') as open from tasks t
 where t.status in ('pending', 'ready') and t.newest_id is null
-  and t.waiting <> (select count(*) from edges e where e.child = t.root_id and not e.satisfied)
+  and t.waiting <> (select count(*) from edges e where e.dependent = t.root_id and not e.satisfied)
     + (select count(*) from waits w where w.root_id = t.root_id and w.status = 'open') limit :count
 
 -- name: duty_row

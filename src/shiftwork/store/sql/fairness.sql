@@ -1,12 +1,12 @@
 -- name: add_turns
-insert into turns (workspace, buckets) values (:workspace, '[]') on conflict do nothing
+insert into turns (workspace, shares) values (:workspace, '[]') on conflict do nothing
 
 -- name: take_turns
 -- Nobody waits for a turn: who finds them taken deals in another order.
-select buckets from turns where workspace = :workspace {pg: for update skip locked}
+select shares from turns where workspace = :workspace {pg: for update skip locked}
 
 -- name: save_turns
-update turns set buckets = :buckets where workspace = :workspace
+update turns set shares = :shares where workspace = :workspace
 
 -- name: lighter_agent
 -- Another agent that is there, has a free slot and holds less than this one.

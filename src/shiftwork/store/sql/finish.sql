@@ -1,11 +1,11 @@
 -- name: satisfy_edges
--- Flip what is still open; only a flip counts, so a parent that completes twice frees nobody twice.
+-- Flip what is still open; only a flip counts, so a dependency that completes twice frees nobody twice.
 -- rows items: id uuid
-update edges set satisfied = true where parent in (select items.id from {items}) and not satisfied returning child, parent
+update edges set satisfied = true where dependency in (select items.id from {items}) and not satisfied returning dependent, dependency
 
--- name: open_children
+-- name: open_dependents
 -- rows items: id uuid
-select e.child, e.parent from {items} join edges e on e.parent = items.id where not e.satisfied
+select e.dependent, e.dependency from {items} join edges e on e.dependency = items.id where not e.satisfied
 
 -- name: lock_lineages
 -- The newest row of each lineage, locked in id order.
@@ -15,7 +15,7 @@ order by t.id {pg: for update of t}
 
 -- name: edges_of
 -- rows items: id uuid
-select e.child, e.parent, e.satisfied, e.waits from {items} join edges e on e.child = items.id order by e.child, e.parent
+select e.dependent, e.dependency, e.satisfied, e.waits from {items} join edges e on e.dependent = items.id order by e.dependent, e.dependency
 
 -- name: lock_dags
 -- rows items: id uuid
@@ -39,9 +39,9 @@ join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
 group by t.dag_id
 
 -- name: settle_agents
--- What was reserved is given back, what was spent is booked.
--- rows items: workspace text, id text, reserved bigint, spent bigint, told int
-update agents set reserved = agents.reserved - items.reserved, spent = agents.spent + items.spent, told = items.told
+-- What was granted is given back, what was spent is booked.
+-- rows items: workspace text, id text, granted bigint, spent bigint, told int
+update agents set granted = agents.granted - items.granted, spent = agents.spent + items.spent, told = items.told
 from {items} where agents.workspace = items.workspace and agents.id = items.id
 
 -- name: lock_agents
@@ -78,11 +78,11 @@ from {items} where tasks.id = items.id
 -- The few columns that ending an attempt needs, in id order.
 -- rows items: id uuid
 select t.id, t.workspace, t.type, t.status, t.dag_id, t.root_id, t.fence, t.round, t.agent_id, t.runtime_id, t.claimed_at,
-  t.started_at, t.reserved, t.attempt_cost, t.validation, t.own_settings, t.idempotency_key, t.cancel_reason, t.timeout_sec,
+  t.started_at, t.granted, t.attempt_cost, t.validation, t.own_settings, t.idempotency_key, t.cancel_reason, t.timeout_sec,
   t.heartbeat_at, t.holder, t.failure_reason
 from {items} join tasks t on t.id = items.id order by t.id {pg: for update of t}
 
 -- name: satisfy_pairs
--- rows items: child uuid, parent uuid
-update edges set satisfied = true where (child, parent) in (select items.child, items.parent from {items}) and not satisfied
-returning child, parent
+-- rows items: dependent uuid, dependency uuid
+update edges set satisfied = true where (dependent, dependency) in (select items.dependent, items.dependency from {items}) and not satisfied
+returning dependent, dependency

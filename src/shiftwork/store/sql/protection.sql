@@ -64,13 +64,13 @@ select l.* from {items} join limits l on l.workspace = items.workspace and l.key
 order by l.workspace, l.key {pg: for update of l}
 
 -- name: set_limit
-insert into limits (workspace, key, terms, held, slots, set_at, set_by) values (:workspace, :key, :terms, 0, :slots, :now, :actor)
-on conflict (workspace, key) do update set terms = excluded.terms, slots = excluded.slots, set_at = excluded.set_at,
+insert into limits (workspace, key, terms, held, cells, set_at, set_by) values (:workspace, :key, :terms, 0, :cells, :now, :actor)
+on conflict (workspace, key) do update set terms = excluded.terms, cells = excluded.cells, set_at = excluded.set_at,
   set_by = excluded.set_by
 
 -- name: save_limits
--- rows items: workspace text, key text, held int, slots json
-update limits set held = items.held, slots = items.slots from {items}
+-- rows items: workspace text, key text, held int, cells json
+update limits set held = items.held, cells = items.cells from {items}
 where limits.workspace = items.workspace and limits.key = items.key
 
 -- name: remove_limit

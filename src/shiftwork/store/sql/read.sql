@@ -2,12 +2,12 @@
 -- With what was written once, and which other tables hold more about each: most hold nothing, and are not asked.
 -- rows items: id uuid
 select t.*, b.body,
-  exists (select 1 from edges e where e.child = t.root_id) as has_edges,
+  exists (select 1 from edges e where e.dependent = t.root_id) as has_edges,
   exists (select 1 from attempts a where a.task_id = t.id) as has_attempts,
   exists (select 1 from dead_letters d where d.task_id = t.id) as has_letters,
   exists (select 1 from tags g where g.task_id = t.id) as has_tags,
   exists (select 1 from progress p where p.task_id = t.id) as has_progress,
-  (select r.beat_at from runtimes r where r.workspace = t.workspace and r.id = t.runtime_id) as beat_at
+  (select r.heartbeat_at from runtimes r where r.workspace = t.workspace and r.id = t.runtime_id) as runtime_heartbeat_at
 from {items} join tasks t on t.id = items.id join bodies b on b.task_id = t.id order by t.id
 
 -- name: tags_of
@@ -53,7 +53,7 @@ select t.id, t.workspace, t.status, t.root_id, t.newest_id, t.cost, t.fence,
 where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id) order by t.id
 
 -- name: edges_of_dag
-select e.child, e.parent from tasks t join edges e on e.child = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
+select e.dependent, e.dependency from tasks t join edges e on e.dependent = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
 -- name: tag_counts
 select t.status, count(*) as total from tags g join tasks t on t.id = g.task_id

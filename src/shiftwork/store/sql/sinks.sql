@@ -16,7 +16,7 @@ select * from sinks where workspace = :workspace and name = :name and removed_at
 -- name: lock_sink
 select * from sinks where workspace = :workspace and name = :name and removed_at is null {pg: for update}
 
--- name: change_sink
+-- name: update_sink
 update sinks set address = :address, server = :server, sender = :sender, secret = :secret, wants = :wants,
   allow_private = :allow_private, events_after = :events, alerts_after = :alerts, failures = 0, rests_until = null
 where id = :id
@@ -61,7 +61,7 @@ update sinks set events_after = :last where id in (select items.id from {items})
 update sinks set alerts_after = :last where id in (select items.id from {items})
 
 -- name: insert_deliveries
--- insert deliveries: id text, workspace text, sink_id text, source text, seq bigint, type text, message text, notice json, status text, created_at float, next_at float
+-- insert deliveries: id text, workspace text, sink_id text, source text, seq bigint, type text, message text, notification json, status text, created_at float, next_at float
 
 -- name: sinks_with_due
 select s.* from sinks s where s.removed_at is null and s.paused_at is null
@@ -98,10 +98,10 @@ update sinks set failures = :failures, rests_until = :rests_until, failing = :fa
 select name, last_error from sinks where workspace = :workspace and failing and removed_at is null order by name
 
 -- name: list_deliveries
--- Newest first; without the notice, which only a look at one delivery shows. (A join would read all of them where
+-- Newest first; without the notification, which only a look at one delivery shows. (A join would read all of them where
 -- PostgreSQL has no statistics.)
 select d.id, d.workspace, (select s.name from sinks s where s.id = d.sink_id) as sink, d.source, d.seq, d.type, d.message,
-  null as notice, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
+  null as notification, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
 from deliveries d
 where d.workspace = :workspace and (cast(:after as text) is null or d.id < :after)
   and (cast(:sink as text) is null or d.sink_id = :sink)
@@ -112,7 +112,7 @@ order by d.id desc limit :count
 -- name: list_unsent_deliveries
 -- The same for those that wait or were given up, which are few beside those that arrived.
 select d.id, d.workspace, (select s.name from sinks s where s.id = d.sink_id) as sink, d.source, d.seq, d.type, d.message,
-  null as notice, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
+  null as notification, d.status, d.attempts, d.created_at, d.next_at, d.ended_at, d.error
 from deliveries d
 where d.workspace = :workspace and (cast(:after as text) is null or d.id < :after)
   and (cast(:sink as text) is null or d.sink_id = :sink)

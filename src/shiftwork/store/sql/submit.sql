@@ -1,4 +1,4 @@
--- name: lock_parents
+-- name: lock_dependencies
 -- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
 -- rows items: id uuid
 select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id order by t.id {pg: for share of t}
@@ -65,17 +65,17 @@ where keys.workspace = items.workspace and keys.key = items.key and keys.task_id
 -- name: open_edges_above
 -- Every open edge to what the given tasks wait for, directly or not, to name the cycle.
 -- rows items: id uuid
-with recursive up(child, parent) as (
-  select e.child, e.parent from {items} join edges e on e.child = items.id and not e.satisfied
+with recursive up(dependent, dependency) as (
+  select e.dependent, e.dependency from {items} join edges e on e.dependent = items.id and not e.satisfied
   union
-  select e.child, e.parent from up join edges e on e.child = up.parent and not e.satisfied
-) select child, parent from up
+  select e.dependent, e.dependency from up join edges e on e.dependent = up.dependency and not e.satisfied
+) select dependent, dependency from up
 
 -- name: insert_dags
 -- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, created_at float
 
 -- name: insert_lanes
--- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, fallback json, rate float, target_agent_id text, mixed boolean, bucket int, serial text
+-- insert lanes: id int, signature text, workspace text, type text, capabilities json, models json, fallback json, rate float, target_agent_id text, mixed boolean, share int, serial text
 on conflict do nothing
 
 -- name: find_lanes

@@ -1,5 +1,5 @@
 -- name: insert_tasks
--- insert tasks: id uuid, workspace text, type text, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, boost float, deadline float, path_weight int, dag_id uuid, root_id uuid, parent_id uuid, retry_of uuid, rerun_of uuid, waiting int, block_check_at float, attempts int, max_attempts int, available_at float, last_agent_id text, last_runtime_id text, timeout_sec float, validation text, at_most_once boolean, own_settings boolean, tallied boolean, cost_limit bigint, budget_id uuid, external_id text, idempotency_key text, target_agent_id text, issue_id text, trigger_type text, session_id text, work_dir text, force_fresh_session boolean, created_at float, updated_at float
+-- insert tasks: id uuid, workspace text, type text, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, boost float, deadline float, path_weight int, dag_id uuid, root_id uuid, parent_id uuid, retry_of uuid, rerun_of uuid, waiting int, block_check_at float, attempts int, max_attempts int, available_at float, last_agent_id text, last_runtime_id text, timeout_sec float, validation text, at_most_once boolean, own_settings boolean, tallied boolean, estimated_cost bigint, budget_id uuid, external_id text, idempotency_key text, target_agent_id text, issue_id text, trigger_type text, session_id text, work_dir text, force_fresh_session boolean, created_at float, updated_at float
 
 -- name: insert_bodies
 -- insert bodies: task_id uuid, body json
@@ -9,14 +9,14 @@
 on conflict do nothing
 
 -- name: insert_edges
--- insert edges: child uuid, parent uuid, satisfied boolean, waits boolean
+-- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
 on conflict do nothing
 
 -- name: insert_events
 -- insert events: at float, workspace text, task_id uuid, dag_id uuid, verb text, path text, actor text, request_id text, fence bigint, reason text, data json
 
 -- name: insert_attempts
--- insert attempts: task_id uuid, fence bigint, round int, agent_id text, runtime_id text, claimed_at float, started_at float, ended_at float, outcome text, counted boolean, reason text, error text, note text, cost bigint, reserved bigint, result json, verdict json
+-- insert attempts: task_id uuid, fence bigint, round int, agent_id text, runtime_id text, claimed_at float, started_at float, ended_at float, outcome text, counted boolean, reason text, error text, note text, cost bigint, granted bigint, result json, verdict json
 
 -- name: lock_tasks
 -- The rows in id order, so that two batches that meet never wait for each other in a ring.
@@ -29,7 +29,7 @@ select t.* from {items} join tasks t on t.id = items.id order by t.id
 
 -- name: save_tasks
 -- Every column a verb may change, for rows it has locked.
--- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, cost_limit bigint, charged boolean, reserved bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float, own_settings boolean, validation text, target_agent_id text
+-- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float, own_settings boolean, validation text, target_agent_id text
 update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,
   ordered_at = items.ordered_at, rerank_at = items.rerank_at, priority = items.priority, deadline = items.deadline,
   path_weight = items.path_weight, front = items.front, newest_id = items.newest_id, waiting = items.waiting,
@@ -39,7 +39,7 @@ update tasks set status = items.status, hold = items.hold, lane = items.lane, ra
   started_at = items.started_at, heartbeat_at = items.heartbeat_at, ack_by = items.ack_by, run_until = items.run_until,
   lease_until = items.lease_until, lease_check_at = items.lease_check_at, available_at = items.available_at,
   last_agent_id = items.last_agent_id, last_runtime_id = items.last_runtime_id, lost_agent_id = items.lost_agent_id,
-  timeout_sec = items.timeout_sec, cost_limit = items.cost_limit, charged = items.charged, reserved = items.reserved, cost = items.cost,
+  timeout_sec = items.timeout_sec, estimated_cost = items.estimated_cost, charged = items.charged, granted = items.granted, cost = items.cost,
   attempt_cost = items.attempt_cost, tokens_in = items.tokens_in, tokens_out = items.tokens_out,
   session_id = items.session_id, work_dir = items.work_dir, failure_reason = items.failure_reason,
   cancel_reason = items.cancel_reason, updated_at = items.updated_at, finished_at = items.finished_at,
@@ -61,7 +61,7 @@ from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.s
   and (cast(:workspace as text) is null or tasks.workspace = :workspace)
   and (cast(:holder as text) is null or tasks.holder = :holder)
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
-  started_at, reserved, charged, attempt_cost, idempotency_key, tokens_in, tokens_out,
+  started_at, granted, charged, attempt_cost, idempotency_key, tokens_in, tokens_out,
   (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
   exists (select 1 from serials) as serialized
 
@@ -74,7 +74,7 @@ from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.a
   and (cast(:status as text) is null or tasks.status || '' = :status)
   and (cast(:workspace as text) is null or tasks.workspace = :workspace)
   and (cast(:holder as text) is null or tasks.holder = :holder)
-returning tasks.id, tasks.fence, workspace, type, dag_id, agent_id, claimed_at, cost_limit, charged, reserved, attempt_cost,
+returning tasks.id, tasks.fence, workspace, type, dag_id, agent_id, claimed_at, estimated_cost, charged, granted, attempt_cost,
   tasks.tokens_in, tasks.tokens_out
 
 -- name: read_bodies
@@ -104,7 +104,7 @@ select a.*, t.workspace, t.type, t.dag_id from attempts a join tasks t on t.id =
   and (cast(:workspace as text) is null or t.workspace = :workspace)
 
 -- name: book_late_usage
-update attempts set cost = cost + :cost, reserved = :reserved where task_id = :id and fence = :fence
+update attempts set cost = cost + :cost, granted = :granted where task_id = :id and fence = :fence
 
 -- name: add_late_cost
 update tasks set cost = cost + :cost, tokens_in = tokens_in + :tokens_in, tokens_out = tokens_out + :tokens_out,
@@ -140,7 +140,7 @@ delete from names where task_id in (select items.id from {items})
 
 -- name: delete_own_edges
 -- rows items: id uuid
-delete from edges where child in (select items.id from {items})
+delete from edges where dependent in (select items.id from {items})
 
 -- name: insert_tombstones
 -- insert tombstones: task_id uuid, workspace text, at float, actor text, reason text

@@ -59,7 +59,7 @@ insert into firings (trigger_id, key, at, outcome, tasks, depth) values (:trigge
 on conflict do nothing returning key
 
 -- name: end_firing
-update firings set outcome = :outcome, why = :why, tasks = :tasks, dag_id = :dag_id where trigger_id = :trigger_id and key = :key
+update firings set outcome = :outcome, reason = :reason, tasks = :tasks, dag_id = :dag_id where trigger_id = :trigger_id and key = :key
 
 -- name: read_firing
 select * from firings where trigger_id = :trigger_id and key = :key

@@ -1,5 +1,5 @@
 -- name: insert_waits
--- insert waits: root_id uuid, name text, task_id uuid, workspace text, kind text, status text, event text, question text, schema json, until float, begun_at float, ended_at float, value json, signal bigint, answered_by text
+-- insert waits: root_id uuid, name text, task_id uuid, workspace text, kind text, status text, signal text, question text, schema json, until float, began_at float, ended_at float, value json, signal_seq bigint, answered_by text
 
 -- name: read_wait
 select * from waits where root_id = :root and name = :name
@@ -11,14 +11,14 @@ select w.* from {items} join waits w on w.root_id = items.id where w.status = 'o
 -- name: count_waiting
 -- What each lineage waits for: open edges and open waits.
 -- rows items: id uuid
-select items.id as root_id, (select count(*) from edges e where e.child = items.id and not e.satisfied)
+select items.id as root_id, (select count(*) from edges e where e.dependent = items.id and not e.satisfied)
   + (select count(*) from waits w where w.root_id = items.id and w.status = 'open') as open from {items}
 
 -- name: end_waits
 -- Only a wait that is still open ends, so that each counts once.
--- rows items: root_id uuid, name text, status text, value json, answered_by text, signal bigint
+-- rows items: root_id uuid, name text, status text, value json, answered_by text, signal_seq bigint
 update waits set status = items.status, ended_at = :now, value = items.value, answered_by = items.answered_by,
-  signal = items.signal
+  signal_seq = items.signal_seq
 from {items} where waits.root_id = items.root_id and waits.name = items.name and waits.status = 'open'
 returning waits.root_id, waits.name
 
@@ -56,18 +56,18 @@ update signals set told = true where seq = :seq
 
 -- name: waits_for_signal
 -- Whoever waits for it and has not had it. One who waits again after it had this one waits for the next.
-select w.root_id, w.name from waits w where w.workspace = :workspace and w.event = :event and w.status = 'open'
+select w.root_id, w.name from waits w where w.workspace = :workspace and w.signal = :signal and w.status = 'open'
   and (w.until is null or w.until > :now)
   and (cast(:root as {pg: uuid}{lite: text}) is null or w.root_id = :root)
-  and not exists (select 1 from waits had where had.root_id = w.root_id and had.signal = :seq)
+  and not exists (select 1 from waits had where had.root_id = w.root_id and had.signal_seq = :seq)
 order by w.root_id limit :count
 
 -- name: signal_for
 -- The first signal that came since the task was created, or last rerun, and that it has not had.
-select s.seq, s.data, s.actor from signals s where s.workspace = :workspace and s.name = :event
+select s.seq, s.data, s.actor from signals s where s.workspace = :workspace and s.name = :signal
   and (s.root_id is null or s.root_id = :root)
   and s.at >= (select max(t.created_at) from tasks t where t.id = :root or (t.root_id = :root and t.rerun_of is not null))
-  and not exists (select 1 from waits had where had.root_id = :root and had.signal = s.seq)
+  and not exists (select 1 from waits had where had.root_id = :root and had.signal_seq = s.seq)
 order by s.at, s.seq limit 1
 
 -- name: delete_signals
@@ -102,12 +102,12 @@ delete from approvals where task_id in (select items.id from {items})
 
 -- name: list_asked
 -- What waits for a person, by task: approvals that guards ask for, and questions of agents.
-select x.*, t.type, t.dag_id, t.version, t.cost_limit, b.body from (
+select x.*, t.type, t.dag_id, t.version, t.estimated_cost, b.body from (
   select a.task_id, 'approval' as kind, a.requested_at as asked_at, a.expires_at, a.revision, a.rule,
     cast(null as text) as name, cast(null as text) as question, cast(null as {pg: json}{lite: text}) as schema
   from approvals a where a.workspace = :workspace and a.status = 'open'
   union all
-  select w.task_id, 'question' as kind, w.begun_at as asked_at, w.until as expires_at, cast(null as text) as revision,
+  select w.task_id, 'question' as kind, w.began_at as asked_at, w.until as expires_at, cast(null as text) as revision,
     cast(null as {pg: json}{lite: text}) as rule, w.name, w.question, w.schema
   from waits w where w.workspace = :workspace and w.status = 'open' and w.question is not null
 ) x join tasks t on t.id = x.task_id join bodies b on b.task_id = x.task_id
@@ -124,6 +124,6 @@ with recursive up(id, depth) as (
   select t.parent_id, up.depth + 1 from up join tasks t on t.id = up.id where t.parent_id is not null and up.depth < :most
 ) select coalesce(max(depth), 0) as depth from up
 
--- name: count_children
+-- name: count_subtasks
 -- Retries and reruns of a subtask are the same subtask.
-select count(*) as children from tasks where parent_id = :id and retry_of is null and rerun_of is null
+select count(*) as subtasks from tasks where parent_id = :id and retry_of is null and rerun_of is null

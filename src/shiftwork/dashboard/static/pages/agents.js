@@ -50,7 +50,7 @@ function processes(runtimes) {
     { title: "Runtime", cell: (each) => h("code", {}, each.id) },
     { title: "State", cell: (each) => badge(label(each.status), each.status === "active" ? "good" : "plain") },
     { title: "Holds", class: "end", cell: (each) => each.held },
-    { title: "Heartbeat", class: "end", cell: (each) => when(each.last_beat) },
+    { title: "Heartbeat", class: "end", cell: (each) => when(each.last_heartbeat) },
     { title: "Seen", class: "end", cell: (each) => when(each.last_seen) },
   ];
   return table("Runtimes", columns, runtimes, { none: empty("None is known."), each: (each) => ({ key: each.id }) });

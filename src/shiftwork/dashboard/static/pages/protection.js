@@ -102,7 +102,7 @@ function budgetsOf({ budgets }, ctx) {
   };
   const columns = [
     { title: "Of", cell: (each) => [badge(each.kind), h("span", { class: "cut", title: each.id }, ` ${each.kind === "day" || each.kind === "agent" ? each.id : `…${each.id.slice(-6)}`}`)] },
-    { title: "Spent", cell: (each) => h("span", { class: "with-meter" }, each.ceiling_usd ? meter(each.spent_usd + each.reserved_usd, each.ceiling_usd, "Spent and set aside", percent(each.spent_usd, each.ceiling_usd) > 80 ? "warm" : "") : null, ` ${money(each.spent_usd)}`) },
+    { title: "Spent", cell: (each) => h("span", { class: "with-meter" }, each.ceiling_usd ? meter(each.spent_usd + each.granted_usd, each.ceiling_usd, "Spent and set aside", percent(each.spent_usd, each.ceiling_usd) > 80 ? "warm" : "") : null, ` ${money(each.spent_usd)}`) },
     { title: "Of at most", class: "end", cell: (each) => money(each.ceiling_usd) },
     { title: "", class: "end", cell: (each) => [each.holds_back ? badge("holds back", "bad") : null, button("Set", set(each), { tone: "quiet" })] },
   ];

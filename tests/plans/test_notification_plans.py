@@ -16,7 +16,7 @@ FILL = [
     select 'sink_' || n, 'default', 'ops-' || n, 'webhook', 'https://example.com', '{{{{}}}}', {{false}}, {NOW}, 'ada',
       0, 0
     from {{numbers}} where n <= {SINKS}""",
-    f"""insert into deliveries (id, workspace, sink_id, source, seq, type, message, notice, status, attempts,
+    f"""insert into deliveries (id, workspace, sink_id, source, seq, type, message, notification, status, attempts,
       created_at, next_at, ended_at)
     select 'msg_' || (1000000 + n), 'default', 'sink_' || (1 + n % {SINKS}), 'event', n, 'task.created', 'x',
       '{{{{}}}}', case n % 1000 when 0 then 'pending' when 1 then 'dead' else 'sent' end, 1, {NOW} + n, {NOW} + n,

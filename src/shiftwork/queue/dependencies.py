@@ -12,7 +12,7 @@ from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
 
 
-class Parent(NamedTuple):
+class Dependency(NamedTuple):
     """A dependency: the root of its lineage, and how its newest row stands."""
 
     root: str
@@ -22,10 +22,10 @@ class Parent(NamedTuple):
 
 async def resolve(
     tx: Tx, workspace: str, references: Mapping[str, str], new: Collection[str] = ()
-) -> dict[str, Parent]:
-    """The parents behind these references, by the name they were asked for. Unknown ones are not in the answer."""
+) -> dict[str, Dependency]:
+    """The dependencies behind these references, by the name they were asked for. Unknown ones are not in the answer."""
     known = await uuids(tx, workspace, references)
-    inside = {name: Parent(uuid, State.PENDING) for name, uuid in known.items() if uuid in new}
+    inside = {name: Dependency(uuid, State.PENDING) for name, uuid in known.items() if uuid in new}
     outside = {name: uuid for name, uuid in known.items() if uuid not in new}
     roots = await _lock(tx, sorted(set(outside.values())))
     states = await _states(tx, workspace, sorted({*roots.values(), *outside.values()}))
@@ -49,32 +49,32 @@ async def _lock(tx: Tx, uuids: Sequence[str]) -> dict[str, str]:
     """Share locks in id order; their states are read by a second statement, with a snapshot taken after the wait."""
     if not uuids:
         return {}
-    rows = list(await tx.all("lock_parents", items=[(uuid,) for uuid in uuids]))
+    rows = list(await tx.all("lock_dependencies", items=[(uuid,) for uuid in uuids]))
     roots = {row["id"]: row["root_id"] for row in rows}
     further = sorted(set(roots.values()) - roots.keys())
     if further:
-        rows += await tx.all("lock_parents", items=[(root,) for root in further])
+        rows += await tx.all("lock_dependencies", items=[(root,) for root in further])
     # While we hold the root nobody can add a row to its lineage, and the newest is the one that may finish.
     newest = sorted({row["newest_id"] for row in rows if row["newest_id"]} - roots.keys())
     if newest:
-        await tx.all("lock_parents", items=[(id_,) for id_ in newest])
+        await tx.all("lock_dependencies", items=[(id_,) for id_ in newest])
     return roots
 
 
-async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Parent]:
+async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Dependency]:
     if not uuids:
         return {}
     items = [(uuid,) for uuid in uuids]
     live = await tx.all("lineage_states", items=items)
-    found = {row["root_id"]: Parent(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace}
+    found = {row["root_id"]: Dependency(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace}
     left = [item for item in items if item[0] not in found]
     for row in await tx.all("archived_states", items=left) if left else []:
         if row["workspace"] == workspace:
-            found[row["id"]] = Parent(row["id"], row["status"])
+            found[row["id"]] = Dependency(row["id"], row["status"])
     return found
 
 
-async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[str]) -> dict[str, Parent]:
+async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[str]) -> dict[str, Dependency]:
     """Places for tasks that have not come yet. Whoever submits one meets us at its name."""
     if not names:
         return {}
@@ -93,5 +93,5 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     arrived = {name: by_name[stored[name]]["task_id"] for name in names if by_name[stored[name]]["known"]}
     found = await resolve(tx, workspace, arrived) if arrived else {}
     for name in names:
-        found.setdefault(name, Parent(by_name[stored[name]]["task_id"], State.PENDING, missing=True))
+        found.setdefault(name, Dependency(by_name[stored[name]]["task_id"], State.PENDING, missing=True))
     return found

@@ -1,4 +1,4 @@
-"""What is said to people and programs outside: a notice as a webhook carries it, and the line that people read."""
+"""What is told to people and programs: a notification as a webhook carries it, and the line that people read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALERT = "alert.raised"
 TEST = "sink.test"
 
 
-class Notice(msgspec.Struct, frozen=True):
+class Notification(msgspec.Struct, frozen=True):
     """The body of a webhook: `type` is the name of an event, `alert.raised` or `sink.test`."""
 
     type: str
@@ -23,15 +23,15 @@ def timestamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def line(notice: Notice) -> str:
+def line(notification: Notification) -> str:
     """One line for people; nothing in it can begin another."""
-    data = notice.data
-    if notice.type == ALERT:
+    data = notification.data
+    if notification.type == ALERT:
         told = f"[{data['severity']}] {data['message']}"
-    elif notice.type == TEST:
+    elif notification.type == TEST:
         told = f"Test message to {data['sink']}, sent by {data['actor']}"
     else:
-        told = " ".join(part for part in (notice.type, data.get("task_id"), _of(data)) if part)
+        told = " ".join(part for part in (notification.type, data.get("task_id"), _of(data)) if part)
     return " ".join("".join(c if c.isprintable() else " " for c in told).split())
 
 
@@ -41,10 +41,12 @@ def _of(data: dict[str, Any]) -> str:
     return "(" + ", ".join(f"{name} {value}" for name, value in known if value) + ")"
 
 
-def paragraphs(notice: Notice) -> str:
+def paragraphs(notification: Notification) -> str:
     """The same for a letter: the line, and the facts one below the other."""
-    facts = [f"{name}: {_shown(value)}" for name, value in notice.data.items() if value not in (None, {}, [])]
-    return "\n".join([line(notice), "", f"at: {notice.timestamp}", f"type: {notice.type}", *facts, ""])
+    facts = [f"{name}: {_shown(value)}" for name, value in notification.data.items() if value not in (None, {}, [])]
+    return "\n".join(
+        [line(notification), "", f"at: {notification.timestamp}", f"type: {notification.type}", *facts, ""]
+    )
 
 
 def _shown(value: Any) -> str:

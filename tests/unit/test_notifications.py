@@ -7,7 +7,7 @@ import time
 import pytest
 from standardwebhooks import Webhook
 
-from shiftwork.core.notices import Notice, line
+from shiftwork.core.notifications import Notification, line
 from shiftwork.policy import delivery, redact
 from shiftwork.policy.delivery import Outcome
 from shiftwork.policy.public import is_public
@@ -107,7 +107,7 @@ def test_a_sink_rests_longer_the_longer_it_fails() -> None:
 
 def test_a_line_is_one_line() -> None:
     alert = {"severity": "critical", "message": "one\r\ntwo\x1b[31m"}
-    assert line(Notice("alert.raised", "", alert)) == "[critical] one two [31m"
+    assert line(Notification("alert.raised", "", alert)) == "[critical] one two [31m"
 
 
 @pytest.mark.parametrize(
