@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import logging
@@ -49,15 +50,10 @@ _encoder = msgspec.json.Encoder()
 
 def build(house: House) -> Starlette:
     """The application over an open house."""
-    described = _encoder.encode(document(DOORS))
-
-    async def openapi(_request: Request) -> Response:
-        return Response(described, media_type="application/json")
-
     app = Starlette(
         routes=[
             *(Route(door.path, _endpoint(door), methods=[door.method]) for door in DOORS),
-            Route("/openapi.json", openapi),
+            Route("/openapi.json", _openapi),
             WebSocketRoute("/ws", websocket),
             *pages.routes(),
         ],
@@ -67,6 +63,16 @@ def build(house: House) -> Starlette:
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
     app.state.house = house
     return app
+
+
+async def _openapi(_request: Request) -> Response:
+    return Response(_described(), media_type="application/json")
+
+
+@functools.cache
+def _described() -> bytes:
+    """The OpenAPI document, made for the first who asks: it takes longer than all the rest of a server's start."""
+    return _encoder.encode(document(DOORS))
 
 
 class Packing(GZipMiddleware):
