@@ -18,7 +18,7 @@ demo: $(READY) ## Watch a small fleet work through a queue
 	@$(PY) -m shiftwork.demo $(ARGS)
 
 test: $(READY) ## Run every test, with its own PostgreSQL, PgBouncer and Redis (ARGS="-k word")
-	@$(PY) -m tests.services -- $(PY) -m pytest -n $(WORKERS) $(ARGS)
+	@$(PY) -m tests.services -- $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(READY) ## Lint, formatting, types
 	@$(PY) -m ruff check .

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from shiftwork import Queue
+from shiftwork.store.opening import open_store
 from shiftwork.testing import MovedClock
-from tests.services import Databases, shared
+from tests.services import Databases, Migrated, shared
 from tests.services import redis as redis_server
 
 
@@ -52,15 +54,31 @@ def redis_url(_redis_of_this_process: str) -> str:
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres: Databases) -> Iterator[str]:
-    """A database with the schema, to be copied for each test."""
+    """A database with the schema, to be copied."""
     name = postgres.create_database()
-
-    async def migrate() -> None:
-        await (await Queue.open(postgres.dsn(name))).close()
-
-    asyncio.run(migrate())
+    asyncio.run(_migrate(postgres.dsn(name)))
     yield name
     postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: Databases, migrated_template: str) -> Iterator[Migrated]:
+    """Databases with the schema, emptied after each test and used again."""
+    databases = Migrated(postgres, migrated_template)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the schema, to be copied: to make it takes longer than most tests."""
+    file = tmp_path_factory.mktemp("migrated") / "queue.db"
+    asyncio.run(_migrate(f"sqlite:///{file}"))
+    return file
+
+
+async def _migrate(url: str) -> None:
+    await (await open_store(url)).close()
 
 
 @pytest.fixture(autouse=True)
@@ -78,17 +96,28 @@ def clock() -> MovedClock:
     return MovedClock()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An empty queue on each store; one suite holds for both. Artifacts of a server's database lie in a folder, too."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/queue.db"
-        return
-    postgres: Databases = request.getfixturevalue("postgres")
-    name = postgres.create_database(request.getfixturevalue("migrated_template"))
-    monkeypatch.setenv("SHIFTWORK_ARTIFACTS", str(tmp_path / "artifacts"))
+@pytest.fixture
+def sqlite_url(migrated_file: Path, tmp_path: Path) -> str:
+    """An empty queue on SQLite alone."""
+    shutil.copy(migrated_file, tmp_path / "queue.db")
+    return f"sqlite:///{tmp_path}/queue.db"
+
+
+@pytest.fixture
+def postgres_url(postgres: Databases, migrated: Migrated) -> Iterator[str]:
+    """An empty queue on PostgreSQL alone."""
+    name = migrated.lend()
     yield postgres.dsn(name)
-    postgres.drop_database(name)
+    migrated.take_back(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty queue on each store; one suite holds for both. Artifacts of a server's database lie in a folder, too."""
+    if request.param == "postgres":
+        monkeypatch.setenv("SHIFTWORK_ARTIFACTS", str(tmp_path / "artifacts"))
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from shiftwork.core.metrics import METRICS
-from shiftwork.queue.metrics import metric_of
+from shiftwork.queue.observation.metrics import metric_of
 from tests.conformance.steps import bury, finish
 from tests.server.running import running
 from tests.services import promtool

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from shiftwork.core.errors import ShiftworkError
     from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
     from shiftwork.queue.agents import Agent, NewAgent
-    from shiftwork.queue.artifacts import Artifact
     from shiftwork.queue.claim import Assignment
+    from shiftwork.queue.content.artifacts import Artifact
+    from shiftwork.queue.face.working import Problem, Report
     from shiftwork.queue.queue import Queue
-    from shiftwork.queue.working import Problem, Report
     from shiftwork.worker import Context, Done, Fail, Release, WaitExpired, Worker
 
 __version__ = "0.1.0"

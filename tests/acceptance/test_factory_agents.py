@@ -162,7 +162,7 @@ async def test_an_idle_agent_polls_every_five_seconds(factory: Factory, monkeypa
             await factory.create(title="come meanwhile")
 
     timed = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
-    monkeypatch.setattr("shiftwork.queue.claiming.asyncio", timed)
+    monkeypatch.setattr("shiftwork.queue.face.claiming.asyncio", timed)
     assert (await factory.claim(wait_sec=20))["title"] == "come meanwhile"
     assert slept == [5, 5]
 

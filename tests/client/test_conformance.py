@@ -4,7 +4,6 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,16 +47,15 @@ class Overheard(Client):
 
 
 @pytest.fixture
-async def queue(tmp_path: Path, clock: MovedClock) -> AsyncIterator[Client]:
+async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Client]:
     """A queue on the other side of a server, whose clock stands until the test moves it."""
-    database = f"sqlite:///{tmp_path}/queue.db"
-    async with await Queue.open(database, clock=clock, seed=7) as served:
+    async with await Queue.open(sqlite_url, clock=clock, seed=7) as served:
         with listen("127.0.0.1", 0) as listening:
             server = Server(House(served), listening)
             serving = asyncio.create_task(server.run_until_stopped())
             async with await Overheard.open(server.url) as client:
                 assert isinstance(client, Overheard)
-                client.engine, client.database = served.engine, database
+                client.engine, client.database = served.engine, sqlite_url
                 yield client
             server.stop()
             await serving

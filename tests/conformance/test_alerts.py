@@ -9,9 +9,9 @@ from shiftwork import Problem, Queue
 from shiftwork.core.alerts import KINDS
 from shiftwork.core.errors import InputError, NotFound
 from shiftwork.queue import finish
-from shiftwork.queue.alerts import Alert
-from shiftwork.queue.claims import parse_token
+from shiftwork.queue.fence import parse_token
 from shiftwork.queue.finish import Failure
+from shiftwork.queue.observation.alerts import Alert
 from shiftwork.store.store import Tx
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, events_named, submit_dag, take

@@ -7,8 +7,8 @@ import pytest
 
 from shiftwork import Assignment, Problem, Queue
 from shiftwork.core.errors import ConflictError, InputError
-from shiftwork.queue.gates import Closed
-from shiftwork.queue.protect import Breaker
+from shiftwork.queue.protection.gates import Closed
+from shiftwork.queue.protection.protect import Breaker
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, everything, take
 

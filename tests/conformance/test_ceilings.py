@@ -4,7 +4,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue.budgets import Budget, Kind
+from shiftwork.queue.money.budgets import Budget, Kind
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, sql, take
 

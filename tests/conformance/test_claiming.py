@@ -7,7 +7,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import AgentUnavailable, AgentUnregistered, InputError
-from shiftwork.queue.gates import Closed
+from shiftwork.queue.protection.gates import Closed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, submit_dag, take
 

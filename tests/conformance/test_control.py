@@ -6,8 +6,8 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, NotFound, VersionConflict
-from shiftwork.queue.explain import Hold
-from shiftwork.queue.gates import Closed
+from shiftwork.queue.observation.explain import Hold
+from shiftwork.queue.protection.gates import Closed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, events_named, finish, statuses, submit_dag, take
 

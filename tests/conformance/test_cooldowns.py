@@ -8,8 +8,8 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import InputError
 from shiftwork.queue import lanes
-from shiftwork.queue.gates import Closed
-from shiftwork.queue.protect import Cooldown
+from shiftwork.queue.protection.gates import Closed
+from shiftwork.queue.protection.protect import Cooldown
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, everything, take
 

@@ -8,9 +8,9 @@ import pytest
 
 from shiftwork import Problem, Queue, Report
 from shiftwork.core.errors import LeaseLost, NotYourClaim
-from shiftwork.queue.claims import Outcome
-from shiftwork.queue.hold import BeatAnswer
-from shiftwork.queue.working import Working
+from shiftwork.queue.face.working import Working
+from shiftwork.queue.fence import Outcome
+from shiftwork.queue.in_hand import BeatAnswer
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import everything
 

@@ -6,7 +6,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, TooLarge, UnknownReference
-from shiftwork.queue.inputs import INLINE_BYTES
+from shiftwork.queue.content.inputs import INLINE_BYTES
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, everything, finish, take
 

@@ -8,8 +8,8 @@ import pytest
 
 from shiftwork import Assignment, Queue
 from shiftwork.core.errors import InputError
-from shiftwork.queue.gates import Closed
-from shiftwork.queue.protect import LimitInForce
+from shiftwork.queue.protection.gates import Closed
+from shiftwork.queue.protection.protect import LimitInForce
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import everything, sql, take
 

@@ -8,8 +8,8 @@ from shiftwork import Queue
 from shiftwork.core.metrics import METRICS, MOST_SERIES
 from shiftwork.duties import measuring as duty
 from shiftwork.duties import runner
-from shiftwork.queue import metrics as measuring
-from shiftwork.queue.metrics import Metrics
+from shiftwork.queue.observation import metrics as measuring
+from shiftwork.queue.observation.metrics import Metrics
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, finish, take
 

@@ -10,9 +10,11 @@ from shiftwork import Problem, Queue, Report
 from shiftwork.core.errors import ConflictError, IdempotencyKeyReused, ShiftworkError, StoreUnavailable, WrongState
 from shiftwork.duties import duties
 from shiftwork.policy.delivery import Outcome
-from shiftwork.queue import control, deliveries, operating
+from shiftwork.queue import control
 from shiftwork.queue.engine import Once
-from shiftwork.queue.reading import Reading
+from shiftwork.queue.face import operating
+from shiftwork.queue.face.reading import Reading
+from shiftwork.queue.notification import deliveries
 from shiftwork.queue.replies import Repeated
 from shiftwork.store.store import Verb
 from shiftwork.testing import MovedClock, pass_time

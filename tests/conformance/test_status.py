@@ -3,7 +3,7 @@
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue import status
+from shiftwork.queue.observation import status
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, finish, take
 

@@ -7,7 +7,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, LeaseLost, NotFound, WrongState
 from shiftwork.duties import duties
-from shiftwork.queue import waits
+from shiftwork.queue.waits import waits
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, everything, finish, sql, states, take
 

@@ -5,7 +5,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.duties.runner import run_once
-from shiftwork.queue.alerts import Alert
+from shiftwork.queue.observation.alerts import Alert
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, finish, take
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.queue import claiming, effects, finish, steps
+from shiftwork.queue import finish
+from shiftwork.queue.durable import effects, steps
+from shiftwork.queue.face import claiming
 
 _passed: list[str] = []
 _deadly: int | str = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork import open_queue
-from shiftwork.queue.effects import Effect
+from shiftwork.queue.durable.effects import Effect
 from shiftwork.server.serve import Options, serve
 from shiftwork.worker import Context, Happened, Worker
 from tests.crashes import points

@@ -10,7 +10,7 @@ from shiftwork import Queue
 from shiftwork.core import ids
 from shiftwork.core.settings import Idempotency
 from shiftwork.core.states import FINAL, HELD, SETTLED, TRANSITIONS
-from shiftwork.queue.explain import explain
+from shiftwork.queue.observation.explain import explain
 from shiftwork.store.sqlite import SqliteTx
 from shiftwork.store.store import Tx
 

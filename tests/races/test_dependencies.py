@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 from shiftwork import Queue
-from shiftwork.queue.working import Report
+from shiftwork.queue.face.working import Report
 from tests.races.fleet import Stop, errors, handles, hire, stranded, take_all, together, until_blocked
 
 

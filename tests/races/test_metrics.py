@@ -10,7 +10,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.duties import measuring
 from shiftwork.duties.runner import run_once
-from shiftwork.queue import meters
+from shiftwork.queue.observation import meters
 
 TASKS = 120
 

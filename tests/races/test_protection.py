@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Assignment, Queue
-from shiftwork.queue.breakers import load
+from shiftwork.queue.protection.breakers import load
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import sql
 from tests.races.fleet import Stop, handles, hire, together, until_blocked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import re
@@ -17,6 +18,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -146,8 +149,16 @@ def described(*phases: str) -> Any:
 
 SAME = ["submit_dag", "add_to_dag", "spawn"]
 """They take the same tasks as `submit`, whose edges are enough; these are met by chance."""
-edges = described("coverage", "fuzzing") if DEEP else described("coverage", "fuzzing").exclude(operation_id=SAME)
-chance = described("coverage", "fuzzing") if DEEP else described("fuzzing")
+
+
+@functools.cache
+def edges() -> Any:
+    return described("coverage", "fuzzing")
+
+
+@functools.cache
+def chance() -> Any:
+    return described("coverage", "fuzzing") if DEEP else described("fuzzing")
 
 
 class Served:
@@ -253,12 +264,6 @@ def is_read(_ctx: Any, response: Any, case: Case) -> None:
     assert told["code"] != "invalid_input" or not UNREAD.match(told["detail"])
 
 
-def send(case: Case, served: Served) -> None:
-    aim(case, served)
-    checks = [*CHECKS, is_documented, is_read]
-    case.call_and_validate(base_url=served.url, headers=served.headers, checks=checks, timeout=30)
-
-
 quickly = settings(
     max_examples=100 if DEEP else 4,
     deadline=None,
@@ -268,14 +273,31 @@ quickly = settings(
 )
 
 
-@edges.parametrize()  # type: ignore[untyped-decorator]  # it has no types
 @quickly
-def test_whatever_is_sent_the_answer_is_as_described(case: Case, served: Served) -> None:
+def send(case: Case, served: Served) -> None:
+    aim(case, served)
+    checks = [*CHECKS, is_documented, is_read]
+    case.call_and_validate(base_url=served.url, headers=served.headers, checks=checks, timeout=30)
+
+
+def try_out(schema: Any, name: str, served: Served) -> None:
+    """Send all that is made up for one door.
+
+    Schemathesis would make it up for all doors when the tests are collected (`schema.parametrize()`): ten seconds in
+    every process, also when none of these tests is wanted. This is what it does with each, at its time.
+    """
+    operation = schema.find_operation_by_id(name)
+    build_operation_test(
+        config=schema.config, operation=operation, test_func=send, given_kwargs={}, feedback=FeedbackSources()
+    )(served=served)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if DEEP or name not in SAME])
+def test_whatever_is_sent_the_answer_is_as_described(name: str, served: Served) -> None:
     """At the edges of every schema, beyond them, and at random."""
-    send(case, served)
+    try_out(edges(), name, served)
 
 
-@chance.parametrize()  # type: ignore[untyped-decorator]  # it has no types
-@quickly
-def test_with_tokens_and_on_postgresql_too(case: Case, guarded: Served) -> None:
-    send(case, guarded)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_with_tokens_and_on_postgresql_too(name: str, guarded: Served) -> None:
+    try_out(chance(), name, guarded)

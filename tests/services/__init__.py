@@ -2,8 +2,8 @@
 
 from tests.services.common import ServiceError
 from tests.services.pgbouncer import PgBouncer
-from tests.services.postgres import Databases, Postgres
+from tests.services.postgres import Databases, Migrated, Postgres
 from tests.services.redis import Redis
 from tests.services.s3 import S3
 
-__all__ = ["S3", "Databases", "PgBouncer", "Postgres", "Redis", "ServiceError"]
+__all__ = ["S3", "Databases", "Migrated", "PgBouncer", "Postgres", "Redis", "ServiceError"]

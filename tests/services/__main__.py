@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from tests.services import ServiceError, shared
+from tests.services.common import MEMORY, memory_is_roomy
 
 PATIENCE = 20
 """Seconds that an interrupted command has to end by itself."""
@@ -24,8 +25,14 @@ def main(command: Sequence[str]) -> int:
                 shared.POSTGRES: postgres.dsn(),
                 shared.PGBOUNCER: pgbouncer.dsn(),
                 shared.REDIS: redis,
+                **_fast_folders(),
             },
         )
+
+
+def _fast_folders() -> dict[str, str]:
+    """The folders of the tests lie in memory: a test on SQLite spends more time waiting for the disk than working."""
+    return {"PYTEST_DEBUG_TEMPROOT": str(MEMORY)} if memory_is_roomy() else {}
 
 
 def _run(command: Sequence[str], variables: dict[str, str]) -> int:

@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 -- mkdtemp makes the name safe
+MEMORY = Path("/dev/shm")  # noqa: S108 -- mkdtemp makes the name safe
 
 # Reads a pipe that only the test process holds. A line means that all is done; the end of the pipe without a
 # line means that the process was killed. Either way the folder and the rest of the process group go.
@@ -49,7 +49,7 @@ def unprivileged_user() -> str | None:
 
 def memory_is_roomy() -> bool:
     """Whether there is a folder in memory with room for the data of a run; many containers allow it 64 MB."""
-    return _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30
+    return MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30
 
 
 def free_port() -> int:
@@ -78,7 +78,7 @@ class Sandbox:
         # As root TMPDIR may be a folder that the unprivileged user cannot enter.
         parent = None if self.user is None else "/tmp"  # noqa: S108 -- mkdtemp makes the name safe
         self.folder = Path(tempfile.mkdtemp(prefix=f"shiftwork-{name}-", dir=parent))
-        self.data = Path(tempfile.mkdtemp(prefix=f"shiftwork-{name}-", dir=_MEMORY if memory else self.folder))
+        self.data = Path(tempfile.mkdtemp(prefix=f"shiftwork-{name}-", dir=MEMORY if memory else self.folder))
         if self.user is not None:
             shutil.chown(self.folder, self.user)
             shutil.chown(self.data, self.user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.queue.sinks import AddedSink
+from shiftwork.queue.notification.sinks import AddedSink
 from shiftwork.sinks.courier import Courier
 from shiftwork.testing import MovedClock, pass_time
 from tests.sinks.receivers import Receiver

@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import ShiftworkError, StoreError
 from shiftwork.core.task import NewTask
-from shiftwork.queue.working import Report
+from shiftwork.queue.face.working import Report
 from tests.services.postgres import Databases
 
 Call = Callable[[Queue], Awaitable[Any]]

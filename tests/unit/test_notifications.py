@@ -11,7 +11,7 @@ from shiftwork.core.notifications import Notification, line
 from shiftwork.policy import delivery, redact
 from shiftwork.policy.delivery import Outcome
 from shiftwork.policy.public import is_public
-from shiftwork.queue.sinks import key_of, shown
+from shiftwork.queue.notification.sinks import key_of, shown
 from shiftwork.sinks import signing
 
 DAY = 86_400.0

@@ -4,7 +4,7 @@ import pytest
 
 from shiftwork import Client, Context, Done, Queue, Worker
 from shiftwork.core.errors import NotFound
-from shiftwork.queue.inputs import INLINE_BYTES
+from shiftwork.queue.content.inputs import INLINE_BYTES
 from tests.client.serving import served
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import EffectInFlight, StoreUnavailable
-from shiftwork.queue.effects import Effect
+from shiftwork.queue.durable.effects import Effect
 from shiftwork.testing import MovedClock, run_until_idle
 from shiftwork.worker import Context, Happened, NotHappened, Worker, durable
 

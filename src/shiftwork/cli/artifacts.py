@@ -19,7 +19,7 @@ from shiftwork.core.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.artifacts import Attached
+    from shiftwork.queue.content.artifacts import Attached
 
 
 @click.group(cls=Group)

@@ -11,7 +11,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.capacity import Backpressure
+    from shiftwork.queue.protection.capacity import Backpressure
 
 SCOPES = ("high", "medium", "low", "total")
 

@@ -12,7 +12,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, message, refuse, with_qu
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.claims import Outcome
+    from shiftwork.queue.fence import Outcome
 
 
 def outcomes(shell: Shell, done: list[Outcome]) -> int:

@@ -14,7 +14,7 @@ from shiftwork.cli.working import under_claim
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.effects import Effect
+    from shiftwork.queue.durable.effects import Effect
 
 _DATA = click.option("--data", type=values.json_value, metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
 

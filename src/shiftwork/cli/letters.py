@@ -15,7 +15,7 @@ from shiftwork.core.errors import NotFound, ShiftworkError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.reading import DeadLetter
+    from shiftwork.queue.face.reading import DeadLetter
 
 
 @listing
@@ -141,7 +141,7 @@ def _decision(name: str, text: str, *more: Decorator) -> None:
         change: dict[str, Any] | None = None,
         chain: bool = False,
     ) -> Answer:
-        from shiftwork.queue.claims import Outcome  # noqa: PLC0415  # no queue for `--help`
+        from shiftwork.queue.fence import Outcome  # noqa: PLC0415  # no queue for `--help`
 
         done = []
         for task in tasks:
@@ -195,7 +195,7 @@ async def replay(
     shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], payload: dict[str, Any] | None, note: str | None
 ) -> Answer:
     """Try again now, with the payload mended where one is given. `abandon` is for those nobody will mend."""
-    from shiftwork.queue.claims import Outcome  # noqa: PLC0415  # no queue for `--help`
+    from shiftwork.queue.fence import Outcome  # noqa: PLC0415  # no queue for `--help`
 
     decision, change = ("retry", None) if payload is None else ("modify_and_retry", {"payload": payload})
     done = []

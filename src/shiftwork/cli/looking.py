@@ -14,7 +14,7 @@ from shiftwork.core.states import STORED
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.core.task import Task, Verdict, Wait
-    from shiftwork.queue.explain import Explanation
+    from shiftwork.queue.observation.explain import Explanation
     from shiftwork.queue.read import Event
 
 

@@ -12,7 +12,7 @@ from shiftwork.core.metrics import METRICS
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.metrics import Metrics, Sample
+    from shiftwork.queue.observation.metrics import Metrics, Sample
 
 
 @click.command(cls=Command)

@@ -13,9 +13,9 @@ from shiftwork.core.alerts import KINDS
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.core.task import Dag
-    from shiftwork.queue.alerts import Alert
     from shiftwork.queue.dags import DagSummary
-    from shiftwork.queue.failures import Pattern
+    from shiftwork.queue.observation.alerts import Alert
+    from shiftwork.queue.observation.failures import Pattern
 
 
 @listing

@@ -16,8 +16,8 @@ from shiftwork.core.states import STORED
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
+    from shiftwork.queue.observation.status import RecentFailure, Status
     from shiftwork.queue.read import Event
-    from shiftwork.queue.status import RecentFailure, Status
 
 LARGEST_PAGE = 1000
 

@@ -11,7 +11,7 @@ from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.protect import Breaker, Cooldown, LimitInForce
+    from shiftwork.queue.protection.protect import Breaker, Cooldown, LimitInForce
 
 KEY = "KEY is provider:NAME, account:NAME, model:NAME or type:NAME, or several of them joined by commas."
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from shiftwork.cli import show
 from shiftwork.cli.watching import Look
-from shiftwork.queue.status import Status
+from shiftwork.queue.observation.status import Status
 
 ORDER = (
     *("running", "claimed", "ready", "pending", "retrying", "waiting_approval"),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.deliveries import Delivery
-    from shiftwork.queue.sinks import Sink
+    from shiftwork.queue.notification.deliveries import Delivery
+    from shiftwork.queue.notification.sinks import Sink
 
 PATIENCE_SEC = 15.0
 LOOK_EVERY_SEC = 0.25

@@ -11,8 +11,8 @@ from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_qu
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.budgets import Budget
-    from shiftwork.queue.costs import Costs
+    from shiftwork.queue.money.budgets import Budget
+    from shiftwork.queue.money.costs import Costs
 
 KINDS = ["agent", "day", "dag", "tree"]
 

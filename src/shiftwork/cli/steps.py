@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.effects import Effect
-    from shiftwork.queue.steps import Step
+    from shiftwork.queue.durable.effects import Effect
+    from shiftwork.queue.durable.steps import Step
 
 
 @click.command(cls=Command)

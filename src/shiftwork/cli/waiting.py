@@ -15,7 +15,7 @@ from shiftwork.cli.working import under_claim
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.core.task import Wait
-    from shiftwork.queue.approvals import Asked
+    from shiftwork.queue.waits.approvals import Asked
 
 
 # -- agents ------------------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from shiftwork.core.task import Task
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.queue.agents import Agent
-    from shiftwork.queue.alerts import Alert
+    from shiftwork.queue.observation.alerts import Alert
+    from shiftwork.queue.observation.status import Status
     from shiftwork.queue.read import Event
-    from shiftwork.queue.status import Status
 
 TOLD = 200
 """Events that are read at a time; of a busy queue only the newest are shown anyway."""

@@ -13,8 +13,8 @@ from shiftwork.core.errors import ShiftworkError
 from shiftwork.core.task import Task
 from shiftwork.policy.verdict import Trial, tests_of
 from shiftwork.queue.claim import Assignment, ClaimAnswer
-from shiftwork.queue.claims import Token, parse_token
-from shiftwork.queue.inputs import Input
+from shiftwork.queue.content.inputs import Input
+from shiftwork.queue.fence import Token, parse_token
 from shiftwork.wire.shapes import Assigned, ClaimReply, ClaimToken, Outcomes, TaskList
 
 

@@ -15,7 +15,7 @@ from shiftwork.core import ids
 from shiftwork.core.errors import InputError
 from shiftwork.core.settings import Bounds
 from shiftwork.queue import check
-from shiftwork.queue.claims import Outcome, Token, parse_token
+from shiftwork.queue.fence import Outcome, Token, parse_token
 from shiftwork.wire.problem import error_of
 from shiftwork.wire.shapes import MOST_IN_BATCH, OutcomeReply
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from shiftwork.client.handle import Handle, given, new_key, part
 from shiftwork.queue import check
-from shiftwork.queue.deliveries import Delivery, Status
-from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChanges
+from shiftwork.queue.notification.deliveries import Delivery, Status
+from shiftwork.queue.notification.sinks import AddedSink, NewSink, Sink, SinkChanges
 from shiftwork.wire.protection import Removed
 from shiftwork.wire.sinks import DeliveryList, Redelivered, SinkList
 

@@ -10,11 +10,11 @@ from shiftwork.client.handle import Handle, batches, given, new_key, outcome, pa
 from shiftwork.core.resolve import InForce
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent
-from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
-from shiftwork.queue.claims import Outcome
 from shiftwork.queue.control import Purge
 from shiftwork.queue.dags import DagChanges, DagSummary
+from shiftwork.queue.fence import Outcome
+from shiftwork.queue.observation.alerts import Alert
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import NewToken, TokenInfo, check_terms
 from shiftwork.wire.shapes import OutcomeReply, Outcomes, Purged, Resumed, SettingsList, SnapshotList, TokenList

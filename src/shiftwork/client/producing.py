@@ -8,8 +8,8 @@ from typing import Any
 from shiftwork.client.handle import Handle, part
 from shiftwork.core.task import NewDag, NewTask, Submitted
 from shiftwork.queue import check
-from shiftwork.queue.producing import Fields
-from shiftwork.queue.room import when_there_is_room
+from shiftwork.queue.face.producing import Fields
+from shiftwork.queue.protection.room import when_there_is_room
 from shiftwork.wire.shapes import SubmittedBatch
 
 

@@ -11,8 +11,8 @@ from shiftwork.core import keys
 from shiftwork.core.breaker_file import BreakerConfig
 from shiftwork.policy.window import Limit
 from shiftwork.queue import check
-from shiftwork.queue.protect import Breaker, Cooldown, LimitInForce
-from shiftwork.queue.protecting import LONGEST_KEY
+from shiftwork.queue.face.protecting import LONGEST_KEY
+from shiftwork.queue.protection.protect import Breaker, Cooldown, LimitInForce
 from shiftwork.wire.protection import BreakerList, CooldownList, Lifted, LimitList, Removed
 
 

@@ -11,16 +11,16 @@ from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dag, Result, Task
 from shiftwork.queue.agents import Agent
-from shiftwork.queue.alerts import Alert
-from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.dags import DagPage
-from shiftwork.queue.explain import Explanation
-from shiftwork.queue.failures import By, Pattern
-from shiftwork.queue.metrics import Metrics
-from shiftwork.queue.observing import BridgeInfo, Transition
+from shiftwork.queue.face.observing import BridgeInfo, Transition
+from shiftwork.queue.face.reading import DeadLetter, Page
+from shiftwork.queue.observation.alerts import Alert
+from shiftwork.queue.observation.explain import Explanation
+from shiftwork.queue.observation.failures import By, Pattern
+from shiftwork.queue.observation.metrics import Metrics
+from shiftwork.queue.observation.status import Status
+from shiftwork.queue.protection.capacity import Backpressure
 from shiftwork.queue.read import Attempt, Event
-from shiftwork.queue.reading import DeadLetter, Page
-from shiftwork.queue.status import Status
 from shiftwork.wire.shapes import (
     AgentList,
     AlertList,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from shiftwork.client.handle import Handle, given, new_key
 from shiftwork.core.task import Dollars
 from shiftwork.queue import check
-from shiftwork.queue.budgets import Budget, Kind
-from shiftwork.queue.costs import By, Costs
+from shiftwork.queue.money.budgets import Budget, Kind
+from shiftwork.queue.money.costs import By, Costs
 from shiftwork.wire.budgets import BudgetList
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from shiftwork.client.handle import Handle, given, new_key, of_claim, part
 from shiftwork.core.task import Usage
 from shiftwork.queue import check
-from shiftwork.queue.effects import Effect
-from shiftwork.queue.steps import Step
+from shiftwork.queue.durable.effects import Effect
+from shiftwork.queue.durable.steps import Step
 from shiftwork.wire.steps import EffectList, StepList
 
 

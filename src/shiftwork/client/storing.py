@@ -16,10 +16,10 @@ from shiftwork.client.handle import Handle, of_claim, part
 from shiftwork.client.transport import Call
 from shiftwork.core.errors import ArtifactDamaged
 from shiftwork.core.references import show_artifact
-from shiftwork.queue.artifacts import Artifact, Attached
-from shiftwork.queue.content import check_expected
-from shiftwork.queue.inputs import Input
-from shiftwork.queue.storing import check_media_type, check_range, media_type_of, name_of
+from shiftwork.queue.content.artifacts import Artifact, Attached
+from shiftwork.queue.content.inputs import Input
+from shiftwork.queue.content.transfer import check_expected
+from shiftwork.queue.face.storing import check_media_type, check_range, media_type_of, name_of
 from shiftwork.wire.artifacts import AttachedList, InputList
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from shiftwork.client.handle import Handle, given, of_claim, outcome, part
 from shiftwork.core.task import Wait
-from shiftwork.queue.approvals import Asked
-from shiftwork.queue.claims import Outcome
-from shiftwork.queue.waits import Signalled
+from shiftwork.queue.fence import Outcome
+from shiftwork.queue.waits.approvals import Asked
+from shiftwork.queue.waits.waits import Signalled
 from shiftwork.wire.shapes import OutcomeReply
 from shiftwork.wire.waiting import AskedList, WaitReply
 

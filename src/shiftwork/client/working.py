@@ -13,9 +13,9 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.task import NewTask, NewVerdict, Submitted, Usage
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent, NewAgent
-from shiftwork.queue.claims import Outcome, Token
-from shiftwork.queue.hold import BeatAnswer, RuntimeAnswer
-from shiftwork.queue.working import Problem, Report
+from shiftwork.queue.face.working import Problem, Report
+from shiftwork.queue.fence import Outcome, Token
+from shiftwork.queue.in_hand import BeatAnswer, RuntimeAnswer
 from shiftwork.wire.shapes import (
     HeartbeatReply,
     Heartbeats,

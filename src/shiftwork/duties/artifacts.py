@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from shiftwork.artifacts.depot import Depot
-from shiftwork.queue import content
+from shiftwork.queue.content import transfer
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
 
@@ -42,7 +42,7 @@ async def remove(engine: Engine) -> Counts:
     """Remove the bytes of what was collected, and those that no row names, where this process can reach them."""
     if engine.depot is None:
         return {}
-    depot = content.depot_of(engine)
+    depot = transfer.depot_of(engine)
     counts = {"removed": await _clear(engine, depot), "orphans": await _sweep(engine, depot)}
     return {name: count for name, count in counts.items() if count}
 

@@ -12,14 +12,19 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.policy import lease, rank
 from shiftwork.policy.decide import after_loss
-from shiftwork.queue import capacity, consequences, finish, guard, read, serials, verdicts, watch
+from shiftwork.queue import consequences, finish, read
 from shiftwork.queue import health as agent_health
 from shiftwork.queue.control import erase
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.firing import KEEP_FIRINGS_SEC
+from shiftwork.queue.fairness import serials
+from shiftwork.queue.observation import watch
+from shiftwork.queue.outputs import verdicts
+from shiftwork.queue.protection import capacity
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.waits import KEEP_SIGNALS_SEC, count_waiting
+from shiftwork.queue.triggers.firing import KEEP_FIRINGS_SEC
+from shiftwork.queue.waits import guard
+from shiftwork.queue.waits.waits import KEEP_SIGNALS_SEC, count_waiting
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 
-from shiftwork.queue import meters, metrics
 from shiftwork.queue.engine import Engine
+from shiftwork.queue.observation import meters, metrics
 from shiftwork.store.store import Store, Tx
 
 Counts = dict[str, int]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from shiftwork.queue import deliveries, log, sinks
-from shiftwork.queue.deliveries import Source, Wanted
+from shiftwork.queue import log
 from shiftwork.queue.engine import Engine
+from shiftwork.queue.notification import deliveries, sinks
+from shiftwork.queue.notification.deliveries import Source, Wanted
 from shiftwork.store.store import Row, Tx
 
 PAGE = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from shiftwork.core.keys import Key
-from shiftwork.queue import gates
 from shiftwork.queue.engine import Engine
+from shiftwork.queue.protection import gates
 from shiftwork.store.store import Tx
 
 BATCH = 500

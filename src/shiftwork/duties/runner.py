@@ -23,8 +23,9 @@ from shiftwork.duties import (
     triggers,
     waiting,
 )
-from shiftwork.queue import budgets, serials, yielding
 from shiftwork.queue.engine import Engine
+from shiftwork.queue.fairness import serials, yielding
+from shiftwork.queue.money import budgets
 from shiftwork.store.store import Tx
 
 log = logging.getLogger("shiftwork.duties")

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from shiftwork.core.errors import ConflictError, InputError
 from shiftwork.duties.duties import BATCH, Counts
-from shiftwork.queue import following, log, schedules
+from shiftwork.queue import log
 from shiftwork.queue.engine import Engine
-from shiftwork.queue.following import Hit
+from shiftwork.queue.triggers import following, schedules
+from shiftwork.queue.triggers.following import Hit
 from shiftwork.store.store import Tx
 
 T = TypeVar("T")

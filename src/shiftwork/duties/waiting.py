@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shiftwork.duties.duties import BATCH, Counts
-from shiftwork.queue import approvals as deciding
-from shiftwork.queue import waits as waiting
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.waits import Ending
+from shiftwork.queue.waits import approvals as deciding
+from shiftwork.queue.waits import waits as waiting
+from shiftwork.queue.waits.waits import Ending
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.core.task import Fields, Name, Priority, Text, Usage
-from shiftwork.queue.inputs import Input
+from shiftwork.queue.content.inputs import Input
 
 LONGEST_WAIT_SEC = 20.0
 """A claim waits no longer for work: with what comes before and after, a call is answered within 25 s."""

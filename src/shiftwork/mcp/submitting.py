@@ -21,9 +21,9 @@ from shiftwork.mcp.shapes import (
     SubmitArguments,
 )
 from shiftwork.mcp.tool import Tools
-from shiftwork.queue import claims
-from shiftwork.queue.approvals import Asked
-from shiftwork.queue.explain import Explanation
+from shiftwork.queue import fence
+from shiftwork.queue.observation.explain import Explanation
+from shiftwork.queue.waits.approvals import Asked
 
 tool = Tools()
 
@@ -142,5 +142,5 @@ async def answer(seat: Seat, args: AnswerArguments) -> Changed:
     return _changed(await seat.asking.answer(args.task_id, args.value))
 
 
-def _changed(told: claims.Outcome) -> Changed:
+def _changed(told: fence.Outcome) -> Changed:
     return Changed(task_id=told.task_id, status=told.status or "")

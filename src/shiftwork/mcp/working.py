@@ -31,8 +31,8 @@ from shiftwork.mcp.shapes import (
 )
 from shiftwork.mcp.tool import Tools
 from shiftwork.queue.claim import ClaimAnswer
-from shiftwork.queue.claims import Outcome
-from shiftwork.queue.gates import Closed
+from shiftwork.queue.fence import Outcome
+from shiftwork.queue.protection.gates import Closed
 
 tool = Tools()
 GO_ON = "Go on with the work."

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shiftwork.queue.effects import Effect
+from shiftwork.queue.durable.effects import Effect
 from shiftwork.worker import Context, Fail, Happened, Worker
 
 CONCURRENCY = 4

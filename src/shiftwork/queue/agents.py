@@ -15,8 +15,8 @@ from shiftwork.core.task import Dollars, Fields, Name, dollars, micros
 from shiftwork.policy.budget import reached
 from shiftwork.policy.decide import after_loss
 from shiftwork.queue import check, finish
-from shiftwork.queue.claims import Outcome
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fence import Outcome
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx

@@ -15,17 +15,18 @@ from shiftwork.core.states import State
 from shiftwork.core.task import Task
 from shiftwork.policy import lease
 from shiftwork.policy.verdict import Trial, tests_of
-from shiftwork.queue import health, inputs, read
-from shiftwork.queue.admission import Admitted, admit
-from shiftwork.queue.claims import Token
+from shiftwork.queue import health, read
+from shiftwork.queue.content import inputs
+from shiftwork.queue.content.inputs import Input
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fence import Token
 from shiftwork.queue.fifo import OldestFirst
-from shiftwork.queue.gates import WHOLE, Closed, Gates
-from shiftwork.queue.inputs import Input
 from shiftwork.queue.lanes import TARGETED, Lane, Wants
-from shiftwork.queue.money import tell_closed
+from shiftwork.queue.money.booking import tell_closed
+from shiftwork.queue.money.purse import Purse, day_begins, open_purse
 from shiftwork.queue.pick import ClaimRequest, Picker
-from shiftwork.queue.purse import Purse, day_begins, open_purse
+from shiftwork.queue.protection.admission import Admitted, admit
+from shiftwork.queue.protection.gates import WHOLE, Closed, Gates
 from shiftwork.queue.rows import blank_row
 from shiftwork.queue.work import Work, as_json, own_settings
 from shiftwork.store.store import Row, Tx

@@ -9,8 +9,8 @@ from typing import Any
 from shiftwork.core import ids
 from shiftwork.core.states import FINAL, SETTLED, State
 from shiftwork.policy import verdict
-from shiftwork.queue import guard
 from shiftwork.queue.rows import TaskRow, load
+from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row
 

@@ -9,9 +9,11 @@ import msgspec
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import FINAL, HELD
 from shiftwork.core.task import Fields, Name
-from shiftwork.queue import artifacts, capacity, consequences
+from shiftwork.queue import consequences
 from shiftwork.queue.change import review_as_cancelled
+from shiftwork.queue.content import artifacts
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.protection import capacity
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx

@@ -10,8 +10,8 @@ import msgspec
 from shiftwork.core import ids
 from shiftwork.core.errors import NotFound
 from shiftwork.core.task import Dollars, Fields, Text, dollars, micros
-from shiftwork.queue import budgets
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.money import budgets
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 

@@ -13,10 +13,12 @@ from shiftwork.core.task import NewVerdict, Usage, Verdict
 from shiftwork.policy import dedupe, throttle, verdict
 from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
 from shiftwork.policy.retry import rate_limit_wait
-from shiftwork.queue import consequences, results, sessions, validation
-from shiftwork.queue.claims import Outcome, Token, lock_claims, refusal
+from shiftwork.queue import consequences, sessions
+from shiftwork.queue.content import results
 from shiftwork.queue.engine import Caller, Engine, log
+from shiftwork.queue.fence import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.lineage import add_retry_row, relane
+from shiftwork.queue.outputs import validation
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work, as_json, signature
 from shiftwork.store.store import Row, Tx

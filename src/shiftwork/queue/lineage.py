@@ -9,11 +9,11 @@ import msgspec
 from shiftwork.core import ids
 from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import NewTask
-from shiftwork.queue import guard
 from shiftwork.queue.prepare import lane_of
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow, blank_row
 from shiftwork.queue.submit import PATH_PENDING, PATH_READY, write_rows
+from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work
 
 _PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))

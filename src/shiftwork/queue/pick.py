@@ -9,13 +9,14 @@ import msgspec
 
 from shiftwork.core.settings import Settings
 from shiftwork.policy import retry, share
-from shiftwork.queue import affinity, judging
-from shiftwork.queue.deal import Deal, take_turns
 from shiftwork.queue.engine import Engine
-from shiftwork.queue.gates import Gates
+from shiftwork.queue.fairness import affinity
+from shiftwork.queue.fairness.deal import Deal, take_turns
 from shiftwork.queue.lanes import Lane, Wants
 from shiftwork.queue.merge import OVERFETCH, START, Merge
-from shiftwork.queue.purse import Purse
+from shiftwork.queue.money.purse import Purse
+from shiftwork.queue.outputs import judging
+from shiftwork.queue.protection.gates import Gates
 from shiftwork.queue.work import own_settings
 from shiftwork.store.store import Row, Tx
 

@@ -10,20 +10,20 @@ from shiftwork.artifacts.opening import open_depot
 from shiftwork.copying.folder import open_folder
 from shiftwork.queue import check
 from shiftwork.queue.book import check_workspace
-from shiftwork.queue.claiming import Claiming
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.handle import Shared
-from shiftwork.queue.notifying import Notifying
-from shiftwork.queue.operating import Operating
-from shiftwork.queue.producing import Producing
-from shiftwork.queue.protecting import Protecting
-from shiftwork.queue.reading import Reading
-from shiftwork.queue.spending import Spending
-from shiftwork.queue.stepping import Stepping
-from shiftwork.queue.storing import Storing
-from shiftwork.queue.triggering import Triggering
-from shiftwork.queue.waiting import Waiting
-from shiftwork.queue.working import Working
+from shiftwork.queue.face.claiming import Claiming
+from shiftwork.queue.face.handle import Shared
+from shiftwork.queue.face.notifying import Notifying
+from shiftwork.queue.face.operating import Operating
+from shiftwork.queue.face.producing import Producing
+from shiftwork.queue.face.protecting import Protecting
+from shiftwork.queue.face.reading import Reading
+from shiftwork.queue.face.spending import Spending
+from shiftwork.queue.face.stepping import Stepping
+from shiftwork.queue.face.storing import Storing
+from shiftwork.queue.face.triggering import Triggering
+from shiftwork.queue.face.waiting import Waiting
+from shiftwork.queue.face.working import Working
 from shiftwork.store.opening import open_store
 from shiftwork.store.store import Clock
 

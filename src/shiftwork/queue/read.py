@@ -18,7 +18,7 @@ from shiftwork.policy import rank, retry
 from shiftwork.queue import check
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.rows import TaskRow, load
-from shiftwork.queue.waits import wait_of
+from shiftwork.queue.waits.waits import wait_of
 from shiftwork.queue.work import WAITS, own_settings
 from shiftwork.store.store import Row, Tx
 

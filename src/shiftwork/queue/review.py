@@ -14,14 +14,16 @@ from shiftwork.core.states import SETTLED, State
 from shiftwork.core.task import NewTask
 from shiftwork.policy import dedupe
 from shiftwork.policy.steps import is_same_work
-from shiftwork.queue import check, consequences, guard, inputs
+from shiftwork.queue import check, consequences
 from shiftwork.queue.change import check_version
-from shiftwork.queue.claims import Outcome
+from shiftwork.queue.content import inputs
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fence import Outcome
 from shiftwork.queue.lineage import relane
 from shiftwork.queue.prepare import prepare
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 

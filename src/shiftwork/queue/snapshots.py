@@ -6,8 +6,8 @@ import msgspec
 
 from shiftwork.copying.folder import Found, SnapshotFolder, name_at
 from shiftwork.core.errors import ShiftworkError, SnapshotsUnavailable
-from shiftwork.queue.conditions import Finding, compare
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.observation.conditions import Finding, compare
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 

@@ -22,14 +22,17 @@ from shiftwork.core.states import State, move, write_path
 from shiftwork.core.task import Submitted, dollars, micros
 from shiftwork.policy import dedupe, rank
 from shiftwork.policy import guard as guard_policy
-from shiftwork.queue import capacity, consequences, dependencies, guard, inputs
+from shiftwork.queue import consequences, dependencies
+from shiftwork.queue.content import inputs
 from shiftwork.queue.dependencies import Dependency
 from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.lanes import LaneKey
-from shiftwork.queue.members import put_under
+from shiftwork.queue.money.members import put_under
 from shiftwork.queue.prepare import Prepared
+from shiftwork.queue.protection import capacity
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
+from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
 

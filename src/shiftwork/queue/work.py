@@ -17,11 +17,11 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
 from shiftwork.policy import dedupe
-from shiftwork.queue import serials
-from shiftwork.queue.claims import Token
-from shiftwork.queue.ends import Ends
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.money import Holder, Money
+from shiftwork.queue.fairness import serials
+from shiftwork.queue.fence import Token
+from shiftwork.queue.money.booking import Holder, Money
+from shiftwork.queue.protection.ends import Ends
 from shiftwork.queue.rows import TaskRow, load, to_save
 from shiftwork.store.store import Row, Tx
 

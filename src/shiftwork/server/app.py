@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import logging
@@ -46,15 +47,10 @@ _encoder = msgspec.json.Encoder()
 
 def build(house: House) -> Starlette:
     """The application over an open house."""
-    described = _encoder.encode(document(DOORS))
-
-    async def openapi(request: Request) -> Response:
-        return packed(request, Response(described, media_type="application/json"))
-
     app = Starlette(
         routes=[
             *(Route(door.path, _Entrance(door), methods=[door.method]) for door in DOORS),
-            Route("/openapi.json", openapi),
+            Route("/openapi.json", _openapi),
             WebSocketRoute("/ws", websocket),
             *pages.routes(),
         ],
@@ -64,6 +60,16 @@ def build(house: House) -> Starlette:
     app.router.redirect_slashes = False  # a redirect would name whatever host the caller named
     app.state.house = house
     return app
+
+
+async def _openapi(request: Request) -> Response:
+    return packed(request, Response(_described(), media_type="application/json"))
+
+
+@functools.cache
+def _described() -> bytes:
+    """The OpenAPI document, made for the first who asks: it takes longer than all the rest of a server's start."""
+    return _encoder.encode(document(DOORS))
 
 
 class _Entrance:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from shiftwork.core.errors import FenceRequired, NotFound
 from shiftwork.core.task import Submitted, Task
 from shiftwork.queue import check
-from shiftwork.queue.claims import Outcome
+from shiftwork.queue.fence import Outcome
 from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
 from shiftwork.views.view import View

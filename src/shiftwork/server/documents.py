@@ -8,7 +8,7 @@ from typing import Any
 from shiftwork.core.task import Dag, Result, Submitted, Task
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.dags import DagPage, DagSummary
-from shiftwork.queue.reading import Page
+from shiftwork.queue.face.reading import Page
 from shiftwork.views import VIEWS
 from shiftwork.views.view import DAG, MEMBERS, Field, View
 from shiftwork.wire.shapes import AgentList, ClaimReply, LetterList, OutcomeReply, SubmittedBatch

@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from shiftwork.core.metrics import METRICS
-from shiftwork.queue.metrics import Metrics, Sample, metric_of
+from shiftwork.queue.observation.metrics import Metrics, Sample, metric_of
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

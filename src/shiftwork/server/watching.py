@@ -14,9 +14,9 @@ from typing import NamedTuple
 from shiftwork.core.errors import ConflictError, InputError, ShiftworkError
 from shiftwork.core.trigger import Files
 from shiftwork.policy.occasion import is_file
-from shiftwork.queue import files
-from shiftwork.queue.files import Seen, Watcher
 from shiftwork.queue.queue import Queue
+from shiftwork.queue.triggers import files
+from shiftwork.queue.triggers.files import Seen, Watcher
 
 log = logging.getLogger("shiftwork.server")
 LOOK_EVERY_SEC = 1.0

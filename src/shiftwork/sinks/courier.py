@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.policy.delivery import Outcome
-from shiftwork.queue import deliveries
-from shiftwork.queue.deliveries import Parcel
 from shiftwork.queue.engine import Engine
+from shiftwork.queue.notification import deliveries
+from shiftwork.queue.notification.deliveries import Parcel
 
 if TYPE_CHECKING:
     from shiftwork.sinks.mail import Post

@@ -15,8 +15,8 @@ from email.utils import formatdate
 
 from shiftwork.core import notifications
 from shiftwork.policy.delivery import Outcome
-from shiftwork.queue.deliveries import Parcel
-from shiftwork.queue.sinks import Place, mail_server, recipients
+from shiftwork.queue.notification.deliveries import Parcel
+from shiftwork.queue.notification.sinks import Place, mail_server, recipients
 from shiftwork.sinks import guard
 
 TIMEOUT_SEC = 10.0

@@ -13,8 +13,8 @@ import msgspec
 
 from shiftwork.core import notifications
 from shiftwork.policy.delivery import Outcome
-from shiftwork.queue.deliveries import Parcel
-from shiftwork.queue.sinks import key_of
+from shiftwork.queue.notification.deliveries import Parcel
+from shiftwork.queue.notification.sinks import key_of
 from shiftwork.sinks import guard, signing
 
 TIMEOUT_SEC = 10.0

@@ -51,6 +51,7 @@ NOTIFY_EVERY_SEC = 0.005
 MOST_NOTIFIED = 500
 """Lanes in one payload, which holds 8,000 bytes at most."""
 
+CONNECT_SEC = 10.0
 DEADLOCK_TRIES = 5
 ROLLBACK_SEC = 2.0
 RECONNECT_SEC = 10.0
@@ -189,17 +190,7 @@ class PostgresStore:
         if "listen" in options:
             listen, _ = split_url(options["listen"])
         try:
-            await _prepare_schema(dsn, behind_pooler=behind_pooler, allowed=migrate_schema)
-            pool = await asyncpg.create_pool(
-                dsn,
-                min_size=1,
-                max_size=pool_size,
-                command_timeout=30,
-                statement_cache_size=0 if behind_pooler else 512,
-                server_settings={} if behind_pooler else SESSION,
-                init=_set_up,
-                reset=_keep,
-            )
+            pool = await _connect(dsn, pool_size=pool_size, behind_pooler=behind_pooler, allowed=migrate_schema)
         except ShiftworkError:
             raise
         except asyncpg.ProtocolViolationError as error:
@@ -460,15 +451,33 @@ def _uuid_from_bytes(raw: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
-async def _prepare_schema(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
-    connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0 if behind_pooler else 100)
+async def _connect(dsn: str, *, pool_size: int, behind_pooler: bool, allowed: bool) -> Any:
+    """A pool whose database has the schema."""
+    async with asyncio.timeout(CONNECT_SEC):
+        pool = await asyncpg.create_pool(
+            dsn,
+            min_size=1,
+            max_size=pool_size,
+            command_timeout=30,
+            statement_cache_size=0 if behind_pooler else 512,
+            server_settings={} if behind_pooler else SESSION,
+            init=_set_up,
+            reset=_keep,
+        )
     try:
-        version = connection.get_server_version()
-        if version.major < OLDEST_SERVER:
-            raise StoreUnsuitable(f"PostgreSQL {version.major} is too old")
+        if not await _is_current(pool):
+            await _migrate(dsn, behind_pooler=behind_pooler, allowed=allowed)
+    except BaseException:
+        pool.terminate()
+        raise
+    return pool
+
+
+async def _migrate(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
+    """On a connection of its own: a migration may take longer than a verb may."""
+    connection = await asyncpg.connect(dsn, timeout=CONNECT_SEC, statement_cache_size=0 if behind_pooler else 100)
+    try:
         async with connection.transaction():
-            if await _is_current(connection):
-                return
             if not allowed:
                 migrate.refuse_unmigrated(migrate.missing("postgres", await _done(connection)))
             await connection.execute("select pg_advisory_xact_lock($1)", MIGRATION_LOCK)
@@ -485,9 +494,13 @@ async def _prepare_schema(dsn: str, *, behind_pooler: bool, allowed: bool) -> No
         await connection.close()
 
 
-async def _is_current(connection: Any) -> bool:
+async def _is_current(pool: Any) -> bool:
     """True without writing anything, so that a role that may not create tables can open a migrated queue."""
-    return not migrate.missing("postgres", await _done(connection))
+    async with pool.acquire() as connection, connection.transaction():
+        version = connection.get_server_version()
+        if version.major < OLDEST_SERVER:
+            raise StoreUnsuitable(f"PostgreSQL {version.major} is too old")
+        return not migrate.missing("postgres", await _done(connection))
 
 
 async def _done(connection: Any) -> list[tuple[int, str, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from shiftwork.queue.artifacts import Attached
-from shiftwork.queue.inputs import Input
+from shiftwork.queue.content.artifacts import Attached
+from shiftwork.queue.content.inputs import Input
 
 
 class AttachedList(msgspec.Struct, frozen=True):

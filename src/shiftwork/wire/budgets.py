@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shiftwork.core.task import Dollars, Fields, Name
-from shiftwork.queue.budgets import Budget, Kind
+from shiftwork.queue.money.budgets import Budget, Kind
 
 
 class BudgetBody(Fields, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.core.task import Fields, Text
-from shiftwork.queue.protect import Breaker, Cooldown, LimitInForce
+from shiftwork.queue.protection.protect import Breaker, Cooldown, LimitInForce
 
 LONGEST_COOLDOWN_SEC = 366 * 86_400
 

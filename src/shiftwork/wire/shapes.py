@@ -9,15 +9,15 @@ from msgspec import Meta
 
 from shiftwork.core.task import Fields, Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
 from shiftwork.queue.agents import Agent
-from shiftwork.queue.alerts import Alert
 from shiftwork.queue.change import Changes
-from shiftwork.queue.failures import Pattern
-from shiftwork.queue.gates import Closed
-from shiftwork.queue.inputs import Input
-from shiftwork.queue.metrics import Metrics
-from shiftwork.queue.observing import BridgeInfo, Transition
+from shiftwork.queue.content.inputs import Input
+from shiftwork.queue.face.observing import BridgeInfo, Transition
+from shiftwork.queue.face.reading import DeadLetter
+from shiftwork.queue.observation.alerts import Alert
+from shiftwork.queue.observation.failures import Pattern
+from shiftwork.queue.observation.metrics import Metrics
+from shiftwork.queue.protection.gates import Closed
 from shiftwork.queue.read import Attempt, Event
-from shiftwork.queue.reading import DeadLetter
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import TokenInfo
 from shiftwork.wire.problem import Problem

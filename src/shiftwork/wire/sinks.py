@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from shiftwork.core.task import Fields, Name, Text
-from shiftwork.queue.deliveries import Delivery
-from shiftwork.queue.sinks import Sink
+from shiftwork.queue.notification.deliveries import Delivery
+from shiftwork.queue.notification.sinks import Sink
 
 
 class SinkList(msgspec.Struct, frozen=True):

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.core.task import Fields, Name, Text, Usage
-from shiftwork.queue.effects import LONGEST_KEY, Effect
-from shiftwork.queue.steps import Step
+from shiftwork.queue.durable.effects import LONGEST_KEY, Effect
+from shiftwork.queue.durable.steps import Step
 from shiftwork.wire.shapes import Held
 
 Key = Annotated[str, Meta(min_length=1, max_length=LONGEST_KEY)]

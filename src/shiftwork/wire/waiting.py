@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.core.task import Fields, Name, Text, Wait
-from shiftwork.queue.approvals import Asked
+from shiftwork.queue.waits.approvals import Asked
 from shiftwork.wire.shapes import Held
 
 

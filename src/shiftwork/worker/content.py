@@ -8,9 +8,9 @@ from typing import Any
 from shiftwork.artifacts.spool import Source
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core.errors import NotFound
-from shiftwork.queue.artifacts import Artifact
 from shiftwork.queue.claim import Assignment
-from shiftwork.queue.inputs import Input
+from shiftwork.queue.content.artifacts import Artifact
+from shiftwork.queue.content.inputs import Input
 
 
 class Content:

@@ -21,7 +21,7 @@ from shiftwork.core.errors import (
     StoreError,
     Unauthorized,
 )
-from shiftwork.queue.claims import Token
+from shiftwork.queue.fence import Token
 from shiftwork.worker.outbox import Kept, Outbox
 
 log = logging.getLogger("shiftwork.worker")

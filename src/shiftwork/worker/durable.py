@@ -24,8 +24,8 @@ from shiftwork.core.errors import (
 from shiftwork.core.task import Usage
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment
-from shiftwork.queue.effects import Effect
-from shiftwork.queue.steps import Step
+from shiftwork.queue.durable.effects import Effect
+from shiftwork.queue.durable.steps import Step
 from shiftwork.worker import purse, threads
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from shiftwork.core.errors import (
 )
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.claim import Assignment
-from shiftwork.queue.claims import Token, parse_token
+from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import threads

@@ -11,8 +11,8 @@ from typing import Any
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
 from shiftwork.core.errors import ConflictError, NotFound, ShiftworkError
-from shiftwork.queue.claims import Outcome, Token
-from shiftwork.queue.working import Problem, Report
+from shiftwork.queue.face.working import Problem, Report
+from shiftwork.queue.fence import Outcome, Token
 from shiftwork.worker.context import Done
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, LONGEST_ERROR, Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shiftwork import Queue
 from shiftwork.bridges.loki.bridge import Bridge
-from shiftwork.queue import folder
+from shiftwork.queue.bridged import folder
 
 _whole = folder.replace
 _written: list[Path] = []

@@ -9,7 +9,7 @@ from shiftwork import Queue, views
 from shiftwork.bridges.redis.desk import Desk, connect
 from shiftwork.bridges.redis.foreign import Foreign
 from shiftwork.bridges.redis.orchestrator import Options, Orchestrator
-from shiftwork.queue.published import Bridge
+from shiftwork.queue.bridged.published import Bridge
 
 TASK, RESULT, DLQ, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
 Entry = tuple[str, dict[str, str]]

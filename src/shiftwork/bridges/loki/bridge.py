@@ -1,7 +1,7 @@
 """The bridge between a workspace and a `.loki` folder: the queue is the truth, the files show it.
 
 With `two_way` the files are read as well, and claims are made under the folder's lock by whoever makes them
-(`queue/folder.py`).
+(`queue/bridged/folder.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shiftwork.core.errors import ConflictError, FolderUnavailable, InputError, 
 from shiftwork.core.keys import Key
 from shiftwork.core.states import State
 from shiftwork.core.task import Task
-from shiftwork.queue import gates
 from shiftwork.queue.book import FRESH_SEC
-from shiftwork.queue.folder import QUEUES, Entry, Folder, Stamp, stamp
+from shiftwork.queue.bridged.folder import QUEUES, Entry, Folder, Stamp, stamp
+from shiftwork.queue.protection import gates
 from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.bridges.loki")

@@ -11,7 +11,7 @@ import msgspec
 from shiftwork.core import ids
 from shiftwork.core.states import HELD
 from shiftwork.core.task import Task
-from shiftwork.queue.folder import KEPT, NOBODY, Entry, claimer
+from shiftwork.queue.bridged.folder import KEPT, NOBODY, Entry, claimer
 from shiftwork.views.loki import VIEW
 
 

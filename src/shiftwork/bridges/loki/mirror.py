@@ -10,7 +10,7 @@ from shiftwork.core import ids
 from shiftwork.core.states import STORED, State
 from shiftwork.core.task import Task
 from shiftwork.queue import read
-from shiftwork.queue.folder import QUEUES, Entry
+from shiftwork.queue.bridged.folder import QUEUES, Entry
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Tx
 from shiftwork.views.loki import STATES

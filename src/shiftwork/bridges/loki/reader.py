@@ -14,8 +14,8 @@ from shiftwork.core.errors import ConflictError, InputError, NotFound, Shiftwork
 from shiftwork.core.states import HELD
 from shiftwork.core.task import Task
 from shiftwork.queue import check, read
-from shiftwork.queue.adopt import adopt
-from shiftwork.queue.folder import NOBODY, QUEUES, Entry, ScriptClaim, claimer
+from shiftwork.queue.bridged.adopt import adopt
+from shiftwork.queue.bridged.folder import NOBODY, QUEUES, Entry, ScriptClaim, claimer
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Tx
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shiftwork.queue.folder import replace
+from shiftwork.queue.bridged.folder import replace
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Row
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from shiftwork.bridges.redis.fields import GROUP, READERS, Streams
 from shiftwork.bridges.redis.sight import NOTHING, MessageId, Sight, after, parse
 from shiftwork.core.errors import InputError
+from shiftwork.queue.bridged.published import Bridge
 from shiftwork.queue.engine import Caller
-from shiftwork.queue.published import Bridge
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Row, Tx
 

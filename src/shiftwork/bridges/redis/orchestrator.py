@@ -13,8 +13,8 @@ from shiftwork.bridges.redis.desk import Desk
 from shiftwork.bridges.redis.fields import GROUP
 from shiftwork.bridges.redis.reclaiming import Way
 from shiftwork.bridges.redis.sight import Findings, Rules, Sight, judge
-from shiftwork.queue import gates
-from shiftwork.queue.published import Delivery, Offer, deliver, give_up, reclaim
+from shiftwork.queue.bridged.published import Delivery, Offer, deliver, give_up, reclaim
+from shiftwork.queue.protection import gates
 
 VISIBILITY_TIMEOUT_S = 300.0
 """Where the settings say nothing of silence."""

@@ -10,7 +10,7 @@ from shiftwork.bridges.redis import scripts
 from shiftwork.bridges.redis.desk import Desk
 from shiftwork.bridges.redis.fields import GROUP, Order, task_out
 from shiftwork.core import ids
-from shiftwork.queue.published import Offer, publish, withdraw
+from shiftwork.queue.bridged.published import Offer, publish, withdraw
 from shiftwork.store.store import Row
 
 

@@ -12,8 +12,9 @@ from shiftwork.bridges.redis.fields import READERS, Malformed, Result
 from shiftwork.bridges.redis.sight import Sight
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue import check, heard, read
-from shiftwork.queue.heard import Said
+from shiftwork.queue import check, read
+from shiftwork.queue.bridged import heard
+from shiftwork.queue.bridged.heard import Said
 
 log = logging.getLogger("shiftwork.bridges")
 

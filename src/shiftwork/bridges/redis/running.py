@@ -17,7 +17,7 @@ from shiftwork.bridges.redis.orchestrator import Options as Looking
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.bridges.redis.reclaiming import Way
 from shiftwork.core.errors import OperationTimeout, RedisUnavailable, StoreError
-from shiftwork.queue.published import Bridge
+from shiftwork.queue.bridged.published import Bridge
 from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.bridges")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shiftwork.core.states import HELD, State
-from shiftwork.queue.published import HOLD, Delivery, Offer
+from shiftwork.queue.bridged.published import HOLD, Delivery, Offer
 from shiftwork.store.store import Row
 
 MessageId = tuple[int, int]

@@ -18,7 +18,7 @@ from shiftwork.core.errors import (
     RangeNotSatisfiable,
 )
 from shiftwork.core.task import Name
-from shiftwork.queue.artifacts import Artifact
+from shiftwork.queue.content.artifacts import Artifact
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, Query, Raw
 from shiftwork.server.routes.working import HOLDING

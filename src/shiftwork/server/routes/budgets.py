@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.errors import NotFound
-from shiftwork.queue.budgets import Budget, Kind
-from shiftwork.queue.costs import By, Costs
+from shiftwork.queue.money.budgets import Budget, Kind
+from shiftwork.queue.money.costs import By, Costs
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, PageSize, Query
 from shiftwork.wire.budgets import BudgetBody, BudgetList

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response
 
-from shiftwork.queue.metrics import KEPT_SNAPSHOTS, Metrics
+from shiftwork.queue.observation.metrics import KEPT_SNAPSHOTS, Metrics
 from shiftwork.server import metrics as exposition
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, PlainText, Query

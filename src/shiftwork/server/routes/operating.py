@@ -8,11 +8,11 @@ from msgspec import Meta
 
 from shiftwork.core.errors import NotFound
 from shiftwork.queue import check
-from shiftwork.queue.alerts import Alert
-from shiftwork.queue.capacity import Backpressure
 from shiftwork.queue.control import Purge
-from shiftwork.queue.failures import By
-from shiftwork.queue.status import Status
+from shiftwork.queue.observation.alerts import Alert
+from shiftwork.queue.observation.failures import By
+from shiftwork.queue.observation.status import Status
+from shiftwork.queue.protection.capacity import Backpressure
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import SOMETHING, Doors, PageSize, Query, ViewQuery
 from shiftwork.wire.shapes import AlertList, FailureList, Listed, Outcomes, PauseBody, Purged, ResumeBody, Resumed

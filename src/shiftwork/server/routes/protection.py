@@ -7,7 +7,7 @@ from typing import Any
 from shiftwork.core.breaker_file import BreakerConfig
 from shiftwork.core.errors import ConflictError
 from shiftwork.policy.window import Limit
-from shiftwork.queue.protect import Breaker, Cooldown, LimitInForce
+from shiftwork.queue.protection.protect import Breaker, Cooldown, LimitInForce
 from shiftwork.server.ask import Ask, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
 from shiftwork.wire.protection import BreakerList, CooldownBody, CooldownList, Lifted, LimitList, Removed

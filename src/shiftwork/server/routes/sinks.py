@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from shiftwork.core.errors import ConflictError, IdInUse, NotFound
 from shiftwork.core.task import Name
-from shiftwork.queue.deliveries import Delivery, Status
-from shiftwork.queue.sinks import AddedSink, NewSink, Sink, SinkChanges
+from shiftwork.queue.notification.deliveries import Delivery, Status
+from shiftwork.queue.notification.sinks import AddedSink, NewSink, Sink, SinkChanges
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import SOMETHING, Doors, PageSize, Query
 from shiftwork.wire.protection import Removed

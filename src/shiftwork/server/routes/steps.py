@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from shiftwork.core.errors import EffectInFlight, FenceRequired, LeaseLost, NotFound, NotYourClaim, WrongState
-from shiftwork.queue.effects import Effect
-from shiftwork.queue.steps import Step
+from shiftwork.queue.durable.effects import Effect
+from shiftwork.queue.durable.steps import Step
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, PageSize, Query
 from shiftwork.wire.steps import (

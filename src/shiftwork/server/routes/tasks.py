@@ -20,9 +20,9 @@ from shiftwork.core.errors import (
 from shiftwork.core.task import NewTask, Result, Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.change import Changes
-from shiftwork.queue.explain import Explanation
+from shiftwork.queue.face.reading import Page
+from shiftwork.queue.observation.explain import Explanation
 from shiftwork.queue.read import Attempt
-from shiftwork.queue.reading import Page
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, PageSize, Query, ViewQuery

@@ -13,8 +13,8 @@ from shiftwork.core.errors import (
     VersionConflict,
     WrongState,
 )
-from shiftwork.queue.approvals import Kind
-from shiftwork.queue.waits import Signalled
+from shiftwork.queue.waits.approvals import Kind
+from shiftwork.queue.waits.waits import Signalled
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.server.routes.working import HOLDING

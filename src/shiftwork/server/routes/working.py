@@ -30,10 +30,10 @@ from shiftwork.core.errors import (
 from shiftwork.core.task import Task
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment, ClaimAnswer
-from shiftwork.queue.hold import BeatAnswer
-from shiftwork.queue.inputs import Input
+from shiftwork.queue.content.inputs import Input
+from shiftwork.queue.face.working import Problem, Report
+from shiftwork.queue.in_hand import BeatAnswer
 from shiftwork.queue.replies import Repeated
-from shiftwork.queue.working import Problem, Report
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
 from shiftwork.wire.shapes import (

@@ -1,0 +1,1 @@
+"""What outlives an attempt: steps, and effects that happen once."""

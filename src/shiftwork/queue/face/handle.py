@@ -1,0 +1,125 @@
+"""What all parts of a queue's public face share: the engine, the workspace spoken of, and who speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, get_type_hints
+
+from shiftwork.core import ids
+from shiftwork.core.errors import NotFound
+from shiftwork.queue import check, read, replies
+from shiftwork.queue.coalesce import Coalescer
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fence import Outcome, Token, parse_token
+from shiftwork.queue.observation.measuring import Measured, Tally
+from shiftwork.queue.observation.status import Counted
+from shiftwork.queue.parking import Parking
+from shiftwork.store.store import Tx
+
+T = TypeVar("T")
+
+
+class Shared:
+    """Kept once per open queue, however many handles there are."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.parking = Parking(engine.store)
+        self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+        self.counting = asyncio.Lock()
+        self.counted: dict[str, Counted] = {}
+        self.measured = Measured()
+        self.tally = Tally(engine)
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    def keep(self, future: asyncio.Future[Any]) -> None:
+        """See to the end of something nobody waits for."""
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+
+    def note_claim(self, workspace: str, agent_id: str, *, got_work: bool) -> None:
+        """Count a claim call; what was counted is written now and then."""
+        if self.tally.note(workspace, agent_id, got_work=got_work):
+            self.keep(asyncio.ensure_future(self.tally.write()))
+
+    async def settle(self) -> None:
+        if self._under_way:
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+
+class Handle:
+    """A queue as one caller sees it, in one workspace."""
+
+    def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self.workspace = workspace
+        self.caller = caller._replace(workspace=workspace)
+
+    async def _run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
+        """One verb with this handle's engine and caller, in one transaction. A repeat is answered as the first was."""
+        once = self.caller.once
+        if once is None:
+            return await self._run_each_time(verb, *args, **named)
+        call = functools.partial(self._call, verb, args, named)
+        kind, step = get_type_hints(verb)["return"], once.next_step()
+        return await self._engine.store.run(functools.partial(replies.once, self.workspace, once, step, kind, call))
+
+    async def _run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
+        """The same for a verb whose answer is not kept, whatever key its request has."""
+        return await self._engine.store.run(functools.partial(self._call, verb, args, named))
+
+    async def _call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
+        return await verb(tx, self._engine, self.caller, *args, **named)
+
+    async def _read(self, verb: Callable[[Tx], Coroutine[Any, Any, T]]) -> T:
+        return await self._engine.store.read(verb)
+
+    def _coalescer(
+        self, verb: Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
+    ) -> Coalescer[Any, Any]:
+        """What joins calls of one verb, whatever request each comes with: their items name it."""
+        caller = self.caller._replace(request_id=None)
+        key = (verb, self.workspace, caller)
+        found = self._shared.coalescers.get(key)
+        if found is None:
+            if len(self._shared.coalescers) > 1000:
+                self._shared.coalescers.clear()  # as many callers; open flushes keep their own
+            joined = type(self)(self._shared, self.workspace, caller)
+            found = self._shared.coalescers[key] = Coalescer(functools.partial(verb, joined))
+        return found
+
+    async def _find(self, reference: str) -> str:
+        """The UUID of a task, however the caller names it; tasks of other workspaces do not exist here."""
+        known = ids.parse(check.name(reference, "task_id"))
+        if known is None:
+            return await self._read(lambda tx: read.find(tx, self.workspace, reference))
+        row = await self._read(lambda tx: tx.one("read_tasks", items=[(known,)]))
+        if row is not None and row["workspace"] != self.workspace:
+            raise NotFound(f"there is no task {reference!r}", task_id=reference)
+        return known
+
+    def _find_dag(self, reference: str) -> str:
+        uuid = ids.parse(reference)
+        if uuid is None:
+            raise NotFound(f"there is no DAG {reference!r}", dag_id=reference)
+        return uuid
+
+    async def _token(self, token: str | Token) -> Token:
+        """A claim token; the task may be named by the caller's own id in it."""
+        if isinstance(token, Token):
+            return token
+        parts = ids.split_token(check.text(token, "token", 300) or "")
+        if parts is None:
+            return parse_token(token)  # which says what is wrong with it
+        return Token(ids.parse(parts[0]) or await self._find(parts[0]), parts[1])
+
+    async def _tokens(self, tokens: Sequence[str | Token]) -> list[Token]:
+        return [token if isinstance(token, Token) else await self._token(token) for token in tokens]
+
+
+def one(outcomes: Sequence[Outcome]) -> Outcome:
+    """The answer of a batch of one, its error raised."""
+    return outcomes[0].unwrap()

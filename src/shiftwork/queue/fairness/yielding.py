@@ -1,0 +1,100 @@
+"""Preemption in the store: running work is asked to yield where an urgent task waits and nobody able is free."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from shiftwork.core import ids
+from shiftwork.core.settings import Settings
+from shiftwork.policy import preempt, rank
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lanes import Lane, wants_of
+from shiftwork.queue.rows import TaskRow, load
+from shiftwork.queue.work import Work
+from shiftwork.store.store import Row, Tx
+
+if TYPE_CHECKING:
+    from shiftwork.core.resolve import Resolver
+    from shiftwork.queue.fence import Token
+
+MOST_URGENT = 20
+"""Urgent tasks of a workspace that are looked at in one turn, the most urgent first."""
+
+MOST_RUNNING = 1000
+"""Running tasks among which the one that yields is chosen."""
+
+
+async def look(tx: Tx, engine: Engine) -> dict[str, int]:
+    """Ask running work to yield, once for each urgent task that waits."""
+    work = Work(tx, engine, Caller("duty:preempt"))
+    asked = 0
+    for row in await tx.all("used_workspaces"):
+        resolver = await engine.book.of(tx, row["name"])
+        if resolver.anywhere(_preempts):
+            await tx.run("drop_yields", workspace=row["name"])
+            asked += await _look_at(work, row["name"], resolver)
+    await work.save_events()
+    return {"asked": asked} if asked else {}
+
+
+def _preempts(settings: Settings) -> bool:
+    return settings.deadline.preempt_running
+
+
+async def _look_at(work: Work, workspace: str, resolver: Resolver) -> int:
+    below = rank.URGENT_BELOW
+    found = await work.tx.all("urgent_waiting", workspace=workspace, below=below, count=MOST_URGENT)
+    urgent = [row for row in found if _preempts(resolver.settings(row["type"]))]
+    if not urgent:
+        return 0
+    agents = [row for row in await work.tx.all("list_agents", workspace=workspace) if row["status"] == "active"]
+    lanes = {lane.id: lane for lane in await work.engine.lanes.lanes(work.tx, [row["lane"] for row in urgent])}
+    asked: set[str] = set()
+    for row in urgent:
+        able = _able(agents, lanes[row["lane"]])
+        if able and not any(_is_free(agent) for agent in able):
+            victim = await _victim(work, load(row), [agent["id"] for agent in able], asked)
+            if victim is not None:
+                asked.add(victim.id)
+                await _ask(work, load(row), victim)
+    return len(asked)
+
+
+def _able(agents: Iterable[Row], lane: Lane) -> list[Row]:
+    return [agent for agent in agents if wants_of(agent).may_take(lane)]
+
+
+def _is_free(agent: Row) -> bool:
+    return agent["max_concurrent_tasks"] is None or agent["current_tasks"] < agent["max_concurrent_tasks"]
+
+
+async def _victim(work: Work, urgent: TaskRow, agents: Sequence[str], asked: Collection[str]) -> TaskRow | None:
+    items = [(agent,) for agent in agents]
+    rows = await work.tx.all("may_yield", items=items, workspace=urgent.workspace, count=MOST_RUNNING)
+    held = {row["id"]: load(row) for row in rows if row["id"] not in asked}
+    settings = await work.settings([urgent, *held.values()])
+
+    def parts(row: TaskRow) -> rank.Parts:
+        return rank.parts(row.rank_facts(), settings[row.id], work.now)
+
+    running = [preempt.Running(row.id, parts(row), row.claimed_at or 0.0) for row in held.values()]
+    chosen = preempt.lowest(running, parts(urgent))
+    return None if chosen is None else held[chosen.id]
+
+
+async def _ask(work: Work, urgent: TaskRow, victim: TaskRow) -> None:
+    await work.tx.insert("insert_yields", [(urgent.id, urgent.workspace, victim.id, victim.fence, work.now)])
+    work.tell(victim, "yield_asked", fence=victim.fence, data={"for": ids.show_task(urgent.id)})
+
+
+async def asked(tx: Tx, engine: Engine, workspaces: Iterable[str], claims: Iterable[Token]) -> dict[Token, str]:
+    """Of these claims, those that were asked to yield, and why; where nothing preempts, nothing is read."""
+    for workspace in sorted(set(workspaces)):
+        if (await engine.book.of(tx, workspace)).anywhere(_preempts):
+            break
+    else:
+        return {}
+    by_claim = {(claim.id, claim.fence): claim for claim in claims}
+    rows = await tx.all("yields_of", items=sorted(by_claim)) if by_claim else []
+    return {by_claim[row["task_id"], row["fence"]]: f"{ids.show_task(row['urgent_id'])} is urgent" for row in rows}

@@ -1,0 +1,305 @@
+"""Verbs of an agent that holds a task: start, heartbeat, progress, messages, session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from shiftwork.core import ids, reasons
+from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.states import HELD, State
+from shiftwork.core.task import Usage
+from shiftwork.policy import lease
+from shiftwork.queue import sessions
+from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fairness import yielding
+from shiftwork.queue.fence import Outcome, Token, lock_claim, lock_claims, refusal
+from shiftwork.queue.finish import stop_spent
+from shiftwork.queue.read import read_body
+from shiftwork.queue.work import Work, own_settings
+from shiftwork.store.store import Row, Tx
+
+MESSAGE_KINDS = ("tool_call", "text", "error")
+STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
+
+
+class Beat(NamedTuple):
+    """A sign of life for one claim, with what has happened since the last."""
+
+    token: Token
+    progress: str | None = None
+    usage: Usage = Usage()
+
+
+class BeatAnswer(NamedTuple):
+    """Whether to go on; `yield` asks to give the task back, soon and at a good place, since an urgent one waits."""
+
+    task_id: str
+    action: Literal["continue", "cancel", "lost", "yield"]
+    reason: str | None = None
+    slow_down_sec: float | None = None
+    """For how long to go slow, since somebody met a rate limit."""
+
+
+async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token]) -> list[Outcome]:
+    """The agent has begun: acknowledged, from now on it must beat."""
+    rows = await lock_claims(tx, caller, tokens)
+    work = Work(tx, engine, caller)
+    outcomes, saved = [], []
+    for token in tokens:
+        row = rows.get(token.id)
+        task_id = ids.show_task(token.id)
+        if error := refusal(engine, caller, token, row, STARTABLE):
+            outcomes.append(Outcome(task_id, error=error))
+            continue
+        assert row is not None
+        if row["status"] == State.RUNNING:
+            outcomes.append(Outcome(task_id, State.RUNNING, repeated=True))
+            continue
+        resolver = await engine.book.of(tx, row["workspace"])
+        own = own_settings(await read_body(tx, token.id)) if row["own_settings"] else None
+        limits = lease.at_start(
+            resolver.settings(row["type"], own),
+            timeout_sec=row["timeout_sec"],
+            claimed_at=row["claimed_at"],
+            now=tx.now,
+        )
+        saved.append((token.id, limits.run_until, limits.lease_until, limits.check_at))
+        tell_of_claim(work, row, "started", path="claimed>running", fence=token.fence)
+        outcomes.append(Outcome(task_id, State.RUNNING))
+    if saved:
+        await tx.run("start_tasks", items=saved, now=tx.now)
+        await _see_runtimes(tx, engine, [rows[item[0]] for item in saved])
+    await work.save_events()
+    return outcomes
+
+
+async def _see_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
+    """A word about a task is a sign of life of the runtime that holds it, where that is what counts."""
+    for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
+        if (await engine.book.of(tx, workspace)).settings().runtime_offline_sec is not None:
+            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
+
+
+def tell_of_claim(
+    work: Work,
+    row: Row,
+    verb: str,
+    *,
+    path: str | None = None,
+    fence: int | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """One event of the task that a claim holds, told by its agent."""
+    actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
+    work.add_event(
+        [
+            work.now,
+            row["workspace"],
+            row["id"],
+            row["dag_id"],
+            verb,
+            path,
+            actor,
+            work.caller.request_id,
+            fence,
+            None,
+            data,
+        ]
+    )
+
+
+async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[BeatAnswer]:
+    """Extend the leases of the tasks named, book what they used, and tell each whether to go on."""
+    rows = await lock_claims(tx, caller, [beat.token for beat in beats])
+    work = Work(tx, engine, caller)
+    answers, live = [], []
+    for beat in beats:
+        row = rows.get(beat.token.id)
+        error = refusal(engine, caller, beat.token, row)
+        if error is None and row is not None:
+            live.append((beat, row))
+            answers.append(BeatAnswer(ids.show_task(row["id"]), "continue"))
+        else:
+            await work.money.book_late(beat.token, beat.usage, last=False)
+            answers.append(_stop(beat.token, row, error))
+    spent = await _book(work, live)
+    answers = [answer._replace(**_SPENT) if answer.task_id in spent else answer for answer in answers]
+    if live:
+        await _beat_live(tx, engine, work, live)
+    await work.save()
+    answers = await _ask_to_yield(tx, engine, live, answers)
+    slow = await _beat_runtimes(tx, engine, live)
+    return answers if slow is None else [answer._replace(slow_down_sec=slow) for answer in answers]
+
+
+async def _ask_to_yield(
+    tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]], answers: list[BeatAnswer]
+) -> list[BeatAnswer]:
+    found = await yielding.asked(tx, engine, (row["workspace"] for _, row in live), (beat.token for beat, _ in live))
+    why = {ids.show_task(token.id): told for token, told in found.items()}
+    return [
+        answer._replace(action="yield", reason=why[answer.task_id])
+        if answer.action == "continue" and answer.task_id in why
+        else answer
+        for answer in answers
+    ]
+
+
+_SPENT: dict[str, Any] = {"action": "cancel", "reason": reasons.BUDGET_EXCEEDED}
+
+
+async def _book(work: Work, live: Sequence[tuple[Beat, Row]]) -> set[str]:
+    """Book what was used, and end the attempts that have no money left; which tasks these are."""
+    rows = await work.money.book([(beat.token, beat.usage) for beat, _ in live])
+    why = await work.money.exceeded(rows) if rows else {}
+    await stop_spent(work, {Token(row["id"], row["fence"]): why[row["id"]] for row in rows if row["id"] in why})
+    return {ids.show_task(id_) for id_ in why}
+
+
+def _stop(token: Token, row: Row | None, error: ShiftworkError | None) -> BeatAnswer:
+    task_id = ids.show_task(token.id)
+    if row is not None and row["fence"] == token.fence and row["status"] == State.CANCELLED:
+        return BeatAnswer(task_id, "cancel", row["cancel_reason"])
+    if row is not None and row["fence"] == token.fence and row["failure_reason"] == reasons.BUDGET_EXCEEDED:
+        return BeatAnswer(task_id, **_SPENT)
+    return BeatAnswer(task_id, "lost", error.what if error else None)
+
+
+async def _beat_live(tx: Tx, engine: Engine, work: Work, live: list[tuple[Beat, Row]]) -> None:
+    """Write the beats of tasks and their agents."""
+    await tx.run("beat_tasks", items=sorted({(row["id"],) for _, row in live}), now=tx.now)
+    await _save_progress(tx, work, [(row, beat.progress) for beat, row in live if beat.progress is not None])
+    await work.money.save_agents()
+    for agent in sorted({(row["workspace"], row["agent_id"]) for _, row in live}):
+        await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
+    for _, row in live:
+        every = (await engine.book.of(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
+        began, before = row["claimed_at"], row["heartbeat_at"] or row["claimed_at"]
+        if every and (tx.now - began) // every > (before - began) // every:
+            tell_of_claim(work, row, "heartbeat", fence=row["fence"])
+
+
+async def beat_agent(tx: Tx, engine: Engine, _caller: Caller, workspace: str, agent_id: str) -> None:
+    """The agent is there; where a beat is its runtime's, it stands for all that is held there."""
+    await tx.run("beat_agent", workspace=workspace, id=agent_id, now=tx.now)
+    if (await engine.book.of(tx, workspace)).settings().heartbeat.scope == "runtime":
+        for held in await tx.all("runtimes_of_agent", workspace=workspace, agent=agent_id):
+            await tx.one("see_runtime", workspace=workspace, id=held["runtime_id"], now=tx.now, heartbeat_at=tx.now)
+
+
+async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> float | None:
+    """The runtimes come last, as in a claim; answers for how long to go slow."""
+    slow = None
+    for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
+        settings = (await engine.book.of(tx, runtime[0])).settings()
+        covers_all = tx.now if settings.heartbeat.scope == "runtime" else None
+        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
+        slow = _slow_down(seen, tx.now)
+    return slow
+
+
+def _slow_down(seen: Row | None, now: float) -> float | None:
+    return None if seen is None or seen["slow_until"] is None else float(seen["slow_until"] - now)
+
+
+async def _save_progress(tx: Tx, work: Work, items: Sequence[tuple[Row, str]]) -> None:
+    if not items:
+        return
+    newest = {row["id"]: value for row, value in items}
+    await tx.run("save_progress", items=sorted(newest.items()), now=tx.now)
+    for row, value in items:
+        work.add_event(
+            [tx.now, row["workspace"], row["id"], row["dag_id"], "progress", None, f"agent:{row['agent_id']}"]
+            + [work.caller.request_id, row["fence"], None, {"progress": msgspec.Raw(value.encode())}]
+        )
+
+
+async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: str) -> Outcome:
+    """Say how far the work is; also a sign of life."""
+    task_id = ids.show_task(token.id)
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(task_id, error=error)
+    await heartbeat(tx, engine, caller, [Beat(token, value)])
+    return Outcome(task_id, State.RUNNING)
+
+
+async def message(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, kind: str, text: str, data: dict[str, Any] | None
+) -> Outcome:
+    """A line of what the agent does: a tool call, text, an error."""
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(ids.show_task(token.id), error=error)
+    assert row is not None
+    work = Work(tx, engine, caller)
+    tell_of_claim(
+        work,
+        row,
+        "message",
+        fence=token.fence,
+        data={"kind": kind, "text": text, **({"data": data} if data else {})},
+    )
+    await _see_runtimes(tx, engine, [row])
+    await work.save_events()
+    return Outcome(ids.show_task(token.id), row["status"])
+
+
+async def pin_session(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, session_id: str | None, work_dir: str | None
+) -> Outcome:
+    """Keep the agent's own conversation with the task, so that a retry can resume it."""
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(ids.show_task(token.id), error=error)
+    assert row is not None
+    work = Work(tx, engine, caller)
+    kept = session_id is None or await sessions.pin(tx, row, session_id)
+    await tx.run("pin_sessions", items=[(token.id, session_id if kept else None, work_dir)], now=tx.now)
+    data = {"session_id": session_id, "work_dir": work_dir} | ({} if kept else {"retired": True})
+    tell_of_claim(work, row, "session", fence=token.fence, data=data)
+    await _see_runtimes(tx, engine, [row])
+    await work.save_events()
+    return Outcome(ids.show_task(token.id), row["status"])
+
+
+class RuntimeAnswer(NamedTuple):
+    """What a runtime must stop: its other claims go on."""
+
+    cancel: dict[str, str | None]
+    lost: list[str]
+    unnamed: list[str]
+    """Claims it holds and did not name: new ones, or those whose answer got lost on the way."""
+    slow_down_sec: float | None = None
+    yields: dict[str, str] = {}
+    """Claims that are asked to give their task back, and for what."""
+
+
+async def runtime_heartbeat(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
+) -> RuntimeAnswer:
+    """One write that extends the lease of everything the runtime holds."""
+    # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
+    await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
+    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
+    cancel: dict[str, str | None] = {}
+    lost: list[str] = []
+    rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []
+    found = {row["id"]: row for row in rows if caller.sees(row["workspace"])}
+    for token in holding:
+        row = found.get(token.id)
+        if row is not None and row["status"] in HELD and row["fence"] == token.fence:
+            continue
+        if row is not None and row["status"] == State.CANCELLED and row["fence"] == token.fence:
+            cancel[token.text] = row["cancel_reason"]
+        else:
+            lost.append(token.text)
+    held = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
+    named = {token.id for token in holding}
+    unnamed = [Token(row["id"], row["fence"]).text for row in held if row["id"] not in named]
+    asked = await yielding.asked(tx, engine, [workspace], holding)
+    yields = {token.text: why for token, why in asked.items() if token.text not in cancel and token.text not in lost}
+    return RuntimeAnswer(cancel, lost, unnamed, _slow_down(seen, tx.now), yields)

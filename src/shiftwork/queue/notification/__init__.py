@@ -1,0 +1,1 @@
+"""Who is told outside, and what has been sent to them."""

@@ -1,0 +1,329 @@
+"""Why a task is not running: each hold by name, with what would lift it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shiftwork.core import ids, reasons
+from shiftwork.core.errors import NotFound
+from shiftwork.core.resolve import Resolver
+from shiftwork.core.states import IN_HAND, State
+from shiftwork.core.task import dollars
+from shiftwork.policy import budget, guard, rank
+from shiftwork.policy.share import is_on
+from shiftwork.queue.bridged.published import HOLD as PUBLISHED
+from shiftwork.queue.engine import Engine
+from shiftwork.queue.fairness import serials
+from shiftwork.queue.lanes import TARGETED, Lane, wants_of
+from shiftwork.queue.money import budgets
+from shiftwork.queue.money.purse import HELD as HELD_BY_BUDGET
+from shiftwork.queue.protection import gates
+from shiftwork.queue.read import PARTS
+from shiftwork.queue.rows import TaskRow, load
+from shiftwork.queue.work import own_settings
+from shiftwork.store.store import Row, Tx
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """One reason why a task waits."""
+
+    kind: str
+    what: str
+    lifts: str
+    until: float | None = None
+    tasks: list[str] = []
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One share of the work, and how many others it takes turns with."""
+
+    by: str
+    number: int
+    shares: int
+    waiting: int
+    """Shares of the workspace that have ready tasks, this one among them."""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """A task's standing in a sentence, its holds, and its priority with its parts."""
+
+    task_id: str
+    status: str
+    summary: str
+    holds: list[Hold]
+    effective_priority: float
+    priority_parts: dict[str, float]
+    position: int | None = None
+    """How many ready tasks of its lane go before it, counted up to 10,000."""
+    able_agents: list[str] = []
+    share: Share | None = None
+    """Its fair share, where tasks take turns."""
+
+
+async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanation:
+    raw = await tx.one("read_tasks", items=[(uuid,)])
+    if raw is None or raw["workspace"] != workspace:
+        raise NotFound(f"there is no task {ids.show_task(uuid)}", task_id=ids.show_task(uuid))
+    row = load(raw)
+    body = await tx.one("read_bodies", items=[(uuid,)])
+    resolver = await engine.book.of(tx, workspace)
+    own = own_settings(msgspec.json.decode(body["body"])) if row.own_settings and body else None
+    parts = rank.parts(row.rank_facts(), resolver.settings(row.type, own), tx.now)
+    agents = await tx.all("list_agents", workspace=workspace)
+    lanes = await engine.lanes.lanes(tx, [row.lane])
+    able = [agent for agent in agents if lanes and _able(agent, lanes[0])]
+    holds = [*await _waiting(tx, row), *await _ready(tx, row, resolver, able, lanes)]
+    in_line = row.status == State.READY and not row.hold
+    position = await _position(tx, row) if in_line else None
+    share = await _share(tx, engine, resolver, lanes) if in_line else None
+    return Explanation(
+        task_id=ids.show_task(uuid),
+        status=row.status,
+        summary=_summary(row, holds, position, share),
+        holds=holds,
+        effective_priority=parts.effective,
+        priority_parts={name: getattr(parts, name) for name in PARTS},
+        position=position,
+        able_agents=[agent["id"] for agent in able],
+        share=share,
+    )
+
+
+def _able(agent: Row, lane: Lane) -> bool:
+    return wants_of(agent).may_take(lane)
+
+
+async def _waiting(tx: Tx, row: TaskRow) -> list[Hold]:
+    """Holds of a task that is not ready."""
+    if row.status == State.PENDING:
+        holds = [*await _waits(tx, row), *await _dependencies(tx, row)]
+        return holds or [Hold("pending", "nothing is known to hold it", "report this: it is a bug")]
+    if row.status == State.RETRYING:
+        return [
+            Hold(
+                "retry",
+                f"its next attempt waits after {row.failure_reason}",
+                "the time passes",
+                row.available_at,
+            )
+        ]
+    if row.status == State.WAITING_APPROVAL:
+        return await _approval(tx, row)
+    if row.status == State.VALIDATING:
+        return [await _verdict(tx, row)]
+    return [hold] if (hold := _settled(row)) else []
+
+
+def _settled(row: TaskRow) -> Hold | None:
+    """What only a person brings back."""
+    if row.status == State.DEAD_LETTERED and row.failure_reason == reasons.DISPLACED:
+        return Hold("displaced", "it made room for more urgent work", "it comes back when there is room, or review it")
+    if row.status == State.DEAD_LETTERED:
+        return Hold(
+            "dead_letter",
+            f"no attempts are left ({row.failure_reason})",
+            "review it: retry, modify_and_retry or cancel",
+        )
+    if row.status == State.FAILED:
+        return Hold("failed", f"it rests failed ({row.failure_reason})", "rerun it")
+    return None
+
+
+async def _waits(tx: Tx, row: TaskRow) -> list[Hold]:
+    """What its last attempt began to wait for."""
+    holds = []
+    for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
+        what, lifts = {
+            "time": ("a time", "the time comes"),
+            "signal": (f"the signal {wait['signal']!r}", "somebody sends it"),
+            "person": (f"an answer to {wait['question']!r}", "answer it"),
+        }[wait["kind"]]
+        past = "" if wait["kind"] == "time" or wait["until"] is None else ", or its time is over"
+        holds.append(Hold(wait["kind"], f"it waits for {what} ({wait['name']})", lifts + past, wait["until"]))
+    return holds
+
+
+async def _approval(tx: Tx, row: TaskRow) -> list[Hold]:
+    """Which rule stopped it, and what becomes of it when nobody decides."""
+    asked = await tx.one("open_approvals_of", items=[(row.id,)])
+    if asked is None:
+        return [Hold("approval", "a person must approve it first", "approve or reject it")]
+    rule = guard.shown(msgspec.json.decode(asked["rule"]))
+    expires = "" if asked["expires_at"] is None else f"; it is {_EXPIRED[rule['on_expire']]} when nobody does in time"
+    fits = ", ".join(f"{name} {value}" for name, value in rule.items() if name not in _OF_EXPIRY)
+    return [
+        Hold(
+            "approval",
+            f"a person must approve revision {asked['revision']} first: the guard for {fits or 'all tasks'} stopped it",
+            f"approve or reject it{expires}",
+            asked["expires_at"],
+        )
+    ]
+
+
+_EXPIRED = {"reject": "rejected", "approve": "approved"}
+_OF_EXPIRY = frozenset({"on_expire", "expire_after_sec"})
+
+
+async def _verdict(tx: Tx, row: TaskRow) -> Hold:
+    output = await tx.one("read_outputs", items=[(row.id,)])
+    if output is None or output["judge_id"] is None:
+        return Hold("verdict", "its output waits for the verdict of its tests", "its agent gives it", row.run_until)
+    judge = ids.show_task(output["judge_id"])
+    return Hold("verdict", f"its output waits for its judge, {judge}", "that task completes", row.run_until, [judge])
+
+
+async def _dependencies(tx: Tx, row: TaskRow) -> list[Hold]:
+    edges = await tx.all("edges_of", items=[(row.root_id,)])
+    open_ = [edge for edge in edges if not edge["satisfied"]]
+    if not open_:
+        return []
+    missing = {
+        edge["dependency"]: edge["name"] for edge in await tx.all("missing_dependencies", items=[(row.root_id,)])
+    }
+    states = {
+        s["root_id"]: s["status"] for s in await tx.all("lineage_states", items=[(e["dependency"],) for e in open_])
+    }
+    holds = []
+    for edge in open_:
+        dependency = ids.show_task(edge["dependency"])
+        if edge["dependency"] in missing:
+            holds.append(
+                Hold(
+                    "missing_dependency",
+                    f"no task {missing[edge['dependency']]} has been submitted",
+                    "submit it, or change the dependencies",
+                    tasks=[dependency],
+                )
+            )
+        else:
+            kind = "subtask" if edge["waits"] else "dependency"
+            status = states.get(edge["dependency"], "unknown")
+            holds.append(Hold(kind, f"it waits for {dependency}, which is {status}", _lift(status), tasks=[dependency]))
+    return holds
+
+
+def _lift(status: str) -> str:
+    if status in {State.DEAD_LETTERED, State.FAILED}:
+        return "a person retries that task, or changes the dependencies"
+    return "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"
+
+
+async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lanes: list[Lane]) -> list[Hold]:
+    """Holds of a task that could be claimed but is not."""
+    if row.status != State.READY:
+        return []
+    holds = []
+    holds += [Hold(HELD_BY_BUDGET, *short) for short in await budgets.shortages(tx, resolver, row)]
+    if row.hold == serials.HELD:
+        holds.append(await _serial(tx, row))
+    if row.hold == PUBLISHED:
+        return [Hold(PUBLISHED, "it is offered in a stream to workers elsewhere", "one of them takes it")]
+    if row.hold and not holds:
+        holds.append(Hold(row.hold, f"held back: {row.hold}", "whoever closed this opens it"))
+    if lanes and (found := await tx.all("read_gates", workspace=row.workspace)):
+        who = [(agent, wants_of(agent)) for agent in able]
+        holds += [Hold(*reason) for reason in gates.reasons(found, resolver, lanes[0], who, tx.now)]
+    if not able:
+        needs = _needs(lanes)
+        holds.append(
+            Hold(
+                "no_agent",
+                f"no registered agent can take it{needs}",
+                "register an agent that has what it needs",
+            )
+        )
+        return holds
+    willing = [agent for agent in able if agent["status"] == "active"]
+    if not willing:
+        holds.append(
+            Hold(
+                "agents_away",
+                "every agent that could take it is draining, offline or failed",
+                "set one active",
+            )
+        )
+    elif all(_is_full(agent) for agent in willing):
+        holds.append(
+            Hold(
+                "capacity",
+                "every agent that could take it holds as much as it may",
+                "one of them finishes, or another joins",
+            )
+        )
+    elif all(_is_short(agent, row.estimated_cost) for agent in willing):
+        holds.append(
+            Hold(
+                HELD_BY_BUDGET,
+                f"no able agent has {dollars(row.estimated_cost):.2f} USD left" if row.estimated_cost else _BROKE,
+                "raise an agent's budget",
+            )
+        )
+    return holds
+
+
+async def _serial(tx: Tx, row: TaskRow) -> Hold:
+    runner = await serials.running(tx, row.id)
+    if runner is None:
+        return Hold(serials.HELD, "a task of its serial key ran a moment ago", "the next claim")
+    shown = ids.show_task(runner)
+    what = f"it waits for {shown}, which runs under the same serial key"
+    return Hold(serials.HELD, what, "that task ends", tasks=[shown])
+
+
+def _needs(lanes: list[Lane]) -> str:
+    if not lanes:
+        return ""
+    key = lanes[0].key
+    wanted = [f"type {key.type}", *(f"capability {c}" for c in key.capabilities)]
+    if key.models:
+        wanted.append("one of the models " + ", ".join(key.models))
+    if key.target_agent_id:
+        wanted.append(f"being agent {key.target_agent_id}")
+    return ": it needs " + ", ".join(wanted)
+
+
+def _is_full(agent: Row) -> bool:
+    limit = agent["max_concurrent_tasks"]
+    return limit is not None and agent["current_tasks"] >= limit
+
+
+_BROKE = "no able agent has money left"
+
+
+def _is_short(agent: Row, cost: int | None) -> bool:
+    left = budget.left(agent["budget"], agent["spent"], agent["granted"])
+    return left is not None and budget.grant(cost, 1, [left]) is None
+
+
+MOST_AHEAD = 10_000
+"""Whoever stands further behind is not told how far."""
+
+
+async def _position(tx: Tx, row: TaskRow) -> int:
+    place = {"lane": row.lane, "rank": row.rank, "ordered_at": row.ordered_at, "id": row.id}
+    before = await tx.one("ahead_in_lane", **place, most=MOST_AHEAD)
+    return int(before["ahead"]) if before else 0
+
+
+async def _share(tx: Tx, engine: Engine, resolver: Resolver, lanes: list[Lane]) -> Share | None:
+    fair = resolver.settings().fair_share
+    number = lanes[0].key.share if lanes else None
+    if number is None or not is_on(fair):
+        return None
+    rows = await tx.all("open_lanes", bound=TARGETED, workspace=lanes[0].key.workspace, agent="", counted=False)
+    with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows if row["lane"] is not None])
+    others = {lane.key.share for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
+    return Share(fair.by, number, fair.shares, len(others | {number}))
+
+
+def _summary(row: TaskRow, holds: list[Hold], position: int | None, share: Share | None) -> str:
+    if row.status in IN_HAND:
+        return f"{row.status} by {row.agent_id}"
+    if row.status in {State.COMPLETED, State.CANCELLED}:
+        return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")
+    if holds:
+        return "; ".join(hold.what for hold in holds)
+    number = f"{position} or more" if position == MOST_AHEAD else str(position)
+    turns = "" if share is None else f", in share {share.number} of {share.waiting} that take turns by {share.by}"
+    return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{turns}"

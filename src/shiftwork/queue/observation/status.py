@@ -1,0 +1,190 @@
+"""How the queue stands: how deep it is, who works, how fast it goes, and what failed lately."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.states import WAITING, State
+from shiftwork.queue import log
+from shiftwork.queue.engine import Engine
+from shiftwork.queue.protection import capacity
+from shiftwork.store.store import Row, Tx
+
+FEW = 100_000
+"""Tasks that are counted whenever somebody asks. More are counted at most once in `maintenance.metrics_sec`."""
+
+WINDOW_SEC = 300.0
+NEWEST = 20_000
+"""Events that are looked at, so that a busy queue is measured over less than the window and not for longer."""
+
+FAILURES = 10
+_LEVELS = {"high": ("critical", "high"), "medium": ("normal",), "low": ("low", "background")}
+
+
+class RecentFailure(msgspec.Struct, frozen=True):
+    """A failed attempt, whatever became of its task."""
+
+    task_id: str
+    type: str | None
+    reason: str | None
+    error: str | None
+    agent_id: str | None
+    at: float
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How the queue stands."""
+
+    calculated_at: float
+    counts: dict[str, int]
+    types: dict[str, dict[str, int]]
+    tiers: dict[str, int]
+    depth: dict[str, int]
+    agents: dict[str, int]
+    slots: dict[str, int]
+    """Of live agents: `total`, `free`, and `unlimited`, how many agents have no limit."""
+    paused: list[str]
+    completions: int
+    """Tasks completed so far, those in the archive included."""
+    completed_last_minute: float
+    completed_per_minute: float
+    """Over the last five minutes."""
+    average_wait_sec: dict[str, float | None]
+    """From creation to the first claim, of claims in the last five minutes, by level."""
+    recent_failures: list[RecentFailure]
+    capacity_warnings: list[str]
+    counted_at: float
+    """When the tasks were counted: now, unless there are more than 100,000."""
+    tombstones: int
+    archived: int
+
+
+class Counted(NamedTuple):
+    """What is found by reading all tasks."""
+
+    at: float
+    counts: dict[str, int]
+    types: dict[str, dict[str, int]]
+    tiers: dict[str, int]
+    tombstones: int
+    archived: dict[str, int]
+    by_tier: dict[tuple[str, str], int]
+    """Tasks by state and tier."""
+
+    def serves(self, now: float, period: float) -> bool:
+        """Whether it may be told again: counting has become dear, and it is not too old."""
+        return sum(self.counts.values()) + sum(self.archived.values()) > FEW and 0 <= now - self.at < period
+
+
+async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) -> tuple[Status, Counted]:
+    """The status now; what was `known` of the counts is used as long as it serves."""
+    settings = (await engine.book.of(tx, workspace)).settings()
+    if known is None or not known.serves(tx.now, settings.maintenance.metrics_sec):
+        known = await _count(tx, workspace)
+    agents = await tx.all("list_agents", workspace=workspace)
+    failures = await tx.all("recent_failures", workspace=workspace, count=FAILURES)
+    depth = {level: sum(known.tiers.get(tier, 0) for tier in tiers) for level, tiers in _LEVELS.items()}
+    status = Status(
+        calculated_at=tx.now,
+        counts=known.counts,
+        types=known.types,
+        tiers=known.tiers,
+        depth={**depth, "total": sum(depth.values())},
+        agents=_presence(agents),
+        slots=_slots(agents),
+        paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace) if gate["kind"] == "pause"],
+        completions=known.counts.get(State.COMPLETED, 0) + known.archived.get(State.COMPLETED, 0),
+        **await _flow(tx, workspace),
+        recent_failures=[_failure(row) for row in failures],
+        capacity_warnings=(await capacity.read(tx, engine, workspace)).warnings,
+        counted_at=known.at,
+        tombstones=known.tombstones,
+        archived=sum(known.archived.values()),
+    )
+    return status, known
+
+
+async def _count(tx: Tx, workspace: str) -> Counted:
+    counts: Counter[str] = Counter()
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    tiers: Counter[str] = Counter()
+    by_tier: Counter[tuple[str, str]] = Counter()
+    await tx.run("read_whole_tables")
+    for row in await tx.all("task_counts", workspace=workspace):
+        total = int(row["total"])
+        counts[row["status"]] += total
+        types[row["type"]][row["status"]] += total
+        by_tier[row["status"], row["tier"]] += total
+        if row["status"] in WAITING:
+            tiers[row["tier"]] += total
+    stones = await tx.one("tombstone_count", workspace=workspace)
+    archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
+    plain = {name: dict(of_type) for name, of_type in types.items()}
+    erased = int(stones["total"]) if stones else 0
+    return Counted(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier))
+
+
+def _presence(agents: Sequence[Row]) -> dict[str, int]:
+    alive = [agent for agent in agents if agent["status"] in {"active", "draining"}]
+    return {
+        "active": sum(1 for agent in alive if agent["current_tasks"]),
+        "idle": sum(1 for agent in alive if not agent["current_tasks"]),
+        "failed": sum(1 for agent in agents if agent["status"] == "failed"),
+        "offline": sum(1 for agent in agents if agent["status"] == "offline"),
+    }
+
+
+def _slots(agents: Sequence[Row]) -> dict[str, int]:
+    """What agents may hold, and how much of it they would still be given: one that drains gets nothing more."""
+    alive = [agent for agent in agents if agent["status"] in {"active", "draining"}]
+    limited = [agent for agent in alive if agent["max_concurrent_tasks"] is not None]
+    free = [agent["max_concurrent_tasks"] - agent["current_tasks"] for agent in limited if agent["status"] == "active"]
+    return {
+        "total": sum(int(agent["max_concurrent_tasks"]) for agent in limited),
+        "free": sum(max(0, int(slots)) for slots in free),
+        "unlimited": len(alive) - len(limited),
+    }
+
+
+async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
+    """How many were completed, and how long those waited that were claimed, as the newest events tell it."""
+    last = await log.last(tx)
+    first = await tx.one("event_at", seq=max(1, last - NEWEST + 1))
+    began = first["at"] if first and last > NEWEST else tx.now - WINDOW_SEC
+    rows = await tx.all(
+        "recent_flow",
+        workspace=workspace,
+        first=first["seq"] if first else 0,
+        last=last,
+        since=tx.now - WINDOW_SEC,
+        minute=tx.now - 60,
+    )
+    completed = [row for row in rows if row["verb"] == "completed"]
+    claimed = {row["level"]: row["waited"] / row["total"] for row in rows if row["verb"] == "claimed"}
+    return {
+        "completed_last_minute": _scaled(sum(int(row["last_minute"]) for row in completed), tx.now - began, 60),
+        "completed_per_minute": _scaled(sum(int(row["total"]) for row in completed), tx.now - began, WINDOW_SEC) / 5,
+        "average_wait_sec": {level: claimed.get(level) for level in _LEVELS},
+    }
+
+
+def _scaled(count: int, seen_sec: float, window_sec: float) -> float:
+    """What a count comes to in the whole window, where only the last part of it was looked at."""
+    return count * max(1.0, window_sec / max(seen_sec, 0.1))
+
+
+def _failure(row: Row) -> RecentFailure:
+    data = msgspec.json.decode(row["data"] or "{}")
+    return RecentFailure(
+        task_id=ids.show_task(row["task_id"]),
+        type=data.get("type"),
+        reason=row["reason"],
+        error=data.get("error") or data.get("note") or row["reason"],
+        agent_id=data.get("agent"),
+        at=row["at"],
+    )

@@ -1,0 +1,1 @@
+"""What tasks wait for besides other tasks: a time, an event, a person."""
