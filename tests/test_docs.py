@@ -32,6 +32,7 @@ RUN_ELSEWHERE = {
 """Pages whose commands need more than an empty folder, and the tests that run them."""
 _SNIPPET = re.compile(r"```(python|sql|sh)\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#\s]+)\)")
+_FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|sql|toml))`")
 
 
 def snippets(language: str, holding: str = "") -> list[pytest.param]:  # type: ignore[valid-type]  # a factory, not a type
@@ -115,6 +116,18 @@ def test_links_lead_somewhere() -> None:
         if "://" not in link and not (page.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_files_that_are_named_exist() -> None:
+    places = ROOT, ROOT / "src" / "shiftwork", ROOT / "src" / "shiftwork" / "store"
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in PAGES
+        if page.name != "CHANGELOG.md"
+        for name in _FILE.findall(page.read_text(encoding="utf-8"))
+        if not any((place / name).exists() for place in places)
+    ]
+    assert missing == []
 
 
 @pytest.mark.requirement("F-213")

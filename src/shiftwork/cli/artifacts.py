@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Group, Shell, with_queue
 from shiftwork.cli.values import STDIN
 from shiftwork.core.errors import InputError
@@ -63,7 +63,7 @@ async def get(shell: Shell, queue: AnyQueue, *, artifact_id: str, output: str | 
         await _copy(queue, found.id, sys.stdout.buffer)
         return None
     await _save(queue, found.id, Path(output))
-    shell.answer({**show.plain(found), "file": output}, lambda: click.echo(f"{found.size} bytes in {output}"))
+    shell.answer({**printing.plain(found), "file": output}, lambda: click.echo(f"{found.size} bytes in {output}"))
     return None
 
 
@@ -111,12 +111,12 @@ async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> A
     found = await queue.artifact(artifact_id)
 
     def text() -> None:
-        show.facts(
+        printing.facts(
             [
                 ("artifact", found.id),
                 ("size", found.size),
                 ("media type", found.media_type),
-                ("since", show.when(found.created_at)),
+                ("since", printing.when(found.created_at)),
                 ("by", found.created_by),
             ]
         )
@@ -132,12 +132,12 @@ async def list_(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """List all artifacts a task refers to."""
     found = await queue.artifacts(task)
     columns = ["artifact", "role", "name", "size", "media type", "by", "at"]
-    shell.answer(found, lambda: show.table(columns, [_row(each) for each in found], "no artifacts"))
+    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no artifacts"))
     return None
 
 
 def _row(each: Attached) -> tuple[object, ...]:
-    return each.id, each.role, each.name, each.size, each.media_type, each.by, show.when(each.at)
+    return each.id, each.role, each.name, each.size, each.media_type, each.by, printing.when(each.at)
 
 
 @artifacts.command()
@@ -148,5 +148,5 @@ async def inputs(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     found = await queue.inputs(task)
     rows = [(each.ref, each.kind, each.status, each.size, each.media_type) for each in found]
     columns = ["reference", "kind", "status", "size", "media type"]
-    shell.answer(found, lambda: show.table(columns, rows, "no inputs"))
+    shell.answer(found, lambda: printing.table(columns, rows, "no inputs"))
     return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork import logs
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Group, Shell, current
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _warn(settings: Settings) -> None:
 
 
 def _told(report: Report) -> None:
-    show.table(["file", "tasks"], [(f"{queue}.json", count) for queue, count in report.tasks.items()])
+    printing.table(["file", "tasks"], [(f"{queue}.json", count) for queue, count in report.tasks.items()])
     for what, count in report.taken.items():
         click.echo(f"{what} from the files: {count}")
     if report.strays:
@@ -79,7 +79,7 @@ def _told(report: Report) -> None:
     if report.refused:
         click.echo(f"not taken over: {report.refused}, kept in logs/shiftwork-refused.jsonl")
     for what in report.broken:
-        click.echo(show.clean(f"left untouched: {what}"))
+        click.echo(printing.clean(f"left untouched: {what}"))
 
 
 async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:

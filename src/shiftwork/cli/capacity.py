@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def _show(found: Backpressure) -> None:
         click.echo("no limit is set: everything finds room")
         return
     rows = [(scope, found.waiting[scope], _or_none(found.limits[scope]), _room(found, scope)) for scope in SCOPES]
-    show.table(["level", "waiting", "at most", "room"], rows)
+    printing.table(["level", "waiting", "at most", "room"], rows)
     click.echo()
-    show.facts([("state", found.state), ("full", found.full), ("warnings", found.warnings)])
+    printing.facts([("state", found.state), ("full", found.full), ("warnings", found.warnings)])
 
 
 def _room(found: Backpressure, scope: str) -> object:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode, code_of
 from shiftwork.cli.shell import Answer, Command, Shell, message, refuse, with_queue
 
@@ -22,9 +22,9 @@ def outcomes(shell: Shell, done: list[Outcome]) -> int:
     def text() -> None:
         rows = [(o.task_id, o.status) for o in done if o.error is None]
         if rows or not refused:
-            show.table(["task", "status"], rows, "nothing to do")
+            printing.table(["task", "status"], rows, "nothing to do")
         for error in refused:
-            click.echo(show.clean(message(error.as_dict())), err=True)
+            click.echo(printing.clean(message(error.as_dict())), err=True)
 
     shell.answer([_outcome(o) for o in done], text)
     return code_of(refused[0]) if refused else ExitCode.OK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Group, Shell, current, refuse_absent, with_queue
 from shiftwork.core.errors import InputError
 
@@ -68,12 +68,12 @@ async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the snapshots in the folder, the newest first."""
     found = await queue.snapshots()
     columns = ["snapshot", "taken at", "bytes", "schema", "checksum"]
-    shell.answer(found, lambda: show.table(columns, [_row(each) for each in found], "no snapshots"))
+    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no snapshots"))
     return None
 
 
 def _row(each: Snapshot) -> tuple[object, ...]:
-    return each.name, show.when(each.created_at), each.size, each.schema, each.checksum
+    return each.name, printing.when(each.created_at), each.size, each.schema, each.checksum
 
 
 @click.command(cls=Command)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
 from shiftwork.core import ids
@@ -54,7 +54,7 @@ def doctor() -> Answer:
     shell = current()
     shell.refuse_server()
     found = asyncio.run(examine(shell))
-    shell.answer(found, lambda: show.table(["level", "check", "what", "how to mend it"], found))
+    shell.answer(found, lambda: printing.table(["level", "check", "what", "how to mend it"], found))
     return ExitCode.FAILED if any(finding.level == "error" for finding in found) else None
 
 
@@ -215,10 +215,9 @@ async def _duties(queue: Queue) -> list[Finding]:
     waiting = sum(counts.get(state, 0) for state in [*HELD, State.RETRYING])
     last = max((duty["last_run_at"] or 0.0 for duty in await queue.duties()), default=0.0)
     if not waiting or queue.now() - last < DUTIES_LATE_SEC:
-        return [Finding("ok", "duties", f"last ran {show.when(last)}" if last else "have nothing to do yet")]
-    what = (
-        f"{waiting} tasks are held or wait for a retry, and the duties last ran {show.when(last) if last else 'never'}"
-    )
+        return [Finding("ok", "duties", f"last ran {printing.when(last)}" if last else "have nothing to do yet")]
+    ran = printing.when(last) if last else "never"
+    what = f"{waiting} tasks are held or wait for a retry, and the duties last ran {ran}"
     return [Finding("warning", "duties", what, "Start a worker, or run `shiftwork duties --run` now and then.")]
 
 
@@ -260,7 +259,9 @@ async def _bridges(queue: Queue) -> list[Finding]:
         silent = queue.now() - bridge.seen_at
         carried = bridge.unread + bridge.taken + bridge.taken_in
         if silent > BRIDGE_SILENT_SEC and carried:
-            what = f"bridge {bridge.name} has {carried} entries under way and last looked {show.when(bridge.seen_at)}"
+            what = (
+                f"bridge {bridge.name} has {carried} entries under way and last looked {printing.when(bridge.seen_at)}"
+            )
             found.append(Finding("warning", "bridges", what, "Start it again: shiftwork bridge redis"))
     if url := os.environ.get("SHIFTWORK_REDIS_URL"):
         found.append(await _redis(url))

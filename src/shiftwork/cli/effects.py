@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Shell, listing, refuse, with_queue
 from shiftwork.cli.steps import with_result
@@ -39,18 +39,18 @@ async def list_(
     found = await queue.effects(task_id, key=key, open_only=open_only, limit=limit, after=after)
     columns = ["key", "status", "task", "fence", "began", "done", "said by", "result"]
     rows = [_row(effect) for effect in found]
-    shell.answer([with_result(effect) for effect in found], lambda: show.table(columns, rows, "no effects"))
+    shell.answer([with_result(effect) for effect in found], lambda: printing.table(columns, rows, "no effects"))
     return None
 
 
 def _row(effect: Effect) -> tuple[object, ...]:
-    times = show.when(effect.began_at), show.when(effect.done_at)
-    result = "" if effect.result is None else show.clip(show.pretty(effect.result))
+    times = printing.when(effect.began_at), printing.when(effect.done_at)
+    result = "" if effect.result is None else printing.clip(printing.pretty(effect.result))
     return (effect.key, effect.status, effect.task_id, effect.fence, *times, effect.resolved_by, result)
 
 
 def _tell(shell: Shell, effect: Effect) -> Answer:
-    shell.answer(with_result(effect), lambda: click.echo(show.clean(f"{effect.status} {effect.key}")))
+    shell.answer(with_result(effect), lambda: click.echo(printing.clean(f"{effect.status} {effect.key}")))
     return ExitCode.CONFLICT if effect.status in {"in_flight", "unknown"} else None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     found = await queue.agents()
     now = queue.now()
     columns = ["agent", "status", "holds", "types", "capabilities", "models", "left", "spent", "seen"]
-    shell.answer(found, lambda: show.table(columns, [_row(agent, now) for agent in found], "no agents"))
+    shell.answer(found, lambda: printing.table(columns, [_row(agent, now) for agent in found], "no agents"))
     return None
 
 
@@ -39,9 +39,9 @@ def _row(agent: Agent, now: float) -> tuple[object, ...]:
         "any" if agent.types is None else agent.types,
         agent.capabilities,
         agent.models_available,
-        show.usd(agent.budget_remaining_usd) or "no limit",
-        show.usd(agent.spent_usd),
-        show.ago(agent.last_heartbeat, now),
+        printing.usd(agent.budget_remaining_usd) or "no limit",
+        printing.usd(agent.spent_usd),
+        printing.ago(agent.last_heartbeat, now),
     )
 
 
@@ -49,7 +49,7 @@ def _status_command(name: str, status: str, text: str) -> None:
     @with_queue()
     async def change(shell: Shell, queue: AnyQueue, *, agent: str) -> Answer:
         await queue.set_agent_status(agent, status)
-        shell.answer({"agent": agent, "status": status}, lambda: click.echo(f"{show.clean(agent)} {status}"))
+        shell.answer({"agent": agent, "status": status}, lambda: click.echo(f"{printing.clean(agent)} {status}"))
         return None
 
     change.__doc__ = text
@@ -71,6 +71,6 @@ async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None
     if (usd is None) != no_limit:
         raise click.UsageError("give either USD or --no-limit", click.get_current_context())
     await queue.set_agent_budget(agent, usd)
-    told = "no limit" if usd is None else f"{show.usd(usd)} left"
-    shell.answer({"agent": agent, "remaining_usd": usd}, lambda: click.echo(f"{show.clean(agent)} {told}"))
+    told = "no limit" if usd is None else f"{printing.usd(usd)} left"
+    shell.answer({"agent": agent, "remaining_usd": usd}, lambda: click.echo(f"{printing.clean(agent)} {told}"))
     return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import changing, show, values
+from shiftwork.cli import changing, printing, values
 from shiftwork.cli.looking import review_table
 from shiftwork.cli.shell import Answer, Decorator, Shell, listing, together, with_queue
 from shiftwork.cli.values import When
@@ -35,7 +35,7 @@ async def list_(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
 
     def text() -> None:
         columns = ["task", "type", "reason", "attempts", "cost", "dead since", "decided", "signature", "error"]
-        show.table(columns, [_row(letter) for letter in letters], "no dead letters")
+        printing.table(columns, [_row(letter) for letter in letters], "no dead letters")
 
     shell.answer(letters, text)
     return None
@@ -47,11 +47,11 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
         letter.type,
         letter.reason,
         letter.retry_count,
-        show.usd(letter.total_cost_usd),
-        show.when(letter.dead_lettered_at),
+        printing.usd(letter.total_cost_usd),
+        printing.when(letter.dead_lettered_at),
         letter.resolution,
         letter.signature,
-        show.clip(letter.error),
+        printing.clip(letter.error),
     )
 
 
@@ -62,11 +62,11 @@ async def groups(shell: Shell, queue: AnyQueue, *, limit: int) -> Answer:
     """Group the open dead letters by what they have in common, the largest group first."""
     found = await queue.failure_groups(limit=limit)
     rows = [
-        (g["signature"], g["total"], g["type"], g["reason"], show.when(g["last_at"]), show.clip(g["example"]))
+        (g["signature"], g["total"], g["type"], g["reason"], printing.when(g["last_at"]), printing.clip(g["example"]))
         for g in found
     ]
     columns = ["signature", "letters", "type", "reason", "last", "example"]
-    shell.answer(found, lambda: show.table(columns, rows, "no dead letters"))
+    shell.answer(found, lambda: printing.table(columns, rows, "no dead letters"))
     return None
 
 
@@ -84,9 +84,9 @@ async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     def text() -> None:
         _letter(letter)
         if reviews:
-            show.section("Reviews", lambda: review_table(reviews))
+            printing.section("Reviews", lambda: review_table(reviews))
 
-    shell.answer({**show.plain(letter), "reviews": reviews}, text)
+    shell.answer({**printing.plain(letter), "reviews": reviews}, text)
     return None
 
 
@@ -97,24 +97,24 @@ async def _letters_from(queue: AnyQueue, task_id: str) -> list[DeadLetter]:
 
 
 def _letter(letter: DeadLetter) -> None:
-    show.facts(
+    printing.facts(
         [
             ("task", letter.task_id),
             ("type", letter.type),
             ("reason", letter.reason),
             ("error", letter.error),
             ("attempts", letter.retry_count),
-            ("cost", show.usd(letter.total_cost_usd)),
-            ("dead since", show.when(letter.dead_lettered_at)),
+            ("cost", printing.usd(letter.total_cost_usd)),
+            ("dead since", printing.when(letter.dead_lettered_at)),
             ("poison", "yes" if letter.poison_pill else None),
             ("decided", letter.resolution),
             ("signature", letter.signature),
-            ("payload", show.pretty(letter.payload) if letter.payload else None),
+            ("payload", printing.pretty(letter.payload) if letter.payload else None),
         ]
     )
-    rows = [(show.when(f.at), f.agent, f.reason, show.clip(f.error, 200)) for f in letter.failure_history]
+    rows = [(printing.when(f.at), f.agent, f.reason, printing.clip(f.error, 200)) for f in letter.failure_history]
     if rows:
-        show.section("Failed attempts", lambda: show.table(["at", "agent", "reason", "error"], rows))
+        printing.section("Failed attempts", lambda: printing.table(["at", "agent", "reason", "error"], rows))
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.core.states import STORED
 
@@ -36,7 +36,7 @@ async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **fil
 
     def text() -> None:
         columns = ["task", "status", "type", "prio", "attempts", "agent", "age", "title"]
-        show.table(columns, [_row(task, now) for task in page.tasks], "no tasks")
+        printing.table(columns, [_row(task, now) for task in page.tasks], "no tasks")
         if page.next:
             click.echo(f"There may be more: --after {page.next}", err=True)
 
@@ -47,8 +47,8 @@ async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **fil
 def _row(task: Task, now: float) -> tuple[object, ...]:
     attempts = f"{task.attempts}/{task.max_attempts}"
     agent = task.claim.agent_id or task.target_agent_id
-    title = show.clip(task.title or task.external_id)
-    return (task.id, task.status, task.type, task.priority, attempts, agent, show.ago(task.created_at, now), title)
+    title = printing.clip(task.title or task.external_id)
+    return (task.id, task.status, task.type, task.priority, attempts, agent, printing.ago(task.created_at, now), title)
 
 
 @click.command("show", cls=Command)
@@ -63,12 +63,12 @@ async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     def text() -> None:
         _facts(found, queue.now())
         if found.failure_history:
-            show.section("Failed attempts", lambda: _failures(found))
+            printing.section("Failed attempts", lambda: _failures(found))
         if found.result is not None:
-            show.section("Result", lambda: _result(found))
+            printing.section("Result", lambda: _result(found))
         if reviews:
-            show.section("Reviews", lambda: review_table(reviews))
-        show.section("Timeline", lambda: timeline(history))
+            printing.section("Reviews", lambda: review_table(reviews))
+        printing.section("Timeline", lambda: timeline(history))
 
     shell.answer({**msgspec.structs.asdict(found), "reviews": reviews, "history": history}, text)
     return None
@@ -76,7 +76,7 @@ async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
 
 def _facts(task: Task, now: float) -> None:
     tokens = task.tokens_used
-    show.facts(
+    printing.facts(
         [
             ("task", task.id),
             ("title", task.title),
@@ -89,19 +89,24 @@ def _facts(task: Task, now: float) -> None:
             ("token", task.claim.assignment_id),
             ("incomplete", "its decision report is missing" if task.incomplete else None),
             ("judged by", task.judge_task_id),
-            ("progress", None if task.progress is None else show.pretty(task.progress)),
-            ("next attempt", show.when(task.available_at)),
+            ("progress", None if task.progress is None else printing.pretty(task.progress)),
+            ("next attempt", printing.when(task.available_at)),
             ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),
-            ("deadline", show.when(task.deadline)),
+            ("deadline", printing.when(task.deadline)),
             (
                 "created",
-                f"{show.when(task.created_at)} by {task.created_by}" if task.created_by else show.when(task.created_at),
+                f"{printing.when(task.created_at)} by {task.created_by}"
+                if task.created_by
+                else printing.when(task.created_at),
             ),
-            ("started", show.when(task.started_at)),
-            ("finished", show.when(task.finished_at)),
-            ("age", show.ago(task.created_at, now)),
-            ("cost", f"{show.usd(task.cost_usd)}, {tokens.get('input', 0)} tokens in, {tokens.get('output', 0)} out"),
+            ("started", printing.when(task.started_at)),
+            ("finished", printing.when(task.finished_at)),
+            ("age", printing.ago(task.created_at, now)),
+            (
+                "cost",
+                f"{printing.usd(task.cost_usd)}, {tokens.get('input', 0)} tokens in, {tokens.get('output', 0)} out",
+            ),
             ("dag", task.dag_id),
             ("parent", task.parent_id),
             ("retry of", task.retry_of),
@@ -114,31 +119,31 @@ def _facts(task: Task, now: float) -> None:
             ("work dir", task.work_dir),
             ("version", task.version),
             ("archived", "yes" if task.archived else None),
-            ("payload", show.pretty(task.payload) if task.payload else None),
-            ("spec", show.pretty(task.spec) if task.spec else None),
+            ("payload", printing.pretty(task.payload) if task.payload else None),
+            ("spec", printing.pretty(task.spec) if task.spec else None),
         ]
     )
 
 
 def _waited_for(wait: Wait) -> str:
     """An open wait by what would end it."""
-    until = f" until {show.when(wait.until)}" if wait.until is not None else ""
+    until = f" until {printing.when(wait.until)}" if wait.until is not None else ""
     if wait.kind == "signal":
         return f"{wait.name}: the signal {wait.signal}{until}"
     return f"{wait.name}:{until}" if wait.kind == "time" else f"{wait.name}: an answer to {wait.question!r}{until}"
 
 
 def _failures(task: Task) -> None:
-    show.table(
+    printing.table(
         ["at", "agent", "reason", "took", "cost", "error"],
         [
             (
-                show.when(f.at),
+                printing.when(f.at),
                 f.agent,
                 f.reason,
                 f"{f.duration_sec:.1f}s",
-                show.usd(f.cost_usd),
-                show.clip(f.error, 200),
+                printing.usd(f.cost_usd),
+                printing.clip(f.error, 200),
             )
             for f in task.failure_history
         ],
@@ -148,15 +153,15 @@ def _failures(task: Task) -> None:
 def _result(task: Task) -> None:
     result = task.result
     assert result is not None
-    show.facts(
+    printing.facts(
         [
             ("status", result.status),
             ("by", result.worker_id),
             ("took", None if result.execution_time_sec is None else f"{result.execution_time_sec:.1f}s"),
             ("text", result.text),
-            ("data", None if result.data is None else show.pretty(result.data)),
+            ("data", None if result.data is None else printing.pretty(result.data)),
             ("artifacts", result.artifacts),
-            ("decisions", None if result.decision_report is None else show.pretty(result.decision_report)),
+            ("decisions", None if result.decision_report is None else printing.pretty(result.decision_report)),
             ("error", result.error),
             ("verdict", None if result.verdict is None else _verdict(result.verdict)),
             ("evidence", None if result.verdict is None else _evidence(result.verdict)),
@@ -169,26 +174,29 @@ def _evidence(verdict: Verdict) -> str | None:
     evidence = verdict.evidence or {}
     printed = evidence.get("output")
     if isinstance(printed, str):
-        return show.clean("\n".join(printed.rstrip().splitlines()[-10:]))
-    return show.pretty(evidence) if evidence else None
+        return printing.clean("\n".join(printed.rstrip().splitlines()[-10:]))
+    return printing.pretty(evidence) if evidence else None
 
 
 def _verdict(verdict: Verdict) -> str:
     said = f"{'passed' if verdict.passed else 'failed'} {verdict.method} by {verdict.by}"
-    return f"{said}: {show.clip('; '.join(verdict.reasons), 200)}" if verdict.reasons else said
+    return f"{said}: {printing.clip('; '.join(verdict.reasons), 200)}" if verdict.reasons else said
 
 
 def review_table(reviews: list[dict[str, Any]]) -> None:
-    show.table(
+    printing.table(
         ["at", "by", "decision", "note", "change"],
-        [(show.when(r["at"]), r["actor"], r["decision"], r["note"], r["change"]) for r in reviews],
+        [(printing.when(r["at"]), r["actor"], r["decision"], r["note"], r["change"]) for r in reviews],
     )
 
 
 def timeline(events: list[Event]) -> None:
-    show.table(
+    printing.table(
         ["at", "event", "states", "by", "reason"],
-        [(show.when(e.at), e.names or e.verb, " > ".join(e.path), e.actor, show.clip(e.reason, 200)) for e in events],
+        [
+            (printing.when(e.at), e.names or e.verb, " > ".join(e.path), e.actor, printing.clip(e.reason, 200))
+            for e in events
+        ],
         "no events",
     )
 
@@ -215,7 +223,7 @@ async def explain(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
 
 
 def _explanation(found: Explanation) -> None:
-    show.facts(
+    printing.facts(
         [
             ("task", found.task_id),
             ("status", found.status),
@@ -227,8 +235,8 @@ def _explanation(found: Explanation) -> None:
         ]
     )
     if found.holds:
-        rows = [(h.kind, h.what, h.lifts, show.when(h.until)) for h in found.holds]
-        show.section("What holds it", lambda: show.table(["hold", "what", "what lifts it", "until"], rows))
+        rows = [(h.kind, h.what, h.lifts, printing.when(h.until)) for h in found.holds]
+        printing.section("What holds it", lambda: printing.table(["hold", "what", "what lifts it", "until"], rows))
 
 
 def _share(found: Explanation) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.core.metrics import METRICS
 
@@ -37,7 +37,7 @@ def _only(found: Metrics, names: tuple[str, ...]) -> Metrics:
 
 def _all(kept: list[Metrics]) -> None:
     for each in kept:
-        click.echo(show.when(each.calculated_at))
+        click.echo(printing.when(each.calculated_at))
         _table(each)
     if not kept:
         click.echo("none is kept yet")
@@ -46,7 +46,7 @@ def _all(kept: list[Metrics]) -> None:
 def _table(found: Metrics) -> None:
     sums = {(s.name.removesuffix("_sum"), _labels(s)): s.value for s in found.samples if s.name.endswith("_sum")}
     rows = [_row(sample, sums) for sample in found.samples if "le" not in sample.labels and not _is_sum(sample)]
-    show.table(["metric", "labels", "value"], rows, "nothing is measured yet")
+    printing.table(["metric", "labels", "value"], rows, "nothing is measured yet")
 
 
 def _is_sum(sample: Sample) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_queue
 from shiftwork.core.alerts import KINDS
 
@@ -37,9 +37,9 @@ async def list_alerts(shell: Shell, queue: AnyQueue, *, acknowledged_too: bool, 
 
 
 def _alerts(found: list[Alert]) -> None:
-    show.table(
+    printing.table(
         ["alert", "at", "severity", "kind", "message", "acknowledged"],
-        [(a.seq, show.when(a.at), a.severity, a.kind, a.message, a.acknowledged_by) for a in found],
+        [(a.seq, printing.when(a.at), a.severity, a.kind, a.message, a.acknowledged_by) for a in found],
         "no alerts",
     )
 
@@ -69,14 +69,14 @@ async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | Non
     """Group failed attempts by what they have in common, the most frequent first."""
     found = await queue.failures(by, since=None if since is None else queue.now() - since, limit=limit)
     columns = [by, "failures", "rate", "agents", "first", "last", "newest task", "its error"]
-    shell.answer(found, lambda: show.table(columns, [_pattern(each) for each in found], "nothing has failed"))
+    shell.answer(found, lambda: printing.table(columns, [_pattern(each) for each in found], "nothing has failed"))
     return None
 
 
 def _pattern(found: Pattern) -> tuple[object, ...]:
-    first, last = show.when(found.first_at), show.when(found.last_at)
+    first, last = printing.when(found.first_at), printing.when(found.last_at)
     rate = None if found.rate is None else f"{found.rate:.0%}"
-    return found.value, found.total, rate, len(found.agents), first, last, found.task_id, show.clip(found.error)
+    return found.value, found.total, rate, len(found.agents), first, last, found.task_id, printing.clip(found.error)
 
 
 # -- DAGs --------------------------------------------------------------------------------------------------------
@@ -98,7 +98,9 @@ async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     now = queue.now()
 
     def text() -> None:
-        show.table(["dag", "status", "done", "spent", "age", "title"], [_row(dag, now) for dag in page.dags], "no DAGs")
+        printing.table(
+            ["dag", "status", "done", "spent", "age", "title"], [_row(dag, now) for dag in page.dags], "no DAGs"
+        )
         if page.next:
             click.echo(f"There may be more: --after {page.next}", err=True)
 
@@ -108,12 +110,19 @@ async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
 
 def _row(dag: DagSummary, now: float) -> tuple[object, ...]:
     spent = _spent(dag)
-    return dag.id, dag.status, f"{dag.done}/{dag.total}", spent, show.ago(dag.created_at, now), show.clip(dag.title)
+    return (
+        dag.id,
+        dag.status,
+        f"{dag.done}/{dag.total}",
+        spent,
+        printing.ago(dag.created_at, now),
+        printing.clip(dag.title),
+    )
 
 
 def _spent(dag: DagSummary | Dag) -> str:
     most = dag.budget_ceiling_usd
-    return show.usd(dag.spent_usd) + ("" if most is None else f" of {show.usd(most)}")
+    return printing.usd(dag.spent_usd) + ("" if most is None else f" of {printing.usd(most)}")
 
 
 @dags.command("show")
@@ -124,7 +133,7 @@ async def show_dag(shell: Shell, queue: AnyQueue, *, dag: str) -> Answer:
     found = await queue.dag(dag)
 
     def text() -> None:
-        show.facts(
+        printing.facts(
             [
                 ("dag", found.id),
                 ("title", found.title),
@@ -134,8 +143,8 @@ async def show_dag(shell: Shell, queue: AnyQueue, *, dag: str) -> Answer:
                 ("begins with", found.roots),
                 ("ends with", found.leaves),
                 ("spent", _spent(found)),
-                ("created", f"{show.when(found.created_at)} by {found.created_by or 'unknown'}"),
-                ("finished", show.when(found.finished_at)),
+                ("created", f"{printing.when(found.created_at)} by {found.created_by or 'unknown'}"),
+                ("finished", printing.when(found.finished_at)),
             ]
         )
 
@@ -165,5 +174,7 @@ async def update_dag(
         changes["budget_ceiling_usd"] = ceiling
     changed = await queue.update_dag(dag, changes)
     now = queue.now()
-    shell.answer(changed, lambda: show.table(["dag", "status", "done", "spent", "age", "title"], [_row(changed, now)]))
+    shell.answer(
+        changed, lambda: printing.table(["dag", "status", "done", "spent", "age", "title"], [_row(changed, now)])
+    )
     return None

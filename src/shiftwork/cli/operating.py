@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import changing, show, values
+from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
 from shiftwork.core.states import STORED
@@ -36,9 +36,9 @@ def _status(found: Status) -> None:
     rows = [(name, *(counts.get(state, 0) for state in states)) for name, counts in sorted(found.types.items())]
     if len(rows) != 1:
         rows.append(("all", *(found.counts.get(state, 0) for state in states)))
-    show.table(["type", *states], rows if states else [], "no tasks")
+    printing.table(["type", *states], rows if states else [], "no tasks")
     click.echo()
-    show.facts(
+    printing.facts(
         [
             ("waiting", ", ".join(f"{level} {count}" for level, count in found.depth.items())),
             ("agents", ", ".join(f"{name} {count}" for name, count in found.agents.items())),
@@ -48,16 +48,16 @@ def _status(found: Status) -> None:
             ("paused", ["everything" if scope == "*" else scope for scope in found.paused]),
             ("archived", found.archived or None),
             ("warnings", found.capacity_warnings),
-            ("as of", show.when(found.calculated_at)),
+            ("as of", printing.when(found.calculated_at)),
         ]
     )
     if found.recent_failures:
-        show.section("Failed lately", lambda: _failures(found.recent_failures))
+        printing.section("Failed lately", lambda: _failures(found.recent_failures))
 
 
 def _failures(failures: list[RecentFailure]) -> None:
-    rows = [(show.when(f.at), f.task_id, f.type, f.reason, f.agent_id, show.clip(f.error)) for f in failures]
-    show.table(["at", "task", "type", "reason", "agent", "error"], rows)
+    rows = [(printing.when(f.at), f.task_id, f.type, f.reason, f.agent_id, printing.clip(f.error)) for f in failures]
+    printing.table(["at", "task", "type", "reason", "agent", "error"], rows)
 
 
 @click.command(cls=Command)
@@ -83,7 +83,7 @@ async def resume(shell: Shell, queue: AnyQueue, *, kind: str | None) -> Answer:
 
 
 def _scope(kind: str | None) -> str:
-    return f"type {show.clean(kind)}" if kind else "the queue"
+    return f"type {printing.clean(kind)}" if kind else "the queue"
 
 
 def _conditions(*, yes: bool, **conditions: Any) -> None:
@@ -160,20 +160,20 @@ async def events(
 
 def _event(shell: Shell, event: Event) -> None:
     if shell.json:
-        show.line(event)
+        printing.line(event)
         return
     names = ", ".join(event.names) or event.verb
     about = event.task_id or event.dag_id or ""
     details = event.reason or (msgspec.json.encode(event.data).decode() if event.data else "")
     parts = [
         f"{event.seq:>7}",
-        show.when(event.at),
+        printing.when(event.at),
         f"{names:<24}",
         about,
         f"by {event.actor}",
-        show.clip(details, 120),
+        printing.clip(details, 120),
     ]
-    click.echo(show.clean("  ".join(part for part in parts if part)))
+    click.echo(printing.clean("  ".join(part for part in parts if part)))
 
 
 # -- duties ------------------------------------------------------------------------------------------------------
@@ -191,7 +191,9 @@ async def _run_duties(shell: Shell) -> Answer:
 
     async with await shell.open_database() as queue:
         done = await run_once(queue.engine, force=True)
-    shell.answer(done, lambda: show.table(["duty", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do"))
+    shell.answer(
+        done, lambda: printing.table(["duty", "did"], [(n, _counts(c)) for n, c in done.items()], "nothing to do")
+    )
     return None
 
 
@@ -202,13 +204,13 @@ async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
     rows = [
         (
             d["name"],
-            show.ago(d["last_run_at"], now) or "never",
+            printing.ago(d["last_run_at"], now) or "never",
             f"{(d['took_sec'] or 0) * 1000:.0f} ms",
             _counts(d["counts"]),
         )
         for d in found
     ]
-    shell.answer(found, lambda: show.table(["duty", "last ran", "took", "did"], rows, "no duty has run yet"))
+    shell.answer(found, lambda: printing.table(["duty", "last ran", "took", "did"], rows, "no duty has run yet"))
     return None
 
 

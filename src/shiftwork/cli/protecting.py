@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ async def list_breakers(shell: Shell, queue: AnyQueue, *, kind: str | None = Non
 
 def _breakers(shell: Shell, found: list[Breaker], now: float) -> None:
     columns = ["type", "state", "failures", "last failure", "opened", "next test", "tested", "half-open after"]
-    shell.answer(found, lambda: show.table(columns, [_breaker(each, now) for each in found], "no types"))
+    shell.answer(found, lambda: printing.table(columns, [_breaker(each, now) for each in found], "no types"))
 
 
 def _breaker(found: Breaker, now: float) -> tuple[object, ...]:
     after = "off" if not found.enabled else f"{found.half_open_after:g}s"
     count = found.failures if not found.enabled else f"{found.failures}/{found.failure_threshold}"
     tested = found.tested_task_id
-    waits = None if found.closed_until is None or tested else show.ago(max(found.closed_until, now), now)
-    last, opened = show.ago(found.last_failure, now), show.ago(found.opened_at, now)
+    waits = None if found.closed_until is None or tested else printing.ago(max(found.closed_until, now), now)
+    last, opened = printing.ago(found.last_failure, now), printing.ago(found.opened_at, now)
     return found.type, found.state, count, last, opened, waits, tested, after
 
 
@@ -53,7 +53,7 @@ def _breaker(found: Breaker, now: float) -> tuple[object, ...]:
 async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
     """Close the breaker of a TYPE and forget what it has counted."""
     found = await queue.reset_breaker(kind)
-    shell.answer(found, lambda: click.echo(f"{show.clean(kind)} {found.state}"))
+    shell.answer(found, lambda: click.echo(f"{printing.clean(kind)} {found.state}"))
     return None
 
 
@@ -63,7 +63,7 @@ async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
 async def trip(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
     """Open the breaker of a TYPE. After its time one task is tried, as after any opening."""
     found = await queue.trip_breaker(kind)
-    shell.answer(found, lambda: click.echo(f"{show.clean(kind)} {found.state}"))
+    shell.answer(found, lambda: click.echo(f"{printing.clean(kind)} {found.state}"))
     return None
 
 
@@ -97,13 +97,20 @@ async def list_cooldowns(shell: Shell, queue: AnyQueue) -> Answer:
     found = await queue.cooldowns()
     now = queue.now()
     rows = [_cooldown(each, now) for each in found]
-    shell.answer(found, lambda: show.table(["key", "for", "until", "since", "reason", "by"], rows, "no cooldowns"))
+    shell.answer(found, lambda: printing.table(["key", "for", "until", "since", "reason", "by"], rows, "no cooldowns"))
     return None
 
 
 def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
     who = found.agent_id or "everybody"
-    return found.key, who, show.ago(found.until, now), show.ago(found.since, now), show.clip(found.reason), found.by
+    return (
+        found.key,
+        who,
+        printing.ago(found.until, now),
+        printing.ago(found.since, now),
+        printing.clip(found.reason),
+        found.by,
+    )
 
 
 @cooldowns.command("set", help=f"Hand out no work that uses KEY for a DURATION such as 90s, 15m or 2h. {KEY}")
@@ -113,7 +120,7 @@ def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
 @with_queue(create=True)
 async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: float, reason: str | None) -> Answer:
     found = await queue.cool_down(key, seconds, reason)
-    text = f"{show.clean(found.key)} cools down until {show.when(found.until)}"
+    text = f"{printing.clean(found.key)} cools down until {printing.when(found.until)}"
     shell.answer(found, lambda: click.echo(text))
     return None
 
@@ -124,7 +131,7 @@ async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: floa
 async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
     lifted = await queue.lift_cooldown(key)
     told = "may go again" if lifted else "had no cooldown"
-    shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{show.clean(key)} {told}"))
+    shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{printing.clean(key)} {told}"))
     return None
 
 
@@ -143,12 +150,12 @@ async def list_limits(shell: Shell, queue: AnyQueue) -> Answer:
     found = await queue.limits()
     now = queue.now()
     columns = ["key", "at once", "requests", "tokens", "window", "room"]
-    shell.answer(found, lambda: show.table(columns, [_limit(each, now) for each in found], "no limits"))
+    shell.answer(found, lambda: printing.table(columns, [_limit(each, now) for each in found], "no limits"))
     return None
 
 
 def _limit(found: LimitInForce, now: float) -> tuple[object, ...]:
-    room = "now" if not found.full else "when one ends" if found.opens_at is None else show.ago(found.opens_at, now)
+    room = "now" if not found.full else "when one ends" if found.opens_at is None else printing.ago(found.opens_at, now)
     return (
         found.key,
         _of(found.held, found.concurrency),
@@ -175,7 +182,7 @@ def _of(used: int, most: int | None) -> str | None:
 @with_queue(create=True)
 async def set_limit(shell: Shell, queue: AnyQueue, *, key: str, **terms: Any) -> Answer:
     found = await queue.set_limit(key, {name: value for name, value in terms.items() if value is not None})
-    shell.answer(found, lambda: click.echo(f"{show.clean(found.key)} limited"))
+    shell.answer(found, lambda: click.echo(f"{printing.clean(found.key)} limited"))
     return None
 
 
@@ -185,5 +192,5 @@ async def set_limit(shell: Shell, queue: AnyQueue, *, key: str, **terms: Any) ->
 async def remove(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
     removed = await queue.remove_limit(key)
     told = "no longer limited" if removed else "had no limit"
-    shell.answer({"key": key, "removed": removed}, lambda: click.echo(f"{show.clean(key)} {told}"))
+    shell.answer({"key": key, "removed": removed}, lambda: click.echo(f"{printing.clean(key)} {told}"))
     return None

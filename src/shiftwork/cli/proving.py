@@ -9,7 +9,7 @@ import sys
 import click
 import msgspec
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, current
 
@@ -52,7 +52,7 @@ def prove(*, tasks: int, agents: int, longest: float, every: float, seed: int | 
     if sys.stderr.isatty():
         click.echo(err=True)
     facts = [(WORDS[name], value) for name, value in msgspec.structs.asdict(found).items()]
-    shell.answer(found, lambda: show.table(["what", "how many"], [*facts, ("seed", plan.seed)]))
+    shell.answer(found, lambda: printing.table(["what", "how many"], [*facts, ("seed", plan.seed)]))
     return None if found.clean else ExitCode.FAILED
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.watching import Look
 from shiftwork.queue.observation.status import Status
 
@@ -27,7 +27,7 @@ def screen(workspace: str, look: Look, height: int) -> RenderableType:
 
 
 def _title(workspace: str, look: Look) -> RenderableType:
-    text = Text.assemble(("shiftwork ", "bold"), workspace, "  ", (show.when(look.at), "dim"))
+    text = Text.assemble(("shiftwork ", "bold"), workspace, "  ", (printing.when(look.at), "dim"))
     rate = f"  {look.status.completed_per_minute:.1f} completed a minute, {look.status.completions} in all"
     text.append(rate)
     if look.status.paused:
@@ -39,7 +39,7 @@ def _counts(status: Status) -> RenderableType:
     parts: list[Any] = []
     for state in (*ORDER, *sorted(status.counts.keys() - set(ORDER))):
         if status.counts.get(state):
-            parts += [(f"{state} ", show.style(state)), (f"{status.counts[state]}   ", "bold")]
+            parts += [(f"{state} ", printing.style(state)), (f"{status.counts[state]}   ", "bold")]
     return Text.assemble(*parts) if parts else Text("no tasks", "dim")
 
 
@@ -79,7 +79,7 @@ def _running(look: Look, rows: int) -> RenderableType:
     for task in look.running[:rows]:
         done = (task.progress or {}).get("pct") if isinstance(task.progress, dict) else None
         progress = "" if done is None else f"{done:>3.0f} % {'▪' * round(done / 10)}"
-        since = show.ago(task.claimed_at, look.at)
+        since = printing.ago(task.claimed_at, look.at)
         table.add_row(task.id[-8:], task.type, task.title or "", task.claim.agent_id or "", progress, since)
     return table
 
@@ -89,8 +89,10 @@ def _agents(look: Look, rows: int) -> RenderableType:
     busiest = sorted(look.agents, key=lambda agent: (-agent.current_tasks, agent.id))
     for agent in busiest[:rows]:
         holds = f"{agent.current_tasks}/{agent.max_concurrent_tasks or '∞'}"
-        status = Text(agent.status, show.style(agent.status))
-        table.add_row(agent.id, status, holds, show.usd(agent.spent_usd), show.ago(agent.last_heartbeat, look.at))
+        status = Text(agent.status, printing.style(agent.status))
+        table.add_row(
+            agent.id, status, holds, printing.usd(agent.spent_usd), printing.ago(agent.last_heartbeat, look.at)
+        )
     return table
 
 
@@ -98,6 +100,6 @@ def _events(look: Look, rows: int) -> RenderableType:
     table = _table("Happening", "when", "what", "task", "type", "who")
     for event in reversed(look.events[-rows:]):
         state = event.path[-1] if event.path else event.verb
-        what = Text(str(event.verb), show.style(str(state)))
-        table.add_row(show.when(event.at)[11:19], what, (event.task_id or "")[-8:], event.type or "", event.actor)
+        what = Text(str(event.verb), printing.style(str(state)))
+        table.add_row(printing.when(event.at)[11:19], what, (event.task_id or "")[-8:], event.type or "", event.actor)
     return table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Group, Shell, current, with_queue
 from shiftwork.core.errors import StoreNeedsMigration, UnknownSetting
@@ -54,7 +54,7 @@ def _under(found: list[InForce], key: str) -> list[InForce]:
 def _table(shell: Shell, rows: list[InForce]) -> None:
     def text() -> None:
         columns = ["key", "value", "from", "meaning"]
-        show.table(columns, [(r.key, json.dumps(r.value), r.source, r.meaning) for r in rows])
+        printing.table(columns, [(r.key, json.dumps(r.value), r.source, r.meaning) for r in rows])
 
     shell.answer(rows, text)
 

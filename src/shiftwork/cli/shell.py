@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from shiftwork import tracing
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode, code_of
 from shiftwork.core.errors import InputError, ShiftworkError, StoreUnavailable
 
@@ -74,7 +74,7 @@ class Shell:
     def answer(self, value: Any, text: Callable[[], None]) -> None:
         """The answer of a command: one JSON document, or what `text` prints."""
         if self.json:
-            show.document(value)
+            printing.document(value)
         else:
             text()
 
@@ -270,6 +270,6 @@ def message(error: dict[str, Any]) -> str:
 
 def end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
     """Tell what went wrong, and end the process."""
-    text = msgspec.json.encode(show.plain(error)).decode() if in_json else show.clean(message(error))
+    text = msgspec.json.encode(printing.plain(error)).decode() if in_json else printing.clean(message(error))
     click.echo(text, err=True)
     sys.exit(code)

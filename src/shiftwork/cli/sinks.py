@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Shell, listing, refuse, with_queue
 
@@ -69,7 +69,7 @@ async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
     Without --alert and --event all alerts are told. A webhook is signed; its secret is shown now and never again.
     """
     added = await queue.add_sink(_fields(given))
-    shell.answer(added, lambda: click.echo(added.secret or f"{show.clean(added.sink.name)} added"))
+    shell.answer(added, lambda: click.echo(added.secret or f"{printing.clean(added.sink.name)} added"))
     if added.secret is not None and not shell.json:
         click.echo("This is the secret that messages are signed with. It will not be shown again.", err=True)
     return None
@@ -107,12 +107,12 @@ async def list_sinks(shell: Shell, queue: AnyQueue) -> Answer:
     """List the sinks by name, and how they fare."""
     found = await queue.sinks()
     columns = ["sink", "kind", "address", "status", "wants", "last error"]
-    shell.answer(found, lambda: show.table(columns, [_row(sink) for sink in found], "no sinks"))
+    shell.answer(found, lambda: printing.table(columns, [_row(sink) for sink in found], "no sinks"))
     return None
 
 
 def _row(sink: Sink) -> tuple[object, ...]:
-    return sink.name, sink.kind, sink.address, sink.status, _wants(sink), show.clip(sink.last_error)
+    return sink.name, sink.kind, sink.address, sink.status, _wants(sink), printing.clip(sink.last_error)
 
 
 def _wants(sink: Sink) -> str:
@@ -135,10 +135,10 @@ async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
         *[("name", sink.name), ("kind", sink.kind), ("address", sink.address), ("server", sink.server)],
         *[("sender", sink.sender), ("wants", _wants(sink)), ("status", sink.status)],
         *[("private", "allowed" if sink.allow_private else None)],
-        *[(label.rpartition("_")[0], show.when(at)) for label, at in times.items()],
+        *[(label.rpartition("_")[0], printing.when(at)) for label, at in times.items()],
         *[("why paused", sink.pause_reason), ("last error", sink.last_error), ("by", sink.created_by)],
     ]
-    shell.answer(sink, lambda: show.facts(facts))
+    shell.answer(sink, lambda: printing.facts(facts))
     return None
 
 
@@ -162,7 +162,7 @@ async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 
 
 def _say(shell: Shell, sink: Sink, done: str) -> None:
-    shell.answer(sink, lambda: click.echo(f"{show.clean(sink.name)} {done}"))
+    shell.answer(sink, lambda: click.echo(f"{printing.clean(sink.name)} {done}"))
 
 
 @sinks.command()
@@ -172,7 +172,7 @@ async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Forget a sink with all that waits for it."""
     removed = await queue.remove_sink(name)
     told = "removed" if removed else "is no sink"
-    shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{show.clean(name)} {told}"))
+    shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {told}"))
     return None
 
 
@@ -206,7 +206,7 @@ async def _first_attempt(queue: AnyQueue, sent: Delivery) -> Delivery:
 def _told(sent: Delivery) -> str:
     if sent.status == "sent":
         return f"{sent.id} arrived"
-    return show.clean(f"{sent.id} has not arrived: {sent.error or 'nobody has sent it yet'}")
+    return printing.clean(f"{sent.id} has not arrived: {sent.error or 'nobody has sent it yet'}")
 
 
 # -- deliveries --------------------------------------------------------------------------------------------------
@@ -228,13 +228,21 @@ async def list_deliveries(shell: Shell, queue: AnyQueue, *, sink: str | None = N
     found = await queue.deliveries(sink, **page)
     now = queue.now()
     columns = ["delivery", "sink", "status", "attempts", "made", "next", "message", "error"]
-    shell.answer(found, lambda: show.table(columns, [_line(each, now) for each in found], "no deliveries"))
+    shell.answer(found, lambda: printing.table(columns, [_line(each, now) for each in found], "no deliveries"))
     return None
 
 
 def _line(sent: Delivery, now: float) -> tuple[object, ...]:
-    times = show.ago(sent.created_at, now), show.ago(sent.next_at, now)
-    return sent.id, sent.sink, sent.status, sent.attempts, *times, show.clip(sent.message), show.clip(sent.error)
+    times = printing.ago(sent.created_at, now), printing.ago(sent.next_at, now)
+    return (
+        sent.id,
+        sent.sink,
+        sent.status,
+        sent.attempts,
+        *times,
+        printing.clip(sent.message),
+        printing.clip(sent.error),
+    )
 
 
 @deliveries.command("show")
@@ -245,10 +253,14 @@ async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> A
     sent = await queue.delivery(delivery_id)
     facts = [
         *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("attempts", sent.attempts)],
-        *[("made", show.when(sent.created_at)), ("next", show.when(sent.next_at)), ("ended", show.when(sent.ended_at))],
-        *[("error", sent.error), ("message", sent.message), ("notification", show.pretty(sent.notification))],
+        *[
+            ("made", printing.when(sent.created_at)),
+            ("next", printing.when(sent.next_at)),
+            ("ended", printing.when(sent.ended_at)),
+        ],
+        *[("error", sent.error), ("message", sent.message), ("notification", printing.pretty(sent.notification))],
     ]
-    shell.answer(sent, lambda: show.facts(facts))
+    shell.answer(sent, lambda: printing.facts(facts))
     return None
 
 

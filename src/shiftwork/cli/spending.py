@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_queue
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ async def list_(shell: Shell, queue: AnyQueue, *, kind: Any = None, limit: int =
 
 def _table(found: list[Budget]) -> None:
     columns = ["budget", "of", "ceiling", "spent", "granted", "left", ""]
-    show.table(columns, [_row(budget) for budget in found], "no budgets")
+    printing.table(columns, [_row(budget) for budget in found], "no budgets")
 
 
 def _row(budget: Budget) -> tuple[object, ...]:
     return (
         budget.kind,
         budget.id,
-        show.usd(budget.ceiling_usd) or "no limit",
-        show.usd(budget.spent_usd),
-        show.usd(budget.granted_usd),
-        show.usd(budget.remaining_usd),
+        printing.usd(budget.ceiling_usd) or "no limit",
+        printing.usd(budget.spent_usd),
+        printing.usd(budget.granted_usd),
+        printing.usd(budget.remaining_usd),
         "holds work back" if budget.holds_back else "",
     )
 
@@ -92,6 +92,6 @@ async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, 
 
 
 def _costs(by: str, found: Costs) -> None:
-    rows = [(c.value, show.usd(c.cost_usd), c.attempts, c.tokens_in, c.tokens_out) for c in found.costs]
-    show.table([by, "cost", "attempts", "tokens in", "tokens out"], rows, "nothing was spent")
-    click.echo(f"{show.usd(found.total_usd)} in all, {show.usd(found.daily_spend_usd)} today (UTC)", err=True)
+    rows = [(c.value, printing.usd(c.cost_usd), c.attempts, c.tokens_in, c.tokens_out) for c in found.costs]
+    printing.table([by, "cost", "attempts", "tokens in", "tokens out"], rows, "nothing was spent")
+    click.echo(f"{printing.usd(found.total_usd)} in all, {printing.usd(found.daily_spend_usd)} today (UTC)", err=True)

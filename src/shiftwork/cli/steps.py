@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 from shiftwork.cli.work import COMMAND, WorkCommand
@@ -36,7 +36,7 @@ async def steps(shell: Shell, queue: AnyQueue, *, task: str, after: int, limit: 
     found = await queue.steps(task, after=after, limit=limit)
     columns = ["place", "step", "status", "fence", "cost", "tokens", "done", "result"]
     rows = [_row(step) for step in found]
-    shell.answer([with_result(step) for step in found], lambda: show.table(columns, rows, "no steps"))
+    shell.answer([with_result(step) for step in found], lambda: printing.table(columns, rows, "no steps"))
     return None
 
 
@@ -46,9 +46,9 @@ def with_result(record: Step | Effect) -> dict[str, Any]:
 
 
 def _row(step: Step) -> tuple[object, ...]:
-    cost, tokens = show.usd(step.cost_usd) if step.cost_usd else "", step.tokens_in + step.tokens_out
-    result = show.clip(_text(step.result)) if step.status == "done" else ""
-    return (step.place, step.name, step.status, step.fence, cost, tokens or "", show.when(step.done_at), result)
+    cost, tokens = printing.usd(step.cost_usd) if step.cost_usd else "", step.tokens_in + step.tokens_out
+    result = printing.clip(_text(step.result)) if step.status == "done" else ""
+    return (step.place, step.name, step.status, step.fence, cost, tokens or "", printing.when(step.done_at), result)
 
 
 def _text(result: Any) -> str:
@@ -83,7 +83,7 @@ async def step(
 
 
 def _tell(shell: Shell, step: Step) -> None:
-    shell.answer(with_result(step), lambda: click.echo(show.clean(f"{step.name} {step.status}")))
+    shell.answer(with_result(step), lambda: click.echo(printing.clean(f"{step.name} {step.status}")))
 
 
 async def _run(shell: Shell, queue: AnyQueue, token: str, name: str, command: list[str], usage: Any) -> Answer:

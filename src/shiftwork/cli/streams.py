@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork import logs
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.bridging import bridge, until_stopped
 from shiftwork.cli.shell import Answer, Shell, current, refuse, with_queue
 
@@ -79,6 +79,6 @@ async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the bridges to streams, when each last looked, and what it carries."""
     found = await queue.bridges()
     columns = ["bridge", "role", "last look", "unread", "taken", "taken in"]
-    rows = [(b.name, b.role, show.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]
-    shell.answer(found, lambda: show.table(columns, rows, "no bridges"))
+    rows = [(b.name, b.role, printing.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]
+    shell.answer(found, lambda: printing.table(columns, rows, "no bridges"))
     return None

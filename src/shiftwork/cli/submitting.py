@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _line(made: Submitted) -> str:
 def _list(made: list[Submitted], dag_id: str | None = None) -> None:
     if dag_id:
         click.echo(dag_id)
-    show.table(
+    printing.table(
         ["task", "status", "key", ""],
         [(m.id, m.status, m.key, "was there already" if m.duplicate else "") for m in made],
         "no tasks were given",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 from shiftwork.core.scopes import MEANING, SCOPES
 
@@ -46,12 +46,12 @@ async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the tokens, oldest first, also those that open nothing any more."""
     found = await queue.tokens()
     columns = ["token", "name", "status", "scopes", "created", "by", "expires"]
-    shell.answer(found, lambda: show.table(columns, [_row(each) for each in found], "no tokens"))
+    shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no tokens"))
     return None
 
 
 def _row(found: TokenInfo) -> tuple[object, ...]:
-    created, expires = show.when(found.created_at), show.when(found.expires_at) or "never"
+    created, expires = printing.when(found.created_at), printing.when(found.expires_at) or "never"
     return found.id, found.name, found.status, found.scopes, created, found.created_by, expires
 
 
@@ -61,5 +61,5 @@ def _row(found: TokenInfo) -> tuple[object, ...]:
 async def revoke(shell: Shell, queue: AnyQueue, *, token_id: str) -> Answer:
     """Let nobody in with the token ID any more."""
     found = await queue.revoke_token(token_id)
-    shell.answer(found, lambda: click.echo(f"{found.id} {show.clean(found.name)} revoked"))
+    shell.answer(found, lambda: click.echo(f"{found.id} {printing.clean(found.name)} revoked"))
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import show, values
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Shell, listing, refuse, together, with_queue
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ def _secret(variable: str | None) -> str | None:
 
 def _saved(saved: SavedTrigger) -> None:
     trigger = saved.trigger
-    told = f"saved {show.clean(trigger.name)}" + (f", next {show.when(trigger.next_at)}" if trigger.next_at else "")
+    told = f"saved {printing.clean(trigger.name)}" + (
+        f", next {printing.when(trigger.next_at)}" if trigger.next_at else ""
+    )
     click.echo(told)
     if saved.secret is not None:
         click.echo(f"secret (shown this once): {saved.secret}")
@@ -138,7 +140,7 @@ async def list_(shell: Shell, queue: AnyQueue, *, limit: int = 100) -> Answer:
     found = await queue.triggers(limit=limit)
     now = queue.now()
     columns = ["name", "waits for", "creates", "next", "fired", "last", ""]
-    shell.answer(_plain(found), lambda: show.table(columns, [_row(each, now) for each in found], "no triggers"))
+    shell.answer(_plain(found), lambda: printing.table(columns, [_row(each, now) for each in found], "no triggers"))
     return None
 
 
@@ -147,9 +149,9 @@ def _row(trigger: Trigger, now: float) -> tuple[object, ...]:
         trigger.name,
         _waits_for(trigger),
         _creates(trigger),
-        show.ago(trigger.next_at, now),
+        printing.ago(trigger.next_at, now),
         trigger.fired,
-        show.ago(trigger.last_fired_at, now),
+        printing.ago(trigger.last_fired_at, now),
         "" if trigger.paused_at is None else "paused",
     )
 
@@ -185,20 +187,20 @@ async def show_(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 
 
 def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
-    show.facts(
+    printing.facts(
         [
             ("name", trigger.name),
             ("waits for", _waits_for(trigger)),
-            ("next", show.when(trigger.next_at)),
-            ("paused", show.when(trigger.paused_at)),
+            ("next", printing.when(trigger.next_at)),
+            ("paused", printing.when(trigger.paused_at)),
             ("overlap", trigger.overlap),
             ("fired", trigger.fired),
             ("by", trigger.created_by),
-            ("creates", show.pretty(trigger.task or trigger.dag)),
+            ("creates", printing.pretty(trigger.task or trigger.dag)),
         ]
     )
-    rows = [(show.ago(each.at, now), each.outcome, each.key, each.reason or each.tasks) for each in firings]
-    show.section("Firings", lambda: show.table(["ago", "outcome", "for", "what came of it"], rows, "none yet"))
+    rows = [(printing.ago(each.at, now), each.outcome, each.key, each.reason or each.tasks) for each in firings]
+    printing.section("Firings", lambda: printing.table(["ago", "outcome", "for", "what came of it"], rows, "none yet"))
 
 
 # -- operating ---------------------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
 async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Let a trigger fire no more until it is resumed. What happens meanwhile is nothing to it."""
     found = await queue.pause_trigger(name)
-    shell.answer(_plain(found), lambda: click.echo(f"{show.clean(name)} paused"))
+    shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} paused"))
     return None
 
 
@@ -220,7 +222,7 @@ async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Let a trigger fire again, for what comes from now on."""
     found = await queue.resume_trigger(name)
-    shell.answer(_plain(found), lambda: click.echo(f"{show.clean(name)} resumed"))
+    shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} resumed"))
     return None
 
 
@@ -231,7 +233,7 @@ async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Forget a trigger with its firings. What it created stays."""
     removed = await queue.remove_trigger(name)
     told = "removed" if removed else "is not there"
-    shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{show.clean(name)} {told}"))
+    shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {told}"))
     return None
 
 
@@ -266,12 +268,12 @@ async def fire(
 async def preview(shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any) -> Answer:
     """Show what a trigger would create, and the next times of a schedule, without creating anything."""
     seen = await queue.preview_trigger(name, _fill(parameter, facts))
-    told = {**_plain(seen), "next": [show.iso(at) for at in seen.next]}
+    told = {**_plain(seen), "next": [printing.iso(at) for at in seen.next]}
     shell.answer(told, lambda: _preview(seen))
     return None
 
 
 def _preview(seen: Preview) -> None:
-    click.echo(show.pretty(seen.task or seen.dag))
+    click.echo(printing.pretty(seen.task or seen.dag))
     for at in seen.next:
-        click.echo(f"next  {show.when(at)}")
+        click.echo(f"next  {printing.when(at)}")

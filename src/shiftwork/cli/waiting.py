@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import changing, show, values
+from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 from shiftwork.cli.working import under_claim
@@ -54,16 +54,16 @@ def _print(wait: Wait) -> None:
     if wait.status == "met":
         click.echo(_text(wait.value))
     elif wait.status == "expired":
-        click.echo(show.clean(f"{wait.name}: its time is over"), err=True)
+        click.echo(printing.clean(f"{wait.name}: its time is over"), err=True)
     else:
-        click.echo(show.clean(f"{wait.name}: the task waits"), err=True)
+        click.echo(printing.clean(f"{wait.name}: the task waits"), err=True)
 
 
 def _text(value: Any) -> str:
     """What came as a script wants it: text as it is, nothing as nothing, anything else as JSON."""
     if value is None:
         return ""
-    return show.clean(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return printing.clean(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 # -- programs and people -----------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def _text(value: Any) -> str:
 async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
     """Send the signal NAME to tasks that wait for it. It is kept a day for those that wait later."""
     sent = await queue.signal(name, data, task=task)
-    shell.answer(sent, lambda: click.echo(show.clean(f"{sent.name}: {sent.freed} freed")))
+    shell.answer(sent, lambda: click.echo(printing.clean(f"{sent.name}: {sent.freed} freed")))
     return None
 
 
@@ -93,14 +93,14 @@ async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> Answer:
     found = await queue.approvals(**conditions)
     columns = ["task", "kind", "type", "what", "asked", "expires", "revision"]
     now = queue.now()
-    shell.answer(found, lambda: show.table(columns, [_row(asked, now) for asked in found], "nobody is asked"))
+    shell.answer(found, lambda: printing.table(columns, [_row(asked, now) for asked in found], "nobody is asked"))
     return None
 
 
 def _row(asked: Asked, now: float) -> tuple[object, ...]:
     what = asked.question or asked.title or msgspec.json.encode(asked.payload).decode()
-    age, end = show.ago(asked.asked_at, now), show.ago(asked.expires_at, now)
-    return (asked.task_id, asked.kind, asked.type, show.clip(what), age, end, asked.revision)
+    age, end = printing.ago(asked.asked_at, now), printing.ago(asked.expires_at, now)
+    return (asked.task_id, asked.kind, asked.type, printing.clip(what), age, end, asked.revision)
 
 
 @click.command(cls=Command)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from shiftwork.cli import show
+from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.core.task import Task
 
@@ -56,7 +56,7 @@ async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> A
     looks = _looks(queue)
     if shell.json:
         async for look in looks:
-            show.line(look)
+            printing.line(look)
             if once:
                 return None
             await asyncio.sleep(every)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shiftwork.cli import changing, show, values
+from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current, end, person, together, with_queue
 from shiftwork.core import ids
@@ -73,7 +73,7 @@ async def claim(
         for assignment in answer.assignments:
             click.echo(assignment.token if token else assignment.id)
         if not answer.assignments and (why := _in_the_way(answer, name)):
-            click.echo(show.clean(why), err=True)
+            click.echo(printing.clean(why), err=True)
 
     shell.answer(_answer(answer), text)
     return None
@@ -173,7 +173,7 @@ async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any,
     """
     answer = await queue.heartbeat(token, progress, usage)
     reason = f": {answer.reason}" if answer.reason else ""
-    shell.answer(answer, lambda: click.echo(show.clean(f"{answer.action}{reason}")))
+    shell.answer(answer, lambda: click.echo(printing.clean(f"{answer.action}{reason}")))
     return None if answer.action in {"continue", "yield"} else ExitCode.CONFLICT
 
 

@@ -1,3 +1,22 @@
+-- name: complete_tasks
+-- The way most tasks end, as one statement: the update is the lock and the fence's check. What the attempt held and
+-- cost stays on the row, where the next claim resets it, so that it can be answered here. Whether any breaker or limit
+-- may want to know is asked once for all. (`|| ''` keeps the planner from walking an index of running tasks instead of
+-- looking up the ids.)
+-- rows items: id uuid, fence bigint
+update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
+  runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
+  cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
+  finished_at = :now
+from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
+  and (tasks.validation is null or cast(:checked as {pg: boolean}{lite: integer}))
+  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
+  and (cast(:holder as text) is null or tasks.holder = :holder)
+returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
+  started_at, granted, charged, attempt_cost, idempotency_key, tokens_in, tokens_out,
+  (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
+  exists (select 1 from serials) as serialized
+
 -- name: satisfy_edges
 -- Flip what is still open; only a flip counts, so a dependency that completes twice frees nobody twice.
 -- rows items: id uuid

@@ -1,3 +1,17 @@
+-- name: insert_tasks
+-- insert tasks: id uuid, workspace text, type text, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, boost float, deadline float, path_weight int, dag_id uuid, root_id uuid, parent_id uuid, retry_of uuid, rerun_of uuid, waiting int, block_check_at float, attempts int, max_attempts int, available_at float, last_agent_id text, last_runtime_id text, timeout_sec float, validation text, at_most_once boolean, own_settings boolean, tallied boolean, estimated_cost bigint, budget_id uuid, external_id text, idempotency_key text, target_agent_id text, issue_id text, trigger_type text, session_id text, work_dir text, force_fresh_session boolean, created_at float, updated_at float
+
+-- name: insert_bodies
+-- insert bodies: task_id uuid, body json
+
+-- name: insert_tags
+-- insert tags: workspace text, tag text, task_id uuid
+on conflict do nothing
+
+-- name: insert_edges
+-- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
+on conflict do nothing
+
 -- name: lock_dependencies
 -- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
 -- rows items: id uuid

@@ -1,17 +1,3 @@
--- name: insert_tasks
--- insert tasks: id uuid, workspace text, type text, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, boost float, deadline float, path_weight int, dag_id uuid, root_id uuid, parent_id uuid, retry_of uuid, rerun_of uuid, waiting int, block_check_at float, attempts int, max_attempts int, available_at float, last_agent_id text, last_runtime_id text, timeout_sec float, validation text, at_most_once boolean, own_settings boolean, tallied boolean, estimated_cost bigint, budget_id uuid, external_id text, idempotency_key text, target_agent_id text, issue_id text, trigger_type text, session_id text, work_dir text, force_fresh_session boolean, created_at float, updated_at float
-
--- name: insert_bodies
--- insert bodies: task_id uuid, body json
-
--- name: insert_tags
--- insert tags: workspace text, tag text, task_id uuid
-on conflict do nothing
-
--- name: insert_edges
--- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
-on conflict do nothing
-
 -- name: insert_events
 -- insert events: at float, workspace text, task_id uuid, dag_id uuid, verb text, path text, actor text, request_id text, fence bigint, reason text, data json
 
@@ -45,25 +31,6 @@ update tasks set status = items.status, hold = items.hold, lane = items.lane, ra
   cancel_reason = items.cancel_reason, updated_at = items.updated_at, finished_at = items.finished_at,
   own_settings = items.own_settings, validation = items.validation, target_agent_id = items.target_agent_id
 from {items} where tasks.id = items.id
-
--- name: complete_tasks
--- The way most tasks end, as one statement: the update is the lock and the fence's check. What the attempt held and
--- cost stays on the row, where the next claim resets it, so that it can be answered here. Whether any breaker or limit
--- may want to know is asked once for all. (`|| ''` keeps the planner from walking an index of running tasks instead of
--- looking up the ids.)
--- rows items: id uuid, fence bigint
-update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
-  runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
-  cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
-  finished_at = :now
-from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
-  and (tasks.validation is null or cast(:checked as {pg: boolean}{lite: integer}))
-  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
-  and (cast(:holder as text) is null or tasks.holder = :holder)
-returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
-  started_at, granted, charged, attempt_cost, idempotency_key, tokens_in, tokens_out,
-  (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
-  exists (select 1 from serials) as serialized
 
 -- name: add_usage
 -- Of live claims, in one status or whichever they are in; what the row says afterwards.
