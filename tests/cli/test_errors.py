@@ -212,3 +212,13 @@ def test_every_error_has_an_exit_code() -> None:
     assert codes["ShiftworkError"] == ExitCode.FAILED
     assert [name for name, code in codes.items() if code == ExitCode.FAILED] == ["ShiftworkError"]
     assert codes["OperationTimeout"] == codes["StoreLocked"] == ExitCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("line", "code"), [((), 0), (("artifacts",), 2)])
+def test_a_name_that_stands_for_several_commands_shows_them(
+    terminal: Terminal, line: tuple[str, ...], code: int
+) -> None:
+    shown = terminal.run(*line)
+    assert (shown.code, shown.err) == (code, "")
+    assert shown.out == terminal.text(*line, "--help")
+    assert len(shown.out.splitlines()) > 10
