@@ -104,6 +104,14 @@ def test_imports_point_inward() -> None:
     assert violations(SOURCE) == []
 
 
+def test_verbs_do_not_know_the_face_they_are_called_by() -> None:
+    queue = SOURCE / "shiftwork" / "queue"
+    inside = [file for file in queue.rglob("*.py") if file.parent.name != "face" and file != queue / "queue.py"]
+    found = [each for file in inside for each in imports(file, SOURCE)]
+    assert found
+    assert [each for each in found if each.name.startswith("shiftwork.queue.face")] == []
+
+
 def test_the_table_itself_points_inward() -> None:
     """No two parts may import each other."""
     for part, (inner, _) in RULES.items():

@@ -23,10 +23,10 @@ _HOME = {
     "ShiftworkError": "core.errors",
     **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage", "Wait"), "core.task"),
     **dict.fromkeys(("Agent", "NewAgent"), "queue.agents"),
-    "Artifact": "queue.artifacts",
+    "Artifact": "queue.content.artifacts",
     "Assignment": "queue.claim",
     "Queue": "queue.queue",
-    **dict.fromkeys(("Problem", "Report"), "queue.working"),
+    **dict.fromkeys(("Problem", "Report"), "queue.face.working"),
     **dict.fromkeys(("Context", "Done", "Fail", "Release", "WaitExpired", "Worker"), "worker"),
 }
 

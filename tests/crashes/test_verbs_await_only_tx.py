@@ -10,13 +10,12 @@ import pytest
 
 QUEUE = Path(__file__).resolve().parents[2] / "src" / "shiftwork" / "queue"
 DUTIES = QUEUE.parent / "duties" / "duties.py"
-FACES = {
-    "queue.py", "producing.py", "claiming.py", "working.py", "operating.py", "reading.py", "observing.py",  # public
-    "stepping.py", "waiting.py", "spending.py", "protecting.py", "triggering.py", "notifying.py",
-    "storing.py", "content.py", "snapshotting.py",
-    "metering.py", "measuring.py", "handle.py", "coalesce.py", "parking.py", "room.py", "log.py",  # what it stands on
-    "folder.py",
+AROUND = {
+    "queue.py", "coalesce.py", "parking.py", "log.py", "protection/room.py", "content/transfer.py",
+    "observation/measuring.py", "bridged/folder.py",
 }  # fmt: skip
+"""What stands between callers and verbs, besides the public face."""
+
 BEFORE_A_VERB = {"get", "intern"}
 """Functions of books that open a transaction of their own, before any verb."""
 
@@ -26,7 +25,8 @@ CLOCKS = {"monotonic", "perf_counter"}
 
 
 def verbs() -> list[Path]:
-    return [*sorted(file for file in QUEUE.glob("*.py") if file.name not in FACES), DUTIES]
+    inside = [file for file in sorted(QUEUE.rglob("*.py")) if file.parent.name != "face"]
+    return [*(file for file in inside if file.relative_to(QUEUE).as_posix() not in AROUND), DUTIES]
 
 
 def complaints(source: str, name: str) -> list[str]:
