@@ -8,6 +8,9 @@ ARGS ?=
 PY := .venv/bin/python
 READY := .venv/.ready
 
+# Without compiled files every process that a test starts, hundreds of them, compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench simulate requirements docs screenshots clean
 

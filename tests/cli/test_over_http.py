@@ -29,17 +29,15 @@ class Remote(Terminal):
 
 
 @pytest.fixture
-def remote(tmp_path: Path) -> Iterator[Remote]:
-    database = f"sqlite:///{tmp_path}/queue.db"
-    with served(database, duties=False) as server:
-        yield Remote(tmp_path, database, server.url)
+def remote(tmp_path: Path, sqlite_url: str) -> Iterator[Remote]:
+    with served(sqlite_url, duties=False) as server:
+        yield Remote(tmp_path, sqlite_url, server.url)
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Remote]:
-    database = f"sqlite:///{tmp_path}/queue.db"
-    with served(database, duties=False, tokens=True) as server:
-        yield Remote(tmp_path, database, server.url)
+def guarded(tmp_path: Path, sqlite_url: str) -> Iterator[Remote]:
+    with served(sqlite_url, duties=False, tokens=True) as server:
+        yield Remote(tmp_path, sqlite_url, server.url)
 
 
 @pytest.mark.parametrize(("line", "text", "word"), LINES, ids=[line for line, _, _ in LINES])

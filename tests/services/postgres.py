@@ -107,7 +107,7 @@ class Migrated:
         """Make it as it was, if that is worth while."""
         try:
             async with _connected(self._server.dsn(name)) as connection:
-                schema, size = await connection.fetchrow(_LOOK)
+                ((schema, size),) = await connection.fetch(_LOOK)
                 if schema != self._schema or size > self._size + self.ROOM:
                     return False
                 await connection.execute(_EMPTY)
@@ -181,7 +181,7 @@ async def _execute(dsn: str, sql: str) -> None:
 
 async def _look(dsn: str) -> tuple[str, int]:
     async with _connected(dsn) as connection:
-        schema, size = await connection.fetchrow(_LOOK)
+        ((schema, size),) = await connection.fetch(_LOOK)
     return schema, size
 
 

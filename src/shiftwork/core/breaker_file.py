@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from shiftwork.core.errors import InputError
+from shiftwork.core.resolve import LARGEST
 
 _LINE = re.compile(r"""(?:"([^"]+)"|'([^']+)'|([^\s"':-][^:]*?))\s*:(?:\s+(\S+))?""")
 _MEND = "Write `defaults` and `overrides` by type, with failureThreshold, cooldownSeconds and halfOpenAfter."
@@ -22,9 +23,9 @@ _MEND = "Write `defaults` and `overrides` by type, with failureThreshold, cooldo
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
     """What is said about the breakers of all types, or of one."""
 
-    failure_threshold: Annotated[int, Meta(ge=0)] | None = None
-    cooldown_seconds: Annotated[float, Meta(ge=0)] | None = None
-    half_open_after: Annotated[float, Meta(ge=0)] | None = None
+    failure_threshold: Annotated[int, Meta(ge=0, le=int(LARGEST))] | None = None
+    cooldown_seconds: Annotated[float, Meta(ge=0, le=LARGEST)] | None = None
+    half_open_after: Annotated[float, Meta(ge=0, le=LARGEST)] | None = None
 
     def settings(self) -> dict[str, Any]:
         """The settings this stands for."""

@@ -42,16 +42,20 @@ class Fleet:
         self.claims: list[tuple[str, str]] = []
         self.reads = 0
         self._folder = folder
+        self._script_has_one = asyncio.Event()
 
     async def script(self, name: str) -> None:
         """Runs the document's script until everything is claimed."""
         while len(self.claims) < TASKS:
             if task_id := await self._folder.claim(name):
                 self.claims.append((task_id, name))
+                self._script_has_one.set()
 
     async def agent(self, process: Process, name: str) -> None:
+        """Begins after a script: it needs a hundredth of a script's time, and could be done before the first."""
         assert process.stdin is not None
         assert process.stdout is not None
+        await self._script_has_one.wait()
         process.stdin.write(b"go\n")
         async for line in process.stdout:
             self.claims.append((plain(line.decode().strip()), name))
