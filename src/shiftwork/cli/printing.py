@@ -154,7 +154,7 @@ def _terminal_table(columns: Sequence[str], cells: list[list[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for place, name in enumerate(columns):
-        drawn.add_column(Text(name), no_wrap=place == 0, overflow="fold")
+        drawn.add_column(Text(name), no_wrap=place == 0, overflow="fold", min_width=len(name))
     for row in cells:
         drawn.add_row(*(Text(cell, style=style(cell)) for cell in row))
     Console(highlight=False).print(drawn)
