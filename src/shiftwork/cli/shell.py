@@ -241,7 +241,7 @@ class Root(Group):
             end(error.as_dict(), code_of(error), in_json=in_json)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
-            sys.exit(ExitCode.OK if error.ctx and error.ctx.command is self else ExitCode.USAGE)
+            sys.exit(ExitCode.OK if error.ctx.command is self else ExitCode.USAGE)
         except click.UsageError as error:
             end(_usage(error), ExitCode.USAGE, in_json=in_json)
         except click.Abort:
