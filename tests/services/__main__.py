@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from tests.services import ServiceError, shared
 from tests.services.common import MEMORY, memory_is_roomy
@@ -25,14 +26,22 @@ def main(command: Sequence[str]) -> int:
                 shared.POSTGRES: postgres.dsn(),
                 shared.PGBOUNCER: pgbouncer.dsn(),
                 shared.REDIS: redis,
-                **_fast_folders(),
+                **servers.enter_context(_fast_folders()),
             },
         )
 
 
-def _fast_folders() -> dict[str, str]:
-    """The folders of the tests lie in memory: a test on SQLite spends more time waiting for the disk than working."""
-    return {"PYTEST_DEBUG_TEMPROOT": str(MEMORY)} if memory_is_roomy() else {}
+@contextmanager
+def _fast_folders() -> Iterator[dict[str, str]]:
+    """The folders of the tests lie in memory: a test on SQLite spends more time waiting for the disk than working.
+
+    Under a folder of this run alone, so that another run that ends does not tidy it away.
+    """
+    if not memory_is_roomy():
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="shiftwork-tests-", dir=MEMORY, ignore_cleanup_errors=True) as folder:
+        yield {"PYTEST_DEBUG_TEMPROOT": folder}
 
 
 def _run(command: Sequence[str], variables: dict[str, str]) -> int:
