@@ -91,7 +91,7 @@ async def finished(queue: Queue, count: int, *, poll_sec: float = 0.1) -> None:
     """
 
     async def some_are_ready(tx: Tx) -> bool:
-        rows = await tx.all("open_lanes", bound=TARGETED, workspace=queue.workspace, agent="")
+        rows = await tx.all("open_lanes", bound=TARGETED, workspace=queue.workspace, agent="", counted=False)
         return any(row["lane"] is not None for row in rows)
 
     async with asyncio.timeout(PATIENCE_SEC):
