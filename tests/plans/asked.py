@@ -58,12 +58,11 @@ def steps(connection: apsw.Connection, name: str, parameters: dict[str, Any]) ->
 
 async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
     """PostgreSQL's plan as executed, inside a transaction as the store begins it, which is then rolled back."""
-    statement = statements.load("postgres")[hot.name]
-    _, values = postgres_tx.PostgresTx(None, NOW, store.BEGIN)._bind(hot.name, dict(hot.parameters))
+    text, values = postgres_tx.PostgresTx(None, NOW, store.BEGIN)._bind(hot.name, dict(hot.parameters))
     await connection.execute(store.BEGIN + store.SET_LOCAL)
     try:
         await connection.execute(f"set local plan_cache_mode = {mode}")
-        await connection.execute(f"prepare hot as {statement.text}")
+        await connection.execute(f"prepare hot as {text}")
         given = f"({', '.join(map(literal, values))})" if values else ""
         answer = await connection.fetchval(f"explain (analyze, buffers, format json) execute hot{given}")
     finally:

@@ -82,10 +82,10 @@ async def test_the_server_runs_them_in_the_order_in_which_they_were_asked(connec
 
 def test_parameters_are_kept_apart() -> None:
     bodies, tags = (statements.load("postgres")[name] for name in ("insert_bodies", "insert_tags"))
-    assert _together("insert_bodies") == bodies.text
-    both = _together("insert_bodies", "insert_tags")
+    assert _together(bodies.text) == bodies.text
+    both = _together(bodies.text, tags.single)
     assert both.endswith(bodies.text)
-    assert "$3::text[], $4::text[], $5::uuid[]" in both
+    assert "values ($3::text, $4::text, $5::uuid)" in both
     assert tags.text.endswith("on conflict do nothing")
 
 

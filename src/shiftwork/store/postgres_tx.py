@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w+")
 class _Late(NamedTuple):
     """A statement that is yet to be sent."""
 
-    name: str
+    text: str
     values: Sequence[Any]
 
 
@@ -61,7 +61,7 @@ class PostgresTx:
     async def run(self, name: str, /, **parameters: Any) -> None:
         text, values = self._bind(name, parameters)
         if _reach(name).can_wait:
-            await self._write_later(name, values)
+            await self._write_later(name, text, values)
         else:
             await self.go_on()
             await self._connection.execute(text, *values)
@@ -72,15 +72,17 @@ class PostgresTx:
             columns = [column.name for column in statement.columns]
             await self.go_on()
             await self._connection.copy_records_to_table(statement.target, records=rows, columns=columns)
+        elif len(rows) == 1:
+            await self._write_later(name, statement.single, rows[0])
         elif rows:
-            await self._write_later(name, list(zip(*rows, strict=True)))
+            await self._write_later(name, statement.text, list(zip(*rows, strict=True)))
 
-    async def _write_later(self, name: str, values: Sequence[Any]) -> None:
+    async def _write_later(self, name: str, text: str, values: Sequence[Any]) -> None:
         """Parts of one statement do not see each other's writes: what could is sent after them."""
         reach = _reach(name)
         if self._written & reach.words:
             await self.go_on()
-        self._late.append(_Late(name, values))
+        self._late.append(_Late(text, values))
         self._written |= reach.writes
 
     async def go_on(self) -> None:
@@ -95,7 +97,7 @@ class PostgresTx:
         if self._late:
             late, self._late, self._written = self._late, [], frozenset()
             values = [value for part in late for value in part.values]
-            await self._connection.execute(_together(*(part.name for part in late)), *values, timeout=within_sec)
+            await self._connection.execute(_together(*(part.text for part in late)), *values, timeout=within_sec)
 
     async def take_turn(self, name: str, /) -> None:
         await self.go_on()
@@ -124,7 +126,7 @@ def _reach(name: str) -> _Reach:
 
 
 @cache
-def _together(*names: str) -> str:
+def _together(*written: str) -> str:
     """Several writes as one statement, their parameters numbered on.
 
     The server runs the main part first and then the others from the last to the first, so they are written backwards:
@@ -132,9 +134,8 @@ def _together(*names: str) -> str:
     """
     texts: list[str] = []
     before = 0
-    for name in names:
-        statement = statements.load("postgres")[name]
-        texts.append(_PLACEHOLDER.sub(lambda m, before=before: f"${int(m[1]) + before}", statement.text))  # type: ignore[misc]  # mypy cannot type the default
-        before += len(statement.columns) or len(statement.parameters)
+    for text in written:
+        texts.append(_PLACEHOLDER.sub(lambda m, before=before: f"${int(m[1]) + before}", text))  # type: ignore[misc]  # mypy cannot type the default
+        before += max((int(number) for number in _PLACEHOLDER.findall(text)), default=0)
     others = ", ".join(f"part{number} as ({text})" for number, text in reversed(list(enumerate(texts[1:], 2))))
     return f"with {others} {texts[0]}" if others else texts[0]

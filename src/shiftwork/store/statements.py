@@ -69,6 +69,8 @@ class Statement(NamedTuple):
     columns: tuple[Column, ...]
     target: str | None = None
     """The table of a plain bulk insert, which may be written in any faster way the database has."""
+    single: str = ""
+    """An insert of one row: PostgreSQL's driver takes 0.15 ms longer to write a task as arrays of one."""
 
 
 @cache
@@ -172,13 +174,14 @@ def _write_insert(source: Source, dialect: Dialect) -> Statement:
     assert source.insert is not None
     table, columns = source.insert
     names = ", ".join(c.name for c in columns)
+    into = f"insert into {table} ({names})"
+    typed = [f"${i}::{_pg_type(c.type)}" for i, c in enumerate(columns, 1)]
+    marks = typed if dialect == "postgres" else ["?"] * len(columns)
+    single = many = f"{into} values ({', '.join(marks)}) {source.text}".rstrip()
     if dialect == "postgres":
-        arrays = ", ".join(f"${i}::{_pg_type(c.type)}[]" for i, c in enumerate(columns, 1))
-        text = f"insert into {table} ({names}) select * from unnest({arrays}) {source.text}"  # noqa: S608  # names come from our own files
-    else:
-        marks = ", ".join("?" for _ in columns)
-        text = f"insert into {table} ({names}) values ({marks}) {source.text}"  # noqa: S608  # names come from our own files
-    return Statement(source.name, text.rstrip(), (), {}, columns, None if source.text else table)
+        arrays = ", ".join(f"{mark}[]" for mark in marks)
+        many = f"{into} select * from unnest({arrays}) {source.text}".rstrip()  # noqa: S608  # names come from our own files
+    return Statement(source.name, many, (), {}, columns, None if source.text else table, single)
 
 
 def _pg_type(name: str) -> str:
