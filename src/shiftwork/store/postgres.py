@@ -176,6 +176,7 @@ class PostgresStore:
         self._instance = secrets.token_hex(4)
         self._to_notify: set[int] = set()
         self._notifier: asyncio.Task[None] | None = None
+        self._messenger: Any = None
         self._background: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -321,6 +322,8 @@ class PostgresStore:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._messenger is not None:
+            self._messenger.terminate()
         try:
             await asyncio.wait_for(self._pool.close(), 5)
         except (TimeoutError, OSError, asyncpg.PostgresError):
@@ -371,11 +374,20 @@ class PostgresStore:
         while self._to_notify:
             lanes, self._to_notify = self._to_notify, set()
             try:
-                async with self._pool.acquire() as connection:
-                    await connection.execute(self._notify(lanes))  # a plain message, no transaction behind a pooler
+                await self._send(self._notify(lanes))
             except (asyncpg.PostgresError, *_LOST) as error:
                 log.info("a wake-up was not sent (%s); the poll finds the work", error)
             await asyncio.sleep(NOTIFY_EVERY_SEC)
+
+    async def _send(self, notice: str) -> None:
+        """On a connection of its own: the pool's would be missing for the call that comes next, and others are cold."""
+        if self._listen_dsn is None:
+            async with self._pool.acquire() as connection:
+                await connection.execute(notice)  # a plain message, no transaction behind a pooler
+            return
+        if self._messenger is None or self._messenger.is_closed():
+            self._messenger = await asyncpg.connect(self._listen_dsn, timeout=CONNECT_SEC)
+        await self._messenger.execute(notice)
 
     @asynccontextmanager
     async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
