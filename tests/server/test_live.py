@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
@@ -21,6 +22,11 @@ from tests.worker.steps import until
 def everything(api: Running, query: str = "?after=0", **options: Any) -> Any:
     """A client that is told all from the start, unless the query says otherwise."""
     return watch(api.http, api.url, query, **options)
+
+
+async def followed(api: Running) -> None:
+    """What happens from here on is kept by the hub; what came before its first look is read from the log."""
+    await until(lambda: api.house.hub._first < math.inf)
 
 
 # -- the events of Aegis -------------------------------------------------------------------------------------------
@@ -247,6 +253,7 @@ async def test_an_event_that_there_is_not_is_not_waited_for(api: Running, query:
 
 async def test_a_client_changes_what_it_wants_and_goes_on_where_it_is(api: Running) -> None:
     async with everything(api, "?after=0&name=task.created") as client:
+        await followed(api)
         first = await worked(api)
         assert [told["task_id"] for told in await client.messages(1)] == [first]
         await until(lambda: api.house.hub.kept == 3)
@@ -331,6 +338,7 @@ async def test_large_words_are_not_kept_for_long(api: Running, monkeypatch: pyte
     made = await api.post("/api/tasks", {"type": "write"})
     (held,) = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"]
     async with everything(api, "?after=now") as client:
+        await followed(api)
         for n in range(10):
             body = {"token": held["token"], "kind": "text", "text": f"{n}" * 900}
             await api.post(f"/api/tasks/{made['id']}/messages", body)
