@@ -136,3 +136,16 @@ async def test_new_work_is_told_on_the_channel_task_ready(postgres_dsn: str) -> 
         await queue.submit(type="code")
         await asyncio.wait_for(heard.wait(), 30)
     await client.close()
+
+
+async def test_work_of_a_program_that_ends_at_once_is_told_too(postgres_url: str) -> None:
+    """As a command does: whoever waits would find its work by polling alone."""
+    heard: list[str] = []
+    client = await asyncpg.connect(postgres_url)
+    await client.add_listener("task_ready", lambda *told: heard.append(str(told[-1])))
+    for number in range(1, 6):
+        async with await Queue.open(postgres_url) as queue:
+            await queue.submit(type="code")
+        await client.execute("select 1")  # what was told before has come with its answer
+        assert len(heard) == number
+    await client.close()

@@ -48,6 +48,7 @@ MIGRATION_LOCK = 0x5AF7_0001
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
+LAST_NOTICE_SEC = 1.0
 MOST_NOTIFIED = 500
 """Lanes in one payload, which holds 8,000 bytes at most."""
 
@@ -318,7 +319,10 @@ class PostgresStore:
         if self._closed:
             return
         self._closed = True
-        tasks = [*self._background, *([self._notifier] if self._notifier else [])]
+        last = [self._notifier] if self._notifier else []
+        if last:  # a program that submits and ends has told nobody yet
+            await asyncio.wait(last, timeout=LAST_NOTICE_SEC)
+        tasks = [*self._background, *last]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -381,7 +385,7 @@ class PostgresStore:
 
     async def _send(self, notice: str) -> None:
         """On a connection of its own: the pool's would be missing for the call that comes next, and others are cold."""
-        if self._listen_dsn is None:
+        if self._listen_dsn is None or self._closed:
             async with self._pool.acquire() as connection:
                 await connection.execute(notice)  # a plain message, no transaction behind a pooler
             return
