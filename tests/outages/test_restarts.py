@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from shiftwork import Queue
@@ -16,6 +17,7 @@ from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
 from tests.services import Postgres
 from tests.services.common import free_port
+from tests.worker.steps import until
 
 
 class Fleet:
@@ -217,3 +219,25 @@ async def test_the_first_host_of_several_may_be_dead(server: Postgres, url: str)
 async def test_a_dead_address_is_said_to_be_unavailable_at_once(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         await Queue.open(f"postgresql://postgres@127.0.0.1:{free_port()}/queue")
+
+
+async def test_a_submit_whose_connection_breaks_is_not_tried_again(postgres_url: str) -> None:
+    """It is one statement, and may have been done: to send it again could submit twice, so the caller must look."""
+    other = await asyncpg.connect(postgres_url)
+    async with await Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")
+        await other.execute("begin; lock table bodies in access exclusive mode")
+        submitting = asyncio.create_task(queue.submit(type="code"))
+        waiting = "select pid from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+
+        async def waits() -> bool:
+            return await other.fetchval(waiting) is not None
+
+        await until(waits)
+        await other.execute("select pg_terminate_backend($1)", await other.fetchval(waiting))
+        with pytest.raises(StoreUnavailable) as refused:
+            await submitting
+        assert "not known whether this was done" in refused.value.how_to_mend
+        await other.execute("rollback")
+        assert await other.fetchval("select count(*) from tasks") == 1
+    await other.close()
