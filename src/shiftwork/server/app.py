@@ -73,7 +73,7 @@ def _described() -> bytes:
 
 
 class _Entrance:
-    """A door as the router calls it: directly, since the layers around a plain function took a twentieth of a request."""
+    """A door as the router calls it: directly, since the layers around a function took a twentieth of a request."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
