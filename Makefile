@@ -2,7 +2,8 @@
 # the tests fetch are in .servers, and both can be deleted at any time.
 
 PYTHON ?= python3
-WORKERS ?= 2
+# One more than two cores: a third of the time a test waits for a process that it started.
+WORKERS ?= 3
 ARGS ?=
 
 PY := .venv/bin/python
@@ -49,7 +50,7 @@ screenshots: $(READY) ## Write pictures of the dashboard to docs/screenshots
 	@$(PY) -m tests.dashboard.screenshots
 
 clean: ## Delete the environment, the fetched servers and all caches
-	@rm -rf .venv .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	@rm -rf .venv .servers .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import faults, growth, latency, report, serving, starvation, throughput, watching
+from bench import beside, faults, growth, latency, report, serving, starvation, throughput, watching, witness
 from bench.stores import Place, PostgresPlace, SqlitePlace, machine
 from shiftwork.worker.command import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
-MODULES = (throughput, latency, faults, growth, serving, watching, starvation)
+MODULES = (throughput, latency, faults, growth, serving, watching, starvation, beside)
 """Importing them makes their measurements known."""
 
 
@@ -32,13 +32,15 @@ def main() -> int:
     sys.setswitchinterval(0.0005)  # as the worker's processes do
     names = [name for name in report.MEASUREMENTS if not options.only or name in options.only]
     stores = [name for name in PLACES if options.store in {name, "both"}]
-    _measure(stores, names, options)
+    with witness.watching() as watched:
+        _measure(stores, names, options, watched=watched)
     return 0
 
 
-def _measure(stores: list[str], names: list[str], options: argparse.Namespace) -> None:
+def _measure(stores: list[str], names: list[str], options: argparse.Namespace, *, watched: bool) -> None:
     began = time.perf_counter()
     environment = machine()
+    environment["witness"] = "on each core" if watched else "none: whether the machine stands still is not seen"
     figures: list[report.Figure] = []
     checks: list[report.Check] = []
     for store in stores:
@@ -57,11 +59,20 @@ def _measure(stores: list[str], names: list[str], options: argparse.Namespace) -
         finally:
             place.close()
     report.print_checks(checks)
-    print(f"\n{time.perf_counter() - began:.0f} s.")
+    print(f"\n{time.perf_counter() - began:.0f} s.{_stood_still()}")
     if options.quick:
         print("Quick: the sizes are too small for figures to quote.")
     if options.json is not None:
         report.write(options.json, environment | {"quick": options.quick}, figures, checks)
+
+
+def _stood_still() -> str:
+    lengths = [1000 * (ended - began) for began, ended in witness.stalls()]
+    if not lengths:
+        return ""
+    return (
+        f" The machine stood still {len(lengths)} times, {sum(lengths):.0f} ms in all, {max(lengths):.0f} ms at most."
+    )
 
 
 def _print_environment(facts: dict[str, str]) -> None:

@@ -7,9 +7,9 @@ import statistics
 import time
 
 from bench.fleet import finished, fleet, resident_mib
-from bench.latency import Times
 from bench.report import Bench, measurement, requirement
 from bench.throughput import NOOP, drain_in_process, load
+from bench.times import Times
 from shiftwork import Queue, Report
 
 CLAIMS = {1: 20, 50: 6}

@@ -9,52 +9,40 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from bench.fleet import finished, fleet
-from bench.report import Bench, measurement, percentile, requirement
+from bench.report import Bench, measurement, requirement
 from bench.throughput import NOOP, load
+from bench.times import Times
 from shiftwork import Queue
 from shiftwork.core.errors import LeaseLost
 
 T = TypeVar("T")
-
-
-class Times:
-    """Milliseconds that calls took."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    async def of(self, call: Awaitable[T]) -> T:
-        began = time.perf_counter()
-        try:
-            return await call
-        finally:
-            self.values.append(1000 * (time.perf_counter() - began))
-
-    def at(self, share: float) -> float:
-        return percentile(self.values, share)
-
-    def show(self, bench: Bench, what: str) -> None:
-        for share in (0.50, 0.95, 0.99):
-            bench.figure(f"{what}, p{share * 100:.0f}", [self.at(share)], "ms")
+PICKUP_EVERY_SEC = 0.05
+"""Between tasks for an idle worker, so that it is idle again for each; peers are sent theirs as often."""
 
 
 @measurement
 @requirement("F-161", "F-273")
 async def pickup(bench: Bench) -> None:
     """From the call of submit to the first line of the handler, in an idle worker of another process."""
-    waits = Times()
-    async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 10):
-        sent: dict[str, float] = {}
-        for _ in range(bench.size(200, 40)):
-            began = time.time()
-            sent[(await queue.submit(type="stamp")).id] = began
-            await asyncio.sleep(0.05)
-        await finished(queue, len(sent))
-        for id_, began in sent.items():
-            waits.values.append(1000 * ((await queue.result(id_)).data - began))
+    waits = await picked_up(bench, bench.size(200, 40))
     waits.show(bench, "submit to start in an idle worker process")
     bench.check("F-161", "submit to start in an idle worker, p99", waits.at(0.99), 1000, "ms")
     bench.check("F-273", "submit to start in an idle worker, p99", waits.at(0.99), 1000, "ms")
+
+
+async def picked_up(bench: Bench, count: int) -> Times:
+    waits = Times()
+    async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 10):
+        sent: dict[str, float] = {}
+        for _ in range(count):
+            began = time.time()
+            sent[(await queue.submit(type="stamp")).id] = began
+            await asyncio.sleep(PICKUP_EVERY_SEC)
+        await finished(queue, len(sent))
+        for id_, began in sent.items():
+            started = (await queue.result(id_)).data
+            waits.add(1000 * (started - began), ended=time.perf_counter() - (time.time() - started))
+    return waits
 
 
 @measurement
@@ -141,7 +129,7 @@ async def crowd(bench: Bench) -> None:
 async def _agent(queue: Queue, name: str, waits: Times) -> None:
     while True:
         for held in await queue.claim(name, start=True, wait=20):
-            waits.values.append(1000 * (time.perf_counter() - held.payload["sent"]))
+            waits.add(1000 * (time.perf_counter() - held.payload["sent"]))
             await queue.complete(held.token)
 
 
@@ -198,7 +186,8 @@ async def conflicts(bench: Bench) -> None:
         for number in range(bench.size(200, 30)):
             await one.submit(NOOP)
             answers = await asyncio.gather(_timed(one.claim("a", start=True)), _timed(two.claim("b", start=True)))
-            losing.values += [took for took, held in answers if not held]
+            for took in (took for took, held in answers if not held):
+                losing.add(took)
             (held,) = next(held for _, held in answers if held)
             await one.release(held.token)
             (again,) = await one.claim(f"c-{number}", start=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench import witness
 
 if TYPE_CHECKING:
     from bench.stores import Place
@@ -32,6 +35,10 @@ def requirement(*ids: str) -> Callable[[Measurement], Measurement]:
     return mark
 
 
+DISTURBED = 0.002
+"""From this share of the time on a missed limit is told with it: a p99 then says of the machine as much as of us."""
+
+
 class Figure(NamedTuple):
     """One line of the table: a value per repetition."""
 
@@ -53,6 +60,8 @@ class Check(NamedTuple):
     value: float
     unit: str
     at_least: bool
+    stood_still: float = 0.0
+    """The share of the time of its measurement in which the machine did not run."""
 
     @property
     def ok(self) -> bool:
@@ -90,8 +99,10 @@ class Bench:
         """One measurement; a row it is marked with and does not check is a mistake in the benchmark."""
         self.name = name
         function = MEASUREMENTS[name]
-        seen = len(self.checks)
+        seen, began = len(self.checks), time.perf_counter()
         await function(self)
+        share = witness.share(began, time.perf_counter())
+        self.checks[seen:] = [check._replace(stood_still=share) for check in self.checks[seen:]]
         forgotten = set(ROWS_OF.get(function, ())) - {check.row for check in self.checks[seen:]}
         if forgotten:
             raise AssertionError(f"{name} is marked with {sorted(forgotten)} and measures nothing for them")
@@ -131,6 +142,8 @@ def print_checks(checks: Sequence[Check]) -> None:
     for check in sorted(checks, key=lambda c: (c.row, c.store)):
         sign = ">=" if check.at_least else "<"
         mark = "ok" if check.ok else "MISSED"
+        if not check.ok and check.stood_still >= DISTURBED:
+            mark += f" (the machine stood still {check.stood_still:.1%} of the time)"
         print(
             f"  {check.row:<6} {check.store:<9} {check.what:<58} "
             f"{_number(check.value):>8} {sign} {_number(check.limit)} {check.unit}  {mark}"

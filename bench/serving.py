@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 
 from bench.fleet import ROOT, Member, _end, finished
-from bench.latency import Times
 from bench.report import Bench, measurement, requirement
 from bench.throughput import NOOP
+from bench.times import Times
 from shiftwork import Queue
 
 AGENTS = 200
@@ -29,12 +29,12 @@ class Api:
         self.url = url
         self.http = http
         self.member = member
-        self.inside = Times()
-        """What the server says its calls took."""
+        self.took = 0.0
+        """Milliseconds that the last call took, as the server says."""
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         async with self.http.request(method, self.url + path, json=body) as answer:
-            self.inside.values.append(float(answer.headers["server-timing"].partition("dur=")[2]))
+            self.took = float(answer.headers["server-timing"].partition("dur=")[2])
             answer.raise_for_status()
             return await answer.json()
 
@@ -69,7 +69,7 @@ async def http_calls(bench: Bench) -> None:
 
         async def timed(verb: str, method: str, path: str, body: Any = None) -> Any:
             answer = await times[verb].of(api.call(method, path, body))
-            inside[verb].values.append(api.inside.values.pop())
+            inside[verb].add(api.took)
             return answer
 
         for _ in range(bench.size(500, 20)):
@@ -112,9 +112,9 @@ async def _crowd(api: Api, per_second: float, seconds: int) -> tuple[Times, Time
         while True:
             body = {"agent_id": name, "start": True, "wait_sec": 25}
             for held in (await api.call("POST", "/api/tasks/claim", body))["assignments"]:
-                waits.values.append(1000 * (time.perf_counter() - held["task"]["payload"]["sent"]))
+                waits.add(1000 * (time.perf_counter() - held["task"]["payload"]["sent"]))
                 await api.call("POST", f"/api/tasks/{held['task']['id']}/complete", {"token": held["token"]})
-                if len(waits.values) == count:
+                if len(waits) == count:
                     done.set()
 
     async with asyncio.TaskGroup() as group:
@@ -191,6 +191,6 @@ async def triggers(bench: Bench) -> None:
             while len(effects) <= number:
                 await asyncio.sleep(0.02)
                 effects = (await api.call("GET", "/api/tasks?type=effect&limit=1000"))["tasks"]
-            waits.values.append(1000 * (effects[-1]["created_at"] - created))
+            waits.add(1000 * (effects[-1]["created_at"] - created))
     waits.show(bench, "event to the task that a trigger made of it")
     bench.check("F-212", "event to the task of a trigger, p99", waits.at(0.99), 1000, "ms")

@@ -7,10 +7,10 @@ import time
 
 import aiohttp
 
-from bench.latency import Times
 from bench.report import Bench, measurement
 from bench.serving import served
 from bench.throughput import NOOP
+from bench.times import Times
 from tests.server.crowd import tell_crowd
 from tests.server.watching import watch
 
@@ -24,7 +24,7 @@ async def watching(bench: Bench) -> None:
             for _ in range(bench.size(200, 20)):
                 began = time.perf_counter()
                 await asyncio.gather(api.call("POST", "/api/tasks", NOOP), client.message())
-                delays.values.append(1000 * (time.perf_counter() - began))
+                delays.add(1000 * (time.perf_counter() - began))
                 await client.message()
         delays.show(bench, "HTTP submit to the event at one subscriber")
         subscribers, events = bench.size(500, 20), bench.size(10_000, 120)

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from bench import beside
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -26,3 +30,14 @@ def test_an_unknown_measurement_is_refused_with_the_list_of_those_there_are() ->
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no measurement 'speed'; there are submit, batches, drain" in done.stderr
+
+
+def test_a_peer_that_cannot_be_installed_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "PEERS_FOLDER", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    peer = beside.PEERS["sqlite"]._replace(packages=("no-such-queue-for-agents==1",))
+    with pytest.raises(
+        RuntimeError, match=r"huey could not be installed, so nothing stands beside ours: .*no-such-queue"
+    ):
+        beside.install(peer)
+    assert not (tmp_path / "huey" / ".installed").exists()

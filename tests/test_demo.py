@@ -1,10 +1,14 @@
 """The demo does what it says: real processes, one killed on the way, everything completed."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,6 +23,7 @@ def test_the_demo_tells_how_a_killed_agents_task_is_recovered_and_all_is_complet
     assert "recovered: " in done.stdout
     assert "failed at 'Design a wireframe': the model broke off in mid-sentence" in done.stdout
     assert "The DAG is completed: 8 of 8 tasks completed." in done.stdout
+    assert "To look further, keep the file: shiftwork demo --keep" in done.stdout
     assert "\x1b" not in done.stdout
 
 
@@ -32,3 +37,35 @@ def test_the_demo_as_json_is_one_document_and_keeps_its_file_when_told_to() -> N
     kept = Path(summary["store"].removeprefix("sqlite:///"))
     assert kept.is_file()
     shutil.rmtree(kept.parent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_the_demo_leaves_nothing_behind_when_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "shiftwork", "demo"]
+    known = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            if " takes " in line:
+                break
+        agents = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(agents) == 3
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        assert process.stderr.read() == ""
+    assert [agent for agent in agents if Path(f"/proc/{agent}").exists()] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_that_shall_outlive_its_terminal_does_not_end_with_it(tmp_path: Path) -> None:
+    """As `nohup` starts it."""
+    command = ["nohup", sys.executable, "-m", "shiftwork.demo", "--json"]
+    known = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known) as process:
+        while not list(tmp_path.iterdir()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert json.loads(out)["status"] == "completed"

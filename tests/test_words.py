@@ -18,7 +18,7 @@ INSTEAD = {
     r"\bcost_limit\b|--max-cost\b": "estimated_cost",
     r"\bNotice\b|\bnotices_sec\b|\bimport notices\b": "notifications",
     r"\bdeliveries redrive\b|\bsink.redriven\b": "redeliver: what is redriven are dead letters",
-    r"\bwait_event\b|\bwait\.event\b": "signals: events are rows of the log",
+    r"(?<!a\.)\bwait_event\b|\bwait\.event\b": "signals: events are rows of the log",  # a column of PostgreSQL's own
     r"\bbeat_runtime\b|\bbeat_at\b|\blast_beat\b": "heartbeats",
     r"\be\.(child|parent)\b|\bedge\[.(child|parent).\]": "dependent and dependency: a parent has spawned subtasks",
     r"\bmax_children\b|\b(ctx|context)\.children\b": "subtasks",

@@ -38,3 +38,5 @@ def set_up(*, json: bool, file: Path | None = None) -> None:
     people = logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s")
     handler.setFormatter(JsonLines() if json else people)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # It tells each try to reach a database that is away, with a traceback; that it is away the store says itself.
+    logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 log = logging.getLogger("shiftwork.tracing")
 PATTERN = r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -24,7 +24,12 @@ Kind = Literal["internal", "server", "producer", "consumer"]
 _FORM = re.compile(PATTERN)
 _RECEIVERS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _carried: ContextVar[str | None] = ContextVar("shiftwork_traceparent", default=None)
-_task: ContextVar[str | None] = ContextVar("shiftwork_task", default=None)
+_task: ContextVar[HasId | None] = ContextVar("shiftwork_task", default=None)
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> str: ...
 
 
 def set_up(service: str) -> None:
@@ -81,7 +86,7 @@ def of_environment() -> str | None:
 
 def facts() -> dict[str, str]:
     """What a log line says of the task and the trace it was written in."""
-    found = {} if (task := _task.get()) is None else {"task_id": task}
+    found = {} if (task := _task.get()) is None else {"task_id": task.id}
     if (here := current()) is not None:
         _, trace_id, span_id, _ = here.split("-")
         found |= {"trace_id": trace_id, "span_id": span_id}
@@ -98,14 +103,9 @@ def carrying(traceparent: str | None) -> Iterator[None]:
         _carried.reset(reset)
 
 
-@contextmanager
-def working_on(task_id: str) -> Iterator[None]:
-    """What is logged inside is about this task."""
-    reset = _task.set(task_id)
-    try:
-        yield
-    finally:
-        _task.reset(reset)
+def work_on(task: HasId | None) -> None:
+    """What is logged from here on, by this asyncio task and those it starts, is about this task of ours, or none."""
+    _task.set(task)
 
 
 def span(

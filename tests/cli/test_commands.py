@@ -430,9 +430,10 @@ def test_work_hands_its_options_to_the_worker(terminal: Terminal, monkeypatch: p
 
     package = ModuleType("shiftwork.worker")
     package.command = SimpleNamespace(run=run)  # type: ignore[attr-defined]  # a module made up here
+    package.summing = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
     assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle").code == 3
-    expected = {"url": terminal.url, "processes": 2, "concurrency": 5, "until_idle": True}
+    expected = {"url": terminal.url, "processes": 2, "concurrency": 5, "until_idle": True, "report": None}
     assert called == [(("app:worker",), expected)]
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.cli import doctor
 from shiftwork.store import migrate
 from tests.cli.terminal import Terminal
 
@@ -41,6 +44,43 @@ def test_a_folder_that_may_not_be_written_is_an_error(terminal: Terminal, monkey
     done = terminal.run("doctor")
     assert done.code == 1
     assert "chmod u+w" in done.out
+
+
+def test_a_disk_that_takes_nothing_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
+    """A limit of the process stands for the disk: the write fails in the same place."""
+    terminal.ready()
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000)); "
+    limited += "from shiftwork.cli import main; main(sys.argv[1:])"
+    line = [sys.executable, "-c", limited, "doctor", "--json", "--store", terminal.url]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    (finding,) = [finding for finding in json.loads(done.stdout) if finding["check"] == "disk"]
+    assert finding["level"] == "error"
+    assert f"1 MiB cannot be written into {tmp_path}: File too large" in finding["what"]
+    assert {path.name for path in tmp_path.iterdir()} <= {f"queue.db{end}" for end in ("", "-wal", "-shm", ".turn")}
+
+
+def test_a_disk_that_is_nearly_full_is_told(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.ready()
+    assert findings(terminal, "disk")[0]["level"] == "ok"
+    monkeypatch.setattr(doctor, "ENOUGH", 2**80)
+    (finding,) = findings(terminal, "disk")
+    assert finding["level"] == "warning"
+    assert "MiB left" in finding["what"]
+
+
+@pytest.mark.parametrize(
+    ("value", "part"), [("cast(x'7b22ff' as text)", "is not UTF-8"), ("'{half'", "is not JSON")], ids=["text", "json"]
+)
+def test_a_damaged_row_is_found(terminal: Terminal, value: str, part: str) -> None:
+    terminal.ready()
+    assert [finding["level"] for finding in findings(terminal, "content")] == ["ok"]
+    change(terminal.url, f"update bodies set body = {value}")
+    (finding,) = findings(terminal, "content")
+    assert finding["level"] == "error"
+    assert part in finding["what"]
+    assert "restore a snapshot or a copy" in finding["mend"]
+    assert terminal.run("doctor").code == 1
 
 
 def test_work_that_nobody_can_take_is_found(terminal: Terminal) -> None:

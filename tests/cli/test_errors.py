@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import apsw
 import pytest
 
 from shiftwork.cli.codes import MEANING, ExitCode, code_of
@@ -20,6 +21,9 @@ MISTAKES = [
     ("submit code --priority high", 2, "usage", "'high' is not a valid float"),
     ("submit code --priority 101", 2, "invalid_input", "(at task.priority)"),
     ("submit code --deadline tomorrow", 2, "usage", "neither a time like"),
+    ("submit code --deadline 99999999999999w", 2, "usage", "a time that no calendar has"),
+    (f"submit code --deadline {'9' * 400}w", 2, "usage", "a time that no calendar has"),
+    ("submit code --deadline 0001-01-01T00:00+14:00", 2, "usage", "a time that no calendar has"),
     ("submit code --file tasks.json", 2, "usage", "tasks.json cannot be read: No such file"),
     ("submit --file /", 2, "usage", "cannot be read: Is a directory"),
     ("submit code --depends {ready} --file -", 2, "usage", "in the file alone"),
@@ -28,7 +32,6 @@ MISTAKES = [
     ("show my-own-name", 3, "not_found", "there is no task 'my-own-name'"),
     (f"explain {NOBODY}", 3, "not_found", "there is no task"),
     (f"rerun {NOBODY}", 3, "not_found", "there is no task"),
-    ("cancel my-own-name", 3, "not_found", "there is no task"),
     ("cancel", 2, "usage", "name either tasks or a --dag"),
     ("cancel --dag nothing", 3, "not_found", "there is no DAG"),
     ("rerun {ready}", 4, "wrong_state", "it has not ended yet"),
@@ -108,6 +111,17 @@ def test_a_refused_review_is_told_among_the_others(terminal: Terminal) -> None:
     assert [line.split(" ")[0] for line in done.err.splitlines()] == ["error:", "error:"]
 
 
+def test_a_task_that_is_not_there_is_told_among_the_others(terminal: Terminal) -> None:
+    done = terminal.run("cancel", terminal.ready(), "my-own-name", "--json")
+    assert done.code == 3
+    cancelled, unknown = json.loads(done.out)
+    assert cancelled["status"] == "cancelled"
+    assert unknown["error"]["code"] == "not_found"
+    told = terminal.run("cancel", "my-own-name")
+    assert (told.code, told.out) == (3, "")
+    assert "there is no task 'my-own-name'" in told.err
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [
@@ -172,6 +186,10 @@ def test_a_wrong_command_makes_no_queue(terminal: Terminal, tmp_path: Path, line
         ("sqlite:///", 2, "names no file"),
         ("sqlite:////nowhere/at/all.db", 5, "the folder /nowhere/at does not exist"),
         ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL says"),
+        ("postgresql://127.0.0.1:99999/x", 2, "the address cannot be used: connect(): port must be 0-65535"),
+        ("postgresql://127.0.0.1:port/x", 2, "the address cannot be used"),
+        ("postgresql://[::1/x", 2, "the address cannot be used: Invalid IPv6 URL"),
+        ("sqlite:////", 5, "/ is a folder"),
     ],
 )
 def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: int, part: str) -> None:
@@ -183,7 +201,48 @@ def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: 
 def test_a_file_that_is_no_queue_is_refused(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "queue.db").write_text("Dear diary, today I was not a database.\n" * 50)
     assert terminal.run("list").code == 5
-    assert json.loads(terminal.run("list", "--json").err)["code"] == "store_unsuitable"
+    told = json.loads(terminal.run("list", "--json").err)
+    assert told["code"] == "store_damaged"
+    assert "restore a snapshot or a copy" in told["mend"]
+
+
+@pytest.mark.parametrize("line", ["list", "show {task}", "claim --json"])
+@pytest.mark.parametrize("value", ["cast(x'7b22ff' as text)", "'{half'"], ids=["no text", "no JSON"])
+def test_a_damaged_row_is_told_in_one_line(terminal: Terminal, line: str, value: str) -> None:
+    task = terminal.ready()
+    connection = apsw.Connection(terminal.url.removeprefix("sqlite:///"))
+    connection.execute(f"update bodies set body = {value}")
+    connection.close()
+    told = terminal.run(*line.format(task=task).split(), "--json")
+    assert told.code == 5
+    assert told.out == ""
+    assert json.loads(told.err)["code"] == "store_damaged"
+
+
+@pytest.mark.parametrize("option", ["--store", "--workspace", "--actor", "--token"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_word_is_not_taken_for_none(terminal: Terminal, tmp_path: Path, option: str, value: str) -> None:
+    """As a shell hands over a variable that is not set."""
+    for line in ([option, value, "submit", "code"], ["submit", "code", option, value]):
+        told = terminal.run(*line)
+        assert told.code == 2
+        assert f"Invalid value for '{option}'" in told.err
+        assert "it is empty; name something, or leave the option out" in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["claim", "submit code", "list", "work --type t --until-idle"])
+def test_an_agent_without_a_name_is_refused(terminal: Terminal, line: str) -> None:
+    terminal.ready()
+    told = terminal.run(*line.split(), "--agent", "", *(["--", "true"] if line.startswith("work") else []))
+    assert told.code == 2
+    assert "it is empty" in told.err
+    assert {task["status"] for task in terminal.json("list")["tasks"]} == {"ready"}
+
+
+def test_an_empty_variable_of_the_environment_is_as_good_as_none(terminal: Terminal) -> None:
+    terminal.ready()
+    assert terminal.run("list", SHIFTWORK_WORKSPACE="", SHIFTWORK_ACTOR="", SHIFTWORK_TOKEN="").code == 0
 
 
 def test_an_unmigrated_database_asks_for_migrate(postgres_dsn: str, tmp_path: Path) -> None:

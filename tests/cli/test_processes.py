@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,3 +150,159 @@ def test_the_shell_lines_of_the_readme_work(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+# -- outputs that take nothing, and words that are empty -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("redirected", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("line", ["list", "list --json", "submit code", "--help"])
+def test_an_answer_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, line: str, redirected: str) -> None:
+    call(tmp_path, "submit code")
+    told = in_shell(tmp_path, f"shiftwork {line} {redirected}")
+    assert told.returncode == 1
+    assert "the answer cannot be written: " in told.stderr
+    assert told.stderr.count("\n") == 1
+    if "--json" in line:
+        assert json.loads(told.stderr)["code"] == "output_lost"
+
+
+@pytest.mark.parametrize("redirected", ["2>/dev/full", "2>&-"])
+def test_an_error_that_cannot_be_written_keeps_its_code(tmp_path: Path, redirected: str) -> None:
+    assert in_shell(tmp_path, f"shiftwork list --no-such-option {redirected}").returncode == 2
+    assert in_shell(tmp_path, f"shiftwork list {redirected}").returncode == 5
+
+
+@pytest.mark.parametrize("line", ["submit code", "list", "list --json", "doctor"])
+def test_a_store_whose_name_is_no_text_is_refused(tmp_path: Path, line: str) -> None:
+    told = in_shell(tmp_path, f"shiftwork {line} --store $'sqlite:///nul\\x01\\xff.db'")
+    assert told.returncode == 2
+    assert "is not UTF-8 text" in told.stderr
+    assert told.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_name_is_no_text_holds_no_queue(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    made = call(folder, "submit code --json")
+    assert made.returncode == 2
+    assert json.loads(made.stderr)["code"] == "bad_text"
+    assert list(folder.iterdir()) == []
+    assert json.loads(call(folder, "list --json").stderr)["code"] == "store_unavailable"
+
+
+def in_shell(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash, with `shiftwork` for this program."""
+    text = f'shiftwork() {{ "{sys.executable}" -m shiftwork "$@"; }}; {line}'
+    found = shutil.which("bash")
+    assert found is not None
+    return subprocess.run(
+        [found, "-c", text], cwd=folder, capture_output=True, text=True, check=False, env=clean_environment()
+    )
+
+
+# -- interrupted at its start --------------------------------------------------------------------------------------
+
+INTERRUPTED_WHILE_IT_LOADS = """
+import signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "shiftwork.cli.working":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from shiftwork.cli import main
+main()
+"""
+
+
+def test_an_interrupt_while_the_program_loads_leaves_no_traceback(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, "list"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean_environment())
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# -- work: modules that fail, and what was done --------------------------------------------------------------------
+
+APP = """
+import os, signal
+from shiftwork import Worker
+
+worker = Worker(concurrency=1)
+
+@worker.handler("code")
+async def code(context):
+    return 1
+
+@worker.handler("hard")
+async def hard(context):
+    raise ValueError("no")
+
+@worker.handler("deadly")
+async def deadly(context):
+    if context.task.fence == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        ("x = (\n", "app cannot be imported: SyntaxError: '(' was never closed", 1),
+        ("import json\n\njson.loads('{')\n", "app cannot be imported: JSONDecodeError: Expecting", 3),
+        ("\nraise SystemExit(0)\n", "app cannot be imported: SystemExit: 0", 2),
+        ("raise BaseException\n", "app cannot be imported: BaseException", 1),
+        ("import helper\n", "app needs no_such_thing, which is not installed", 2),
+        ("from shiftwork import Worker\nWorker(concurrency=0)\n", "InputError: a worker needs room", 2),
+    ],
+)
+def test_a_module_that_fails_is_told_with_its_line(tmp_path: Path, text: str, what: str, line: int) -> None:
+    (tmp_path / "app.py").write_text(text)
+    (tmp_path / "helper.py").write_text("\nimport no_such_thing\n")
+    file = tmp_path / ("helper.py" if "helper" in text else "app.py")
+    told = call(tmp_path, "work app:worker --until-idle")
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: ")
+    assert told.stderr.count("\n") == 1
+    assert what in told.stderr
+    assert f"(at {file}:{line})" in told.stderr
+    as_json = json.loads(call(tmp_path, "work app:worker --until-idle --json").stderr)
+    assert (as_json["code"], as_json["where"]) == ("invalid_input", f"{file}:{line}")
+
+
+@pytest.mark.parametrize("target", ["nowhere", "nowhere.within", "app.within"])
+def test_a_module_that_is_not_there_is_named(tmp_path: Path, target: str) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    told = call(tmp_path, f"work {target}:worker")
+    assert told.returncode == 2
+    assert f"there is no module '{target if target.startswith('app') else 'nowhere'}' (at target)" in told.stderr
+
+
+def test_work_tells_in_json_what_it_has_done(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    for kind in ("code", "code", "hard"):
+        call(tmp_path, f"submit {kind}")
+    call(tmp_path, "settings set max_attempts 1 --type hard")
+    done = call(tmp_path, "work app:worker --until-idle --json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["processes"], told["silent"], told["completed"], told["failed"]) == (1, 0, 2, 1)
+    assert call(tmp_path, "work app:worker --until-idle").stdout == ""
+
+
+def test_a_fleet_tells_in_json_what_all_its_processes_have_done(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    for kind in ("code", "code", "code", "deadly"):
+        call(tmp_path, f"submit {kind}")
+    done = call(tmp_path, "work app:worker --until-idle --json --processes 2", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["silent"] == 1
+    assert told["processes"] == 2
+    tasks = json.loads(call(tmp_path, "list --json").stdout)["tasks"]
+    assert {task["status"] for task in tasks} == {"completed"}
+    assert 1 <= told["completed"] <= 4  # what the killed process had completed, nobody knows
+    assert [path for path in tmp_path.iterdir() if path.name.startswith("shiftwork-")] == []

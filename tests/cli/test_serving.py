@@ -4,6 +4,8 @@ import json
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.cli.terminal import Terminal
 from tests.server.processes import start
 
@@ -26,6 +28,22 @@ def test_a_port_that_is_taken_is_named(terminal: Terminal) -> None:
         done = terminal.run("serve", "--port", port)
     assert done.code == 2
     assert f"port {port}" in done.err
+
+
+@pytest.mark.parametrize("host", ["nosuch.invalid", "203.0.113.7", "a" * 64])
+def test_a_host_that_is_not_this_machine_is_named(terminal: Terminal, host: str) -> None:
+    done = terminal.run("serve", "--host", host, "--port", "0", "--tokens")
+    assert done.code == 2
+    assert f"cannot listen on {host}" in done.err
+    assert "--host" in done.err
+    assert "port" not in done.err
+
+
+def test_a_log_file_that_cannot_be_written_is_named(terminal: Terminal, tmp_path: Path) -> None:
+    done = terminal.run("serve", "--log-file", str(tmp_path / "nowhere" / "x"))
+    assert done.code == 2
+    assert "nowhere/x cannot be written: No such file or directory" in done.err
+    assert "--log-file" in done.err
 
 
 def test_a_server_has_no_workspace_of_its_own(terminal: Terminal) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import SyncClient
+from shiftwork.client import sync as module
 from shiftwork.core.errors import NotFound, StoreClosed, StoreUnavailable
 
 
@@ -83,6 +84,50 @@ def test_whoever_waits_when_it_is_closed_is_told(server_url: str) -> None:
         client.status()
     client.close()
     assert "shiftwork-client" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_call_that_comes_while_it_is_closed_is_told_so(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the loop was stopped nobody would run it, though the loop is not closed yet."""
+    client = SyncClient.open(server_url)
+    join = threading.Thread.join
+    told: list[object] = []
+
+    def call() -> None:
+        try:
+            client.status()
+        except StoreClosed as error:
+            told.append(error)
+
+    def join_late(thread: threading.Thread, timeout: float | None = None) -> None:
+        join(thread, timeout)
+        monkeypatch.undo()
+        late.start()
+        join(late, 5)
+
+    late = threading.Thread(target=call, daemon=True)
+    monkeypatch.setattr(threading.Thread, "join", join_late)
+    client.close()
+    assert len(told) == 1
+
+
+def test_whoever_waits_for_what_does_not_heed_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "END_SEC", 0.2)
+    loop = module._Loop()
+    begun, enough = threading.Event(), threading.Event()
+
+    async def heedless() -> None:
+        begun.set()
+        enough.wait()
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(loop.wait, heedless())
+        begun.wait()
+        loop.end()
+        with pytest.raises(StoreClosed):
+            waiting.result(20)
+        enough.set()
+    loop._thread.join()
+    loop._loop.close()
 
 
 def test_what_cannot_be_opened_leaves_no_thread(unused_tcp_port: int) -> None:

@@ -280,10 +280,12 @@ async def test_a_runtime_silent_for_75_seconds_is_offline(
     await aegis.runtime_heartbeat(RUNTIME)
     await pass_time(aegis, clock, 74)
     assert await status(aegis, task_id) == state
+    assert [runtime["status"] for runtime in await aegis.runtimes()] == ["active"]
     await pass_time(aegis, clock, 1)
     failed = await row(aegis, task_id)
     assert (failed["status"], failed["failure_reason"]) == ("failed", "runtime_offline")
     assert [task.status for task in await rows_of_issue(aegis)] == ["failed", "ready"]
+    assert [runtime["status"] for runtime in await aegis.runtimes()] == ["offline"]
 
 
 # -- orphans and sessions ----------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, NotFound
+from shiftwork.queue.money import budgets
 from shiftwork.queue.money.budgets import Budget, Kind
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, sql, take
+from tests.money import check_books
 
 HALF = {"type": "code", "spec": {"constraints": {"max_cost_usd": 0.50}}}
 
@@ -155,6 +157,49 @@ async def test_the_duty_goes_on_holding_back_and_letting_go(queue: Queue, clock:
     assert await events_named(queue, "budget.opened") == [dag_id]
 
 
+async def test_the_duty_looks_at_a_page_of_budgets_a_turn_and_at_all_in_the_end(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "LOOKED_AT", 2)
+    dags = [await make_dag(queue, 0, tasks=1) for _ in range(5)]
+    assert await queue.claim("worker") == []
+    assert await tasks_held(queue) == 5
+    for dag_id in dags:
+        await queue.set_budget("dag", dag_id, None)
+    turns = [await queue.engine.store.run(lambda tx: budgets.tend(tx, queue.engine)) for _ in range(4)]
+    assert turns == [{"opened": 2}, {"opened": 2}, {"opened": 1}, {}]
+    assert len(await events_named(queue, "budget.opened")) == 5
+    await queue.set_budget("dag", dags[0], 0)
+    assert len(await queue.claim("worker")) == 1
+    assert await tasks_held(queue) == 1
+    await queue.set_budget("dag", dags[0], None)
+    assert await queue.engine.store.run(lambda tx: budgets.tend(tx, queue.engine)) == {"opened": 1}, "from the first"
+
+
+JUDGED = {
+    "type": "code",
+    "estimated_cost_usd": 0.50,
+    "output": {"type": "json", "validation": "llm-judge", "validation_schema": {"criteria": "good"}},
+}
+
+
+@pytest.mark.parametrize("kind", ["dag", "tree"])
+async def test_a_judge_is_paid_by_the_budget_of_what_it_judges(queue: Queue, kind: Kind) -> None:
+    if kind == "tree":
+        await queue.submit({**JUDGED, "tree_budget_usd": 1.00})
+    else:
+        await queue.submit_dag({"tasks": [JUDGED, {"type": "other"}], "budget_ceiling_usd": 1.00})
+    author = await take(queue, "author", types=["code"])
+    await queue.complete(author.token, {"x": 1}, usage={"cost_usd": 0.10})
+    judge = await take(queue, "judge", types=["judge"], capabilities=["judge"])
+    answer = await queue.heartbeat(judge.token, usage={"cost_usd": 0.20})
+    assert answer.action == "continue"
+    await queue.complete(judge.token, {"verdict": "accept"}, usage={"cost_usd": 0.30})
+    found = await the_budget(queue, kind)
+    assert (found.spent_usd, found.granted_usd) == pytest.approx((0.60, 0))
+    await check_books(queue)
+
+
 # -- trees -------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +291,83 @@ async def test_a_day_that_gets_its_limit_late_counts_what_it_has_cost(queue: Que
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.50})
     await queue.set_setting("budget.daily_usd", 1.00)
     assert await queue.claim("worker") == []
+
+
+async def test_a_day_goes_on_counting_while_its_limit_is_taken_away(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code", "estimated_cost_usd": 1.00}] * 4)
+    await queue.set_budget("day", None, 10)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 1})
+    assert (await queue.set_budget("day", None, None)).remaining_usd is None
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 4})
+    await queue.set_setting("budget.daily_usd", 10)
+    await queue.unset_setting("budget.daily_usd")
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 5})
+    found = await queue.set_budget("day", None, 10)
+    assert (found.spent_usd, found.granted_usd, found.remaining_usd) == (10, 0, 0)
+    assert await queue.claim("worker") == []
+    await check_books(queue)
+
+
+async def test_a_day_without_a_limit_says_what_it_has_cost(queue: Queue) -> None:
+    await queue.submit(type="code")
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 1})
+    found = await queue.set_budget("day", None, None)
+    assert (found.spent_usd, found.remaining_usd, await queue.budgets("day")) == (1, None, [])
+
+
+async def test_what_runs_when_a_day_gets_its_limit_is_granted_and_stopped(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code"}, {"type": "code", "estimated_cost_usd": 0.50}])
+    dag_id = await make_dag(queue, 5.00, tasks=1, price=0.30)
+    first, second, third = [await take(queue, name) for name in ("one", "two", "three")]
+    await queue.heartbeat(second.token, usage={"cost_usd": 0.10})
+    found = await queue.set_budget("day", None, 1.50)
+    assert (found.spent_usd, found.granted_usd) == pytest.approx((0.10, 0.25 + 0.40 + 0.30))
+    await check_books(queue)
+    assert (await queue.heartbeat(second.token, usage={"cost_usd": 0.40})).action == "continue"
+    assert (await queue.heartbeat(first.token, usage={"cost_usd": 5.00})).reason == "budget_exceeded"
+    await queue.complete(third.token, usage={"cost_usd": 0.20})
+    await queue.complete(second.token)
+    found = await the_budget(queue, "day")
+    assert (found.spent_usd, found.granted_usd, found.remaining_usd) == pytest.approx((5.70, 0, -4.20))
+    assert (await queue.dag(dag_id)).spent_usd == 0.20
+    await check_books(queue)
+
+
+async def test_a_limit_that_is_a_setting_counts_in_what_runs_with_the_duty(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.50}] * 3)
+    await queue.complete((await take(queue)).token, usage={"cost_usd": 0.30})
+    running = await take(queue)
+    await queue.heartbeat(running.token, usage={"cost_usd": 0.10})
+    await queue.set_setting("budget.daily_usd", 0.25)
+    assert await queue.claim("other") == []
+    await pass_time(queue, clock, 1)
+    found = await the_budget(queue, "day")
+    assert (found.spent_usd, found.granted_usd) == pytest.approx((0.40, 0.40))
+    assert (await queue.heartbeat(running.token, usage={"cost_usd": 0.50})).reason == "budget_exceeded"
+    await check_books(queue)
+    for _ in range(6):
+        await pass_time(queue, clock, 1)
+    assert await sql(queue, "select id from budgets where counted_to is not null") == [], "it looks no further"
+
+
+async def test_what_ran_yesterday_is_not_paid_by_the_limit_of_today(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    running = await take(queue)
+    clock.advance(86_400)
+    await queue.set_budget("day", None, 1.00)
+    await queue.heartbeat(running.token, usage={"cost_usd": 5.00})
+    found = await the_budget(queue, "day")
+    assert (found.spent_usd, found.granted_usd) == (0, 0)
+
+
+async def test_what_was_removed_is_part_of_what_a_day_has_cost(queue: Queue) -> None:
+    await queue.set_setting("purge.mode", "delete")
+    await queue.submit_many([{"type": "code"}] * 2)
+    for _ in range(2):
+        await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
+        await queue.purge(status=["completed"])
+    assert (await queue.set_budget("day", None, 1.00)).spent_usd == 0.20
+    assert await sql(queue, "select * from charges") == []
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import InputError, VersionConflict, WrongState
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, events_named, finish, states, take
+from tests.conformance.steps import bury, events_named, finish, sql, states, take
 
 EXAMPLE = [
     ("agent_coder_01", "LLM returned invalid JSON", 45, 0.12),
@@ -238,3 +238,9 @@ async def test_cancelling_a_dead_letter_is_recorded_as_a_review(queue: Queue) ->
     (review,) = await queue.reviews(task_id)
     assert (review["decision"], review["actor"], review["note"]) == ("cancel", "human:ada", "obsolete")
     assert (await states(queue, task_id))[-2:] == ["dead_lettered", "cancelled"]
+
+
+async def test_work_that_becomes_at_most_once_on_review_is_not_preempted(queue: Queue) -> None:
+    task_id = await bury(queue)
+    await queue.review(task_id, "modify_and_retry", change={"delivery": "at_most_once"})
+    assert await sql(queue, "select at_most_once from tasks") in ([{"at_most_once": 1}], [{"at_most_once": True}])

@@ -6,6 +6,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import CircularDependency, UnknownDependency
+from shiftwork.core.ids import parse
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, finish, statuses, submit_dag, take
 
@@ -62,6 +63,20 @@ async def test_a_missing_dependency_is_waited_for_and_marked_after_five_minutes(
     await finish(coscientist)
     task = await coscientist.get(task_id)
     assert (task.status, task.blocked) == ("ready", False)
+
+
+@pytest.mark.parametrize("form", ["shown", "uuid"])
+async def test_a_dependency_that_was_purged_is_refused_since_it_never_comes_again(queue: Queue, form: str) -> None:
+    await queue.set_setting("purge.mode", "delete")
+    made = await queue.submit(type="code", id="build")
+    other = await queue.submit(type="docs")
+    assert await queue.purge(type="code") == 1
+    gone = made.id if form == "shown" else parse(made.id)
+    for call in (queue.submit(type="docs", dependencies=[gone]), queue.update(other.id, {"dependencies": [gone]})):
+        with pytest.raises(UnknownDependency, match=f"task {made.id} was purged"):
+            await call
+    assert (await queue.get(other.id)).status == "ready"
+    assert (await queue.submit(type="docs", dependencies=["build"])).status == "pending"  # a name may come again
 
 
 async def test_a_dependency_that_comes_in_time_unblocks(coscientist: Queue, clock: MovedClock) -> None:

@@ -1,11 +1,17 @@
 """What the duties find and mend."""
 
+import asyncio
+from typing import Any
+
 import apsw
 import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.errors import StoreFull, StoreLocked, VersionConflict
+from shiftwork.duties import runner
 from shiftwork.duties.runner import run_once
+from shiftwork.store.store import Verb
 from shiftwork.testing import MovedClock, pass_time
 
 
@@ -55,3 +61,73 @@ async def test_an_assignment_names_what_the_task_depended_on(queue: Queue) -> No
     (second,) = await queue.claim("one", start=True)
     assert second.task().dependencies == [tasks[0].id]
     assert second.task() == await queue.get(tasks[1].id)
+
+
+async def test_a_look_takes_up_what_is_due_alone(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process looks four times a second: twenty transactions each time were most of what an idle fleet did."""
+    await run_once(queue.engine)
+    store, turns = queue.engine.store, 0
+    run = store.run
+
+    async def counted(verb: Verb[Any], /) -> Any:
+        nonlocal turns
+        turns += 1
+        return await run(verb)
+
+    monkeypatch.setattr(store, "run", counted)
+    await run_once(queue.engine)
+    asks = 1  # whether a snapshot is for this process to take, which no row can say
+    assert turns == asks
+    clock.advance(0.25)
+    await run_once(queue.engine)
+    assert turns == asks + asks + len({"presence"})
+
+
+async def test_why_duties_wait_is_said_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = iter([StoreFull("no room"), StoreFull("no room"), StoreLocked("busy"), None, StoreFull("no room")])
+    over = asyncio.Event()
+
+    async def refuse(_verb: Verb[Any], /) -> Any:
+        found = next(errors, over)
+        if found is over:
+            over.set()
+        if isinstance(found, Exception):
+            raise found
+        return frozenset(runner.DUTIES)  # nothing is due
+
+    monkeypatch.setattr(queue.engine.store, "read", refuse)
+    monkeypatch.setattr(runner, "TICK_SEC", 0.0)
+    duties = asyncio.create_task(runner.run_for_ever(queue.engine))
+    await asyncio.wait_for(over.wait(), 10)
+    duties.cancel()
+    await asyncio.gather(duties, return_exceptions=True)
+    said = [record.getMessage() for record in caplog.records if record.name == "shiftwork.duties"]
+    assert said == [
+        f"duties wait: {error}" for error in (StoreFull("no room"), StoreLocked("busy"), StoreFull("no room"))
+    ]
+
+
+@pytest.mark.parametrize("error", [VersionConflict("no"), KeyError("no")])
+async def test_a_duty_that_fails_keeps_no_other_from_its_turn(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    first, *_, last = runner.DUTIES
+    monkeypatch.setitem(runner.DUTIES, first, runner.DUTIES[first]._replace(run=fail))
+    duties = asyncio.create_task(runner.run_for_ever(queue.engine))
+    async with asyncio.timeout(10):
+        while last not in {duty["name"] for duty in await queue.duties()}:  # noqa: ASYNC110  # of the store
+            await asyncio.sleep(0.01)
+    duties.cancel()
+    await asyncio.gather(duties, return_exceptions=True)
+    assert [record.getMessage() for record in caplog.records if record.name == "shiftwork.duties"] == [
+        f"duty {first} waits: {error}"
+    ]
+    with pytest.raises(type(error)):
+        await run_once(queue.engine, force=True)

@@ -1,5 +1,7 @@
 """Files of a watched folder: news is another content, not another time of writing."""
 
+import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,10 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import InputError
+from shiftwork.queue.triggers import files
+from shiftwork.queue.triggers.files import Seen
 from shiftwork.server import watching
-from shiftwork.server.watching import Watching, check_folder
+from shiftwork.server.watching import Look, Watching, check_folder
 
 
 async def watch(queue: Queue, pattern: str = "inbox/*.md", **more: Any) -> None:
@@ -78,6 +82,118 @@ async def test_a_content_that_comes_back_is_news_again(queue: Queue, folder: Pat
     assert await twice(eyes) == 0
     (folder / "inbox" / "old.md").write_text("b")
     assert await twice(eyes) == 1
+
+
+async def test_what_changed_in_a_pause_is_no_news(queue: Queue, folder: Path) -> None:
+    await watch(queue, changes=["added", "changed", "removed"])
+    (folder / "inbox" / "gone.md").write_text("soon gone")
+    eyes = Watching(queue, folder)
+    await twice(eyes)
+    await queue.pause_trigger("in")
+    (folder / "inbox" / "new.md").write_text("hello")
+    (folder / "inbox" / "old.md").write_text("changed")
+    (folder / "inbox" / "gone.md").unlink()
+    await twice(eyes)
+    await queue.resume_trigger("in")
+    assert await twice(eyes) == 0
+    (folder / "inbox" / "new.md").write_text("changed after the pause")
+    assert await twice(eyes) == 1
+    assert await titles(queue) == ["changed inbox/new.md"]
+
+
+async def test_what_was_seen_before_a_pause_ended_is_no_news_after_it(queue: Queue, folder: Path) -> None:
+    await watch(queue)
+    await twice(Watching(queue, folder))
+    (watcher,) = await queue.engine.store.read(files.watchers)
+    await queue.pause_trigger("in")
+    await queue.resume_trigger("in")
+    seen = Seen("inbox/new.md", "added", "0" * 64, 5)
+    fire = files.fire_for
+    assert await queue.engine.store.run(lambda tx: fire(tx, queue.engine, watcher.trigger, seen)) is None
+    assert await queue.firings("in") == []
+
+
+async def test_a_file_that_cannot_be_read_holds_up_no_other(
+    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    locked = True
+    really = watching._sha256
+
+    def read(path: Path) -> str:
+        """Whoever runs the tests may be root, from whom no mode keeps a file."""
+        if locked and path.name.startswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path)
+
+    monkeypatch.setattr(watching, "_sha256", read)
+    await watch(queue)
+    (folder / "inbox" / "locked-before.md").write_text("there at the first look")
+    eyes = Watching(queue, folder)
+    await twice(eyes)
+    (folder / "inbox" / "locked.md").write_text("secret")
+    (folder / "inbox" / "new.md").write_text("hello")
+    with caplog.at_level(logging.WARNING):
+        assert await twice(eyes) + await twice(eyes) == 1
+    assert await titles(queue) == ["added inbox/new.md"]
+    assert [each for each in caplog.messages if "locked.md" in each] == [caplog.messages[-1]], "told once"
+    locked = False
+    await twice(eyes)
+    assert await titles(queue) == ["added inbox/locked-before.md", "added inbox/locked.md", "added inbox/new.md"]
+
+
+async def test_a_folder_that_is_away_has_not_lost_its_files(queue: Queue, folder: Path) -> None:
+    await watch(queue, changes=["added", "changed", "removed"])
+    eyes = Watching(queue, folder)
+    await twice(eyes)
+    away = folder.with_name("away")
+    await asyncio.to_thread(folder.rename, away)
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            await eyes.look()
+    await asyncio.to_thread(away.rename, folder)
+    assert await twice(eyes) == 0
+    (folder / "inbox" / "old.md").unlink()
+    assert await twice(eyes) == 1
+    assert await titles(queue) == ["removed inbox/old.md"]
+
+
+async def test_a_disk_that_is_unmounted_has_not_lost_its_files(
+    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is an empty folder of another disk."""
+    await watch(queue, changes=["added", "changed", "removed"])
+    eyes = Watching(queue, folder)
+    await twice(eyes)
+    with monkeypatch.context() as unmounted:
+        unmounted.setattr(watching, "_look_at", lambda _: Look({}, frozenset(), -1))
+        for _ in range(3):
+            with pytest.raises(OSError, match="unmounted"):
+                await eyes.look()
+    assert await twice(eyes) == 0
+    assert await queue.firings("in") == []
+
+
+async def test_a_folder_inside_that_cannot_be_seen_holds_up_no_other(
+    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await watch(queue, "**/*.md", changes=["added", "changed", "removed"])
+    (folder / "locked").mkdir()
+    (folder / "locked" / "kept.md").write_text("kept")
+    eyes = Watching(queue, folder)
+    await twice(eyes)
+    really = os.scandir
+
+    def look_into(place: str) -> Any:
+        if Path(place).name == "locked":
+            raise PermissionError(13, "Permission denied", place)
+        return really(place)
+
+    with monkeypatch.context() as locked:
+        locked.setattr(os, "scandir", look_into)
+        (folder / "inbox" / "new.md").write_text("hello")
+        assert await twice(eyes) + await twice(eyes) == 1
+    assert await twice(eyes) == 0
+    assert await titles(queue) == ["added inbox/new.md"]
 
 
 async def test_links_are_not_followed(queue: Queue, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

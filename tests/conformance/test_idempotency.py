@@ -174,3 +174,12 @@ async def test_the_twins_of_one_batch_are_one_task(queue: Queue) -> None:
     first, second = await queue.submit_many([{"type": "code", "idempotency_key": "k"}] * 2)
     assert (second.id, second.duplicate) == (first.id, True)
     assert len((await queue.tasks()).tasks) == 1
+
+
+@pytest.mark.parametrize(("others", "own"), [(["ready"], ["ready", "completed"]), (["ready", "completed"], ["ready"])])
+async def test_a_task_may_say_itself_how_long_its_key_holds(queue: Queue, others: list[str], own: list[str]) -> None:
+    await queue.set_setting("idempotency.scope_states", others)
+    task = {"type": "code", "idempotency_key": "k", "settings": {"idempotency": {"scope_states": own}}}
+    first = await queue.submit(task)
+    assert await finish(queue) == first.id
+    assert (await queue.submit(task)).duplicate is ("completed" in own)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiftwork import Queue
+from shiftwork import Queue, Report
 from shiftwork.core.errors import LeaseLost
 from shiftwork.queue.read import Event
 from shiftwork.testing import MovedClock, pass_time
@@ -277,3 +277,28 @@ async def test_one_beat_of_the_runtime_keeps_all_that_it_holds(queue: Queue, clo
     await queue.cancel(held[0].id, "obsolete")
     answer = await queue.runtime_heartbeat("host-1", [assignment.token for assignment in held])
     assert answer.cancel == {held[0].token: "obsolete"}
+
+
+@pytest.mark.parametrize("first", ["zombie", "fresh"])
+async def test_a_zombies_result_in_the_same_batch_is_not_taken_for_the_live_one(queue: Queue, first: str) -> None:
+    """A server joins the calls of its agents: which came first must not matter."""
+    task_id = (await queue.submit(type="code")).id
+    held = {"zombie": await take(queue, "zombie")}
+    await queue.runtime_gone("zombie")
+    held["fresh"] = await take(queue, "fresh")
+    order = sorted(held, key=lambda name: name != first)
+    outcomes = await queue.complete_many([Report(held[name].token, {"by": name}) for name in order])
+    answers = dict(zip(order, outcomes, strict=True))
+    assert isinstance(answers["zombie"].error, LeaseLost)
+    assert answers["fresh"].status == "completed"
+    assert (await queue.result(task_id)).data == {"by": "fresh"}
+
+
+async def test_a_claim_that_is_named_twice_is_started_and_given_back_once(queue: Queue) -> None:
+    task_id = (await queue.submit(type="code")).id
+    (held,) = await queue.claim("worker")
+    for verb, name in ((queue.start_many, "started"), (queue.release_many, "released")):
+        outcomes = await verb([held.token, held.token])
+        assert [(outcome.error, outcome.repeated) for outcome in outcomes] == [(None, False), (None, True)]
+        assert len([event for event in await queue.history(task_id) if event.verb == name]) == 1
+    assert (await queue.get(task_id)).status == "ready"

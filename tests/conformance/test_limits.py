@@ -277,5 +277,5 @@ async def test_and_asks_no_statement_about_them(store_url: str, monkeypatch: pyt
         await queue.heartbeat(held.token)
         await queue.complete(held.token)
         assert await queue.claim("worker") == []
-    assert {"open_lanes", "see_runtime", "complete_tasks"} <= set(heard)
+    assert {"lock_claimer", "see_runtime", "complete_tasks"} <= set(heard)
     assert ours & set(heard) == set()

@@ -10,6 +10,8 @@ from shiftwork.core.states import TRANSITIONS
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury, events_named, finish, submit_dag, take
 
+NOWHERE = "task_01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
 # -- failure patterns --------------------------------------------------------------------------------------------
 
 
@@ -272,3 +274,48 @@ async def test_first_in_first_out_passes_over_what_the_agent_may_not_take(queue:
     cheap = (await queue.submit(type="code")).id
     assert [claim.id for claim in await queue.claim("poor", fifo=True)] == [cheap]
     assert await queue.claim("poor", fifo=True) == []
+
+
+# -- pages -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_page_begins_where_it_is_told_or_not_at_all(queue: Queue) -> None:
+    """A cursor that got damaged must not begin at the first page again: whoever follows it would never end."""
+    made = [await queue.submit(type="code", id=name) for name in ("one", "two", "three")]
+    assert [task.id for task in (await queue.tasks(after="two")).tasks] == [made[2].id]
+    assert [task.id for task in (await queue.tasks(after=made[0].id)).tasks] == [made[1].id, made[2].id]
+    for after in ("four", "task_zzz"):
+        with pytest.raises(NotFound):
+            await queue.tasks(after=after)
+    for page in (queue.dead_letters, queue.approvals, queue.deliveries):
+        with pytest.raises(InputError) as error:
+            await page(after="zzz")
+        assert error.value.where == "after"
+
+
+async def test_subtasks_are_found_by_any_name_of_their_parent(queue: Queue) -> None:
+    await queue.submit(type="code", id="my-parent")
+    held = await take(queue)
+    (subtask,) = await queue.spawn(held.token, [{"type": "code"}])
+    await queue.submit(type="other")
+    for name in ("my-parent", held.id):
+        assert [task.id for task in (await queue.tasks(parent=name)).tasks] == [subtask.id]
+    with pytest.raises(NotFound):
+        await queue.tasks(parent="nobody")
+    with pytest.raises(InputError):
+        await queue.tasks(parent="")
+    with pytest.raises(NotFound):
+        await queue.tasks(dag="")
+
+
+async def test_what_a_batch_names_in_vain_leaves_the_rest_alone(queue: Queue) -> None:
+    other = await queue.in_workspace("other").submit(type="code")
+    mine = await queue.submit(type="code")
+    assert [task.id for task in await queue.get_many(["nobody", mine.id, other.id])] == [mine.id]
+    outcomes = await queue.cancel_many(["nobody", other.id, mine.id])
+    assert [outcome.status for outcome in outcomes] == [None, None, "cancelled"]
+    assert [type(outcome.error) for outcome in outcomes] == [NotFound, NotFound, type(None)]
+    assert [outcome.error.facts["task_id"] for outcome in outcomes if outcome.error] == ["nobody", other.id]
+    missing = (await queue.cancel_many([NOWHERE]))[0].error
+    assert str(missing).replace(NOWHERE, other.id) == str(outcomes[1].error)  # nobody learns that it is elsewhere
+    assert (await queue.in_workspace("other").get(other.id)).status == "ready"

@@ -143,3 +143,14 @@ async def test_the_protocols_three_numbers_can_be_read(streams: Queue) -> None:
     task_id = (await streams.submit(type="tool", idempotency_key="k")).id
     assert (await viewed(streams, "redis", task_id))["max_retries"] == 3
     assert (await take(streams)).heartbeat_interval_sec == 30
+
+
+async def test_what_is_said_for_a_type_never_changes_the_whole_workspace(queue: Queue) -> None:
+    with pytest.raises(InputError) as error:
+        await queue.change_settings({}, type="code", profile="aegis")
+    assert error.value.where == "type"
+    with pytest.raises(InputError):
+        await queue.change_settings({"max_attempts": 7}, type="")
+    with pytest.raises(InputError):
+        await queue.set_setting("max_attempts", 7, type="")
+    assert (await queue.profile(), (await in_force(queue, "max_attempts")).value) == ("standard", 3)

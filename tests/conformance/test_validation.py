@@ -529,3 +529,11 @@ async def test_a_report_and_a_schema_are_both_wanted(loki: Queue) -> None:
     token = (await take(loki)).token
     assert (await refused(loki, token)).code == "report_required"
     assert (await loki.complete(token, "no address", decision_report=REPORT)).status == "retrying"
+
+
+async def test_a_report_is_wanted_after_a_review_too(queue: Queue) -> None:
+    await queue.submit(type="code", settings={"require_decision_report": True})
+    token = (await take(queue)).token
+    await queue.fail(token, "crash", retry=False)
+    await queue.review(task_of(token), "modify_and_retry", change={"payload": {"n": 2}})
+    assert (await refused(queue, (await take(queue)).token)).code == "report_required"

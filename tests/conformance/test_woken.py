@@ -1,6 +1,12 @@
 """Claims that wait behind a closed gate are answered when it opens: by its time, by an end, or by somebody's word."""
 
+import asyncio
+import gc
+
+import pytest
+
 from shiftwork import Queue
+from shiftwork.core.errors import StoreClosed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.test_breakers import HALF_OPEN_SEC, open_breaker, to_test
 from tests.conformance.test_claiming import answer, waiting_claim
@@ -84,3 +90,43 @@ async def test_when_a_limit_is_raised_or_removed(queue: Queue) -> None:
     claim = await waiting_claim(queue, "third")
     await queue.remove_limit("type:code")
     assert len(await answer(claim)) == 1
+
+
+async def test_a_claim_that_was_cancelled_while_it_parked_is_in_nobodys_way(queue: Queue) -> None:
+    parking = queue._shared.parking
+    first = asyncio.create_task(queue.claim("gone", wait=25))
+    while not parking._waiters:  # noqa: ASYNC110  # at the first moment: a step later it waits as others do
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert not parking._waiters
+    claim = await waiting_claim(queue)
+    await queue.submit(type="code")
+    assert len(await answer(claim)) == 1
+
+
+async def test_when_an_agent_gets_more_money(queue: Queue) -> None:
+    await queue.register_agent(id="worker", budget_remaining_usd=0)
+    await queue.submit(type="code", estimated_cost_usd=1)
+    for raise_it in (
+        lambda: queue.set_agent_budget("worker", 5),
+        lambda: queue.set_budget("agent", "worker", 50),
+    ):
+        claim = await waiting_claim(queue)
+        await raise_it()
+        (held,) = await answer(claim)
+        await queue.release(held.token)
+        await queue.set_agent_budget("worker", 0)
+
+
+async def test_who_would_wait_at_a_closed_queue_is_told_and_nothing_listens_on(
+    store_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await Queue.open(store_url)
+    assert await queue.claim("worker", wait=0.01) == []
+    await queue.close()
+    with pytest.raises(StoreClosed):
+        await queue.claim("worker", wait=5)
+    assert [task for task in asyncio.all_tasks() if "Parking._listen" in repr(task)] == []
+    gc.collect()  # who ended with an exception that nobody asked for complains here
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -61,6 +61,7 @@ async def test_everybody_outlives_the_primary(pair: Pair) -> None:
         ]
         running = [asyncio.create_task(loop) for loop in loops]
         await fleet.until(20)
+        await until_up(apart)
         await asyncio.to_thread(pair.fail_over)
         pages += await apart.submit_many([{"type": "page"}] * 3)
         await fleet.until(20)
@@ -79,6 +80,13 @@ async def working(url: str, workspace: str) -> AsyncIterator[None]:
     finally:
         process.terminate()
         await process.wait()
+
+
+async def until_up(queue: Queue) -> None:
+    """The worker has begun to beat: one that cannot reach its store when it starts ends with an error."""
+    async with asyncio.timeout(60):
+        while not await queue.runtimes():  # noqa: ASYNC110  # another process
+            await asyncio.sleep(0.05)
 
 
 async def until_completed(queue: Queue, ids: set[str]) -> None:

@@ -14,6 +14,7 @@ from shiftwork import Queue
 from shiftwork.core.errors import ShiftworkError, StoreUnavailable
 from shiftwork.store.sqlite import SqliteStore
 from shiftwork.store.store import Tx
+from tests.stores.stalling import given
 
 
 @pytest.fixture
@@ -138,14 +139,14 @@ async def test_a_dead_writer_fails_its_waiters(store: SqliteStore, monkeypatch: 
 
 
 async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store: SqliteStore) -> None:
-    store.operation_max_sec = 0.05
     enough = threading.Event()
 
     async def slow(tx: Tx) -> None:
         enough.wait()
 
     busy = asyncio.create_task(store.run(slow))
-    assert await answers(store.run(writes("late"))) == ["operation_timeout"]
+    with given(store, 0.05):
+        assert await answers(store.run(writes("late"))) == ["operation_timeout"]
     enough.set()
     await busy
     assert await store.run(writes("next")) == "next"

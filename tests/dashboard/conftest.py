@@ -31,6 +31,7 @@ class Site:
 
     url: str
     store: str
+    pid: int
 
 
 @dataclass
@@ -61,7 +62,7 @@ def served(store: str, *options: str) -> Iterator[Site]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:
-            yield Site(json.loads(process.stdout.readline())["url"], store)
+            yield Site(json.loads(process.stdout.readline())["url"], store, process.pid)
         finally:
             process.terminate()
 

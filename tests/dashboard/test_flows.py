@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -44,6 +46,33 @@ def test_new_work_appears_by_itself(page: Page, site: Site) -> None:
     expect(page.locator(".stream")).to_have_text("Live")
     submit(site, type="audit", title="Count the chairs")
     expect(page.get_by_role("link", name="Count the chairs")).to_be_visible()
+
+
+def test_a_stream_that_went_silent_is_opened_again(page: Page, site: Site) -> None:
+    page.clock.install()
+    page.goto("/tasks")
+    expect(page.locator(".stream")).to_have_text("Live")
+    os.kill(site.pid, signal.SIGSTOP)  # nothing is closed, and nothing comes
+    try:
+        page.clock.fast_forward(50_000)
+        expect(page.locator(".stream")).to_have_text("Reconnecting")
+    finally:
+        os.kill(site.pid, signal.SIGCONT)
+    page.clock.fast_forward(2_000)
+    expect(page.locator(".stream")).to_have_text("Live")
+
+
+def test_what_the_overview_counts_as_running_it_lists(page: Page, site: Site) -> None:
+    task_id = submit(site, type="weigh", title="Weigh the chairs")
+    call(site, "/api/tasks/claim", {"agent_id": "wanda", "types": ["weigh"]})
+    page.goto("/")
+    row = page.get_by_role("table", name="Running tasks").get_by_role("row", name="Weigh the chairs")
+    expect(row).to_contain_text("Claimed")
+    listed = page.get_by_role("table", name="Running tasks").locator("tbody tr").count()
+    expect(page.locator(".tile[data-key=Running] .figure")).to_have_text(str(listed))
+    page.locator(".panel", has_text="Running now").get_by_role("link", name="All").click()
+    expect(page.locator("tbody tr")).to_have_count(listed)
+    call(site, f"/api/tasks/{task_id}/cancel", {"reason": "they were weighed"})
 
 
 def test_a_task_says_why_it_waits_and_is_cancelled(page: Page, site: Site) -> None:

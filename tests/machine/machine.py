@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from shiftwork import Queue
 from shiftwork.core import ids
-from shiftwork.core.errors import CircularDependency, LeaseLost, NotFound, ShiftworkError, WrongState
+from shiftwork.core.errors import CircularDependency, LeaseLost, NotFound, ShiftworkError, UnknownDependency, WrongState
 from shiftwork.testing import MovedClock, pass_time
 from tests.machine import tables
 from tests.machine.model import (
@@ -446,6 +446,9 @@ class Machine(RuleBasedStateMachine):
         found = [resolve(self.model, ref) for ref in after]
         labels = list(dict.fromkeys(label for _, label in found))
         call = self.queue.update(self.newest_id(task), {"dependencies": [text for text, _ in found]})
+        if any(label in self.model.gone for label in labels):
+            self.refused(UnknownDependency, call)
+            return
         if self.model.leads_to(labels, task.label):
             self.refused(CircularDependency, call)
             return
@@ -480,7 +483,7 @@ class Machine(RuleBasedStateMachine):
             self.model.cancel([task])
         elif decision in {"retry", "retry_later", "modify_and_retry"}:
             self.model.retry(task, at=later)
-            if chain:
+            if chain and task.status != "cancelled":
                 self.model.revive(task.label)
 
     @precondition(lambda self: bool(self.model.all))

@@ -257,7 +257,7 @@ class Model:
             self._inspect(task, now)
         for task in self.in_state({"retrying"}):
             if task.available_at <= now:
-                task.status = "pending" if task.open else "ready"
+                self._wait_again(task)
 
     def _inspect(self, task: Lineage, now: float) -> None:
         if task.started is None:
@@ -336,7 +336,13 @@ class Model:
         if at is not None:
             task.status, task.available_at = "retrying", at
         else:
-            task.status = "pending" if task.open else "ready"
+            self._wait_again(task)
+
+    def _wait_again(self, task: Lineage) -> None:
+        """What it waits for may have ended while it did not wait."""
+        task.status = "pending" if task.open else "ready"
+        if task.open:
+            self.meet_fate([task.label])
 
     def revive(self, label: str) -> None:
         """What was cancelled because of this task waits again, and so on down."""
@@ -361,7 +367,7 @@ class Model:
         """The holder gives its slot back until these are done."""
         task.let_go()
         for label in labels:
-            task.dependencies.setdefault(label, self.status_of(label) == "completed")
+            task.dependencies[label] = self.status_of(label) == "completed"
         task.status = "pending" if task.open else "ready"
         self.meet_fate([task.label])
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from shiftwork.core import ids
-from shiftwork.core.errors import CircularDependency, IdInUse, ShiftworkError
+from shiftwork.core.errors import CircularDependency, IdInUse, ShiftworkError, UnknownDependency
 from shiftwork.core.task import Submitted
 from tests.machine.model import Agent, Lineage, Model
 
@@ -149,6 +149,8 @@ class Plan:
         if OWN_UUID in names and (own in self.model.gone or own in self.model.archived):
             return IdInUse
         edges = {self.labels[p]: self.after[p] for p in self.fresh}
+        if any(label in self.model.gone for above in edges.values() for label in above):
+            return UnknownDependency
         if any(self.model.leads_to(above, label, edges) for label, above in edges.items()):
             return CircularDependency
         if spawner is not None and self.model.leads_to(self.labels, spawner, edges):

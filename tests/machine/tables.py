@@ -157,13 +157,16 @@ def _events(now: Tables) -> None:
 
 
 def _money(now: Tables) -> None:
+    held = [row for row in now.tasks.values() if row["agent_id"] is not None]
     for agent in now.agents.values():
-        held = [row for row in now.tasks.values() if row["agent_id"] == agent["id"]]
-        assert agent["granted"] == sum(row["granted"] for row in held), agent
+        open_ = [max(0, row["granted"] - row["attempt_cost"]) for row in held if row["agent_id"] == agent["id"]]
+        assert agent["granted"] == sum(open_), agent
     if now.tombstones or now.archive:
         return  # the attempts of what was removed went with it
     spent: Counter[str] = Counter()
     cost: Counter[str] = Counter()
+    for row in held:  # what runs is paid as it is told
+        spent[row["agent_id"]] += row["attempt_cost"]
     for attempt in now.attempts:
         spent[attempt["agent_id"]] += max(attempt["cost"], attempt["granted"])
         cost[attempt["task_id"]] += attempt["cost"]

@@ -189,6 +189,13 @@ def test_a_server_that_all_could_reach_asks_for_tokens() -> None:
 # -- the command -------------------------------------------------------------------------------------------------
 
 
+def test_a_host_that_is_not_this_machine_is_named_where_it_was_given(terminal: Terminal) -> None:
+    done = terminal.run("mcp", "--http", "nosuch.invalid:0", "--tokens")
+    assert done.code == 2
+    assert "cannot listen on nosuch.invalid" in done.err
+    assert "(at --http)" in done.err
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [

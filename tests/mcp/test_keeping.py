@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from shiftwork import Queue
+from shiftwork import AnyQueue, Queue
+from shiftwork.mcp import desk as desks
+from shiftwork.mcp import resuming
 from shiftwork.mcp.desk import Desk, Options, Seat
 from shiftwork.mcp.keeper import Keeper, Key
+from shiftwork.mcp.serving import open_desk
+from shiftwork.mcp.shapes import Work
+from shiftwork.queue.claim import Assignment
 from shiftwork.testing import MovedClock, pass_time
 from tests.mcp.talking import talking
-from tests.stores.test_operation_limit import stalled
+from tests.stores.stalling import given, stalled
 
 LEASE_SEC = 90
 KEEP_SEC = 900
@@ -146,12 +152,12 @@ async def test_nobody_ends_the_heartbeats_of_another_token(desk: Desk, queue: Qu
 
 async def test_a_beat_that_does_not_get_through_is_sent_again(desk: Desk, queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
-    queue.engine.store.operation_max_sec = 0.1
     async with talking(desk) as agent:
         await agent.take()
         clock.advance(30)
         async with stalled(queue, made.id):
-            await desk.keeper.beat()
+            with given(queue.engine.store, 0.1):
+                await desk.keeper.beat()
         await desk.keeper.beat()
         assert (await queue.get(made.id)).claim.heartbeat_at == clock()
 
@@ -193,6 +199,38 @@ async def test_a_claim_that_was_given_up_takes_nothing(queue: Queue) -> None:
         assert (await agent.refusal("claim", wait_sec=20))["code"] == "operation_timeout"
         await queue.submit(type="code")
         assert len(await queue.claim("other")) == 1
+
+
+async def test_a_claim_that_nobody_could_be_told_of_is_given_back_beside_its_call(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await queue.submit(type="code")
+    async with (
+        open_desk(queue, Options(longest_call_sec=1)) as desk,
+        talking(desk) as agent,
+        AsyncExitStack() as stall,
+    ):
+
+        async def never(_queue: AnyQueue, _assignment: Assignment) -> Work:
+            await stall.enter_async_context(stalled(queue, made.id))
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+        monkeypatch.setattr(resuming, "work_of", never)
+        async with asyncio.timeout(10):
+            assert (await agent.refusal("claim"))["code"] == "operation_timeout"
+    assert (await queue.get(made.id)).status == "ready", "the desk has waited for it"
+
+
+async def test_a_desk_does_not_wait_for_ever_for_what_is_given_back(
+    desk: Desk, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await queue.submit(type="code")
+    (held,) = await queue.claim("crab")
+    monkeypatch.setattr(desks, "CLOSE_SEC", 0.05)
+    async with stalled(queue, made.id), asyncio.timeout(20):
+        desk.give_back(queue, held.token)
+        await desk.close()
 
 
 def test_the_limit_is_that_of_the_design() -> None:

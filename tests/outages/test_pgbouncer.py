@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from urllib.parse import quote
 
+import asyncpg
 import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import StoreUnsuitable
 from shiftwork.duties.runner import run_once
+from shiftwork.store import postgres_sessions
+from shiftwork.store.postgres_opening import split_url
 from tests.races.fleet import handles, hire, stranded, together
 from tests.services import Databases
 from tests.services.shared import Pooler
@@ -111,3 +114,19 @@ async def test_a_pooler_that_was_not_named_as_one_is_refused_with_what_to_write(
 ) -> None:
     with pytest.raises(StoreUnsuitable, match=r"add \?pgbouncer=true to the address"):
         await Queue.open(pgbouncer.dsn(postgres_dsn.rpartition("/")[2]))
+
+
+async def test_a_process_that_stops_in_a_transaction_behind_a_pooler_keeps_no_lock(
+    pooled_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.2)
+    address, _ = split_url(pooled_url)
+    name = postgres_sessions.session_name(address)
+    stopped = await asyncpg.connect(address, statement_cache_size=0, server_settings=name)
+    async with await Queue.open(pooled_url) as queue:
+        task = await queue.submit(type="code")
+        await stopped.execute("begin; select * from tasks for update")
+        await stopped.prepare("select $1::text")
+        await queue.cancel(task.id)
+        assert (await queue.get(task.id)).status == "cancelled"
+    stopped.terminate()

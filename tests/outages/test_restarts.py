@@ -1,23 +1,32 @@
 """The database server goes away under a running fleet and comes back: the fleet goes on, and nothing is lost."""
 
 import asyncio
+import itertools
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
+import aiohttp
 import asyncpg
 import pytest
 
-from shiftwork import Queue
-from shiftwork.core.errors import OperationTimeout, ShiftworkError, StoreUnavailable
+from shiftwork import Assignment, Queue
+from shiftwork.core.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
+from tests.server import processes
 from tests.services import Postgres
 from tests.services.common import free_port
+from tests.stores.stalling import given
 from tests.worker.steps import until
+
+ADA = {"agent_id": "ada"}
 
 
 class Fleet:
@@ -117,12 +126,11 @@ async def test_a_store_that_stays_away_is_said_to_be_unavailable(
 async def test_a_server_that_does_not_answer_holds_nobody_for_long(server: Postgres, url: str) -> None:
     """Frozen, not dead: connections stay open and nothing comes back."""
     async with await Queue.open(url) as queue:
-        queue.engine.store.operation_max_sec = 0.5
         frozen = processes_of(server)
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(OperationTimeout):
+            with given(queue.engine.store, 0.5), pytest.raises(OperationTimeout):
                 await asyncio.wait_for(queue.submit(type="code"), 20)
         finally:
             for pid in frozen:
@@ -143,8 +151,7 @@ async def test_running_out_of_time_during_the_commit_is_not_told_as_nothing_was_
     async with await Queue.open(url) as queue:
         await queue.submit(type="code")
         await queue.engine.store.run(make_commits_slow)
-        queue.engine.store.operation_max_sec = 0.3
-        with pytest.raises(ShiftworkError) as refused:
+        with given(queue.engine.store, 1), pytest.raises(ShiftworkError) as refused:
             await queue.submit(type="docs")
         assert refused.value.code == "store_unavailable"
         assert "not known whether this was done" in refused.value.how_to_mend
@@ -152,10 +159,29 @@ async def test_running_out_of_time_during_the_commit_is_not_told_as_nothing_was_
 
 async def make_commits_slow(tx: object) -> None:
     await tx._connection.execute(  # type: ignore[attr-defined]  # a trigger of the database's owner
-        "create function wait() returns trigger language plpgsql as 'begin perform pg_sleep(2); return null; end';"
+        "create function wait() returns trigger language plpgsql as 'begin perform pg_sleep(10); return null; end';"
         "create constraint trigger slow after insert on bodies deferrable initially deferred"
         " for each row execute function wait()"
     )
+
+
+async def test_a_page_that_the_disk_has_broken_is_damage(server: Postgres, url: str) -> None:
+    """Neither an outage, after which one tries again, nor a mistake of the caller's."""
+    async with await Queue.open(url) as queue:
+        kept = await queue.submit(type="code")
+    connection = await asyncpg.connect(url)
+    bodies = server.sandbox.data / await connection.fetchval("select pg_relation_filepath('bodies')")
+    await connection.close()
+    await asyncio.to_thread(server.stop)
+    with bodies.open("r+b") as file:
+        file.write(b"\xaa" * 64)
+    await asyncio.to_thread(server.start_again)
+    async with await Queue.open(url) as queue:
+        for call in (queue.get(kept.id), queue.claim("worker")):
+            with pytest.raises(StoreDamaged, match="invalid page") as told:
+                await call
+            assert "restore a backup" in told.value.how_to_mend
+        assert (await queue.status()).counts == {"ready": 1}  # what is whole can be read
 
 
 async def test_reclaim_by_silence_rests_after_an_outage(
@@ -206,6 +232,82 @@ async def test_a_parked_claim_is_woken_after_the_server_came_back(server: Postgr
         await asyncio.to_thread(server.start_again)
         task = await other.submit(type="code")
         assert [taken.id for taken in await claiming] == [task.id]
+
+
+async def test_that_nobody_listens_is_said_once_and_so_is_that_somebody_does_again(
+    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store, "LISTEN_AGAIN_SEC", 0.01)
+    monkeypatch.setattr(store, "LISTEN_AGAIN_MAX_SEC", 0.02)
+    caplog.set_level("INFO", "shiftwork.store")
+
+    def said() -> list[str]:
+        told = [record.getMessage() for record in caplog.records if "listening for wake-ups" in record.getMessage()]
+        return [line.partition(" (")[0] for line in told]
+
+    async with await Queue.open(url) as queue:
+        claiming = asyncio.create_task(claimed(queue))
+        await until(lambda: listens(url))
+        for _ in range(2):
+            caplog.clear()
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start_again)
+            await until(lambda: len(said()) >= 2)
+            assert said() == ["not listening for wake-ups", "listening for wake-ups again"]
+        await queue.submit(type="code")
+        assert len(await claiming) == 1
+
+
+async def claimed(queue: Queue) -> list[Assignment]:
+    """What a claim gets that is made again when the server goes away in the middle of its look."""
+    while True:
+        with suppress(StoreUnavailable):
+            return await queue.claim("worker", wait=25)
+
+
+async def listens(url: str) -> bool:
+    """Whether any session of this database waits for notices."""
+    connection = await asyncpg.connect(url)
+    try:
+        asked = "select 1 from pg_stat_activity where query ilike 'listen %' and datname = current_database()"
+        return await connection.fetchval(asked) is not None
+    finally:
+        await connection.close()
+
+
+async def test_who_cannot_listen_tries_less_and_less_often(postgres_url: str) -> None:
+    tried: list[float] = []
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tried.append(time.monotonic())
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as dead:
+        port = dead.sockets[0].getsockname()[1]
+        listen = quote(f"postgresql://postgres@127.0.0.1:{port}/queue?sslmode=disable", safe="")
+        mark = "&" if "?" in postgres_url else "?"
+        async with await Queue.open(f"{postgres_url}{mark}listen={listen}") as queue:
+            claiming = asyncio.create_task(queue.claim("worker", wait=25))
+            await until(lambda: len(tried) >= 4)
+            claiming.cancel()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.25, 0.5, 1), strict=False)), pauses
+
+
+async def test_a_server_whose_database_is_away_writes_no_tracebacks(server: Postgres, url: str, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    async with await processes.start(url, "--log-file", str(log)) as serving:
+        async with aiohttp.ClientSession() as http:
+            asking = asyncio.create_task(http.post(f"{serving.url}/api/tasks/claim", json={**ADA, "wait_sec": 25}))
+            await until(lambda: listens(url))
+            await asyncio.to_thread(server.stop)
+            await until(lambda: "not listening for wake-ups" in log.read_text())
+            await asyncio.to_thread(server.start_again)
+            await until(lambda: "listening for wake-ups again" in log.read_text())
+            await http.post(f"{serving.url}/api/tasks", json={"type": "code"})
+            assert (await asking).status == 200
+        await serving.stop()
+    assert "Traceback" not in log.read_text()
 
 
 async def test_the_first_host_of_several_may_be_dead(server: Postgres, url: str) -> None:

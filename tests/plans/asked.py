@@ -10,6 +10,7 @@ import asyncpg
 from shiftwork.queue.merge import START
 from shiftwork.store import postgres as store
 from shiftwork.store import postgres_tx, statements
+from shiftwork.store.postgres_opening import SET_LOCAL
 from shiftwork.store.sqlite import SqliteTx
 
 NOW = 1_765_800_000.0
@@ -18,6 +19,10 @@ CLAIM = {
     "agent": "a", "runtime": "a", "status": "running", "started_at": NOW, "ack_by": None, "run_until": NOW,
     "lease_until": None, "lease_check_at": NOW, "granted": 0, "charged": False, "now": NOW, "holder": None,
 }  # fmt: skip
+AGENTS = """insert into agents (workspace, id, capabilities, models, max_concurrent_tasks, status, poll_interval_sec,
+  announced, registered_at, last_heartbeat) values ('default', 'a', '[]', '[]', null, 'active', 1, {yes}, 0, 0),
+  ('default', 'agent-7', '[]', '[]', 100, 'active', 1, {yes}, 0, 0)"""
+"""One that may hold as much as it likes, and one whose claims are counted."""
 
 
 class Hot(NamedTuple):
@@ -59,7 +64,7 @@ def steps(connection: apsw.Connection, name: str, parameters: dict[str, Any]) ->
 async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
     """PostgreSQL's plan as executed, inside a transaction as the store begins it, which is then rolled back."""
     text, values = postgres_tx.PostgresTx(None, NOW, store.BEGIN)._bind(hot.name, dict(hot.parameters))
-    await connection.execute(store.BEGIN + store.SET_LOCAL)
+    await connection.execute(store.BEGIN + SET_LOCAL)
     try:
         await connection.execute(f"set local plan_cache_mode = {mode}")
         await connection.execute(f"prepare hot as {text}")

@@ -1,6 +1,6 @@
 """A large backlog, written by the database itself: a million ready tasks in fifty lanes, and what stands around."""
 
-from tests.plans.asked import NOW
+from tests.plans.asked import AGENTS, NOW
 
 LANES = 50
 READY = 1_000_000
@@ -44,6 +44,7 @@ STATEMENTS = [
     *(f"alter table {table} set unlogged" for table in ("tasks", "bodies")),  # twice as fast to fill
     f"""insert into lanes select n, md5(n::text), 'default', 'type-' || (n - 1), '[]', '[]', '[]', 0.1, null, false
         from generate_series(1, {DEEP_LANE}) n""",
+    AGENTS.format(yes="true"),
     _tasks("ready", READY),
     # A DAG without money, in front of everybody.
     _tasks("held", HELD, status="'ready'", hold="'budget'", rank="0"),

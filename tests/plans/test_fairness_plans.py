@@ -5,7 +5,7 @@ import pytest
 from shiftwork.policy.rank import URGENT_BELOW
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.queue.merge import START
-from tests.plans.asked import NOW, Hot
+from tests.plans.asked import AGENTS, NOW, Hot
 from tests.plans.filled import Filled, complaints
 
 SHARES = 64
@@ -18,6 +18,7 @@ _LANE = f"case when n <= {FLOOD} then 1 when n <= {FLOOD + SHARES} then n - {FLO
 _RANK = f"case when n > {FLOOD + SHARES} and n <= {FLOOD + SHARES + URGENT} then -1e9 else 50 end"
 _RUNS = f"n > {FLOOD + SHARES + URGENT} and n <= {ALL - SERIAL}"
 FILL = [
+    AGENTS.replace("{yes}", "not {false}"),
     f"""insert into lanes (id, signature, workspace, type, capabilities, models, fallback, rate, mixed, share)
     select n, 'lane-' || n, 'default', 'code', '[]', '[]', '[]', 0.1, {{false}}, n - 1 from {{numbers}}
     where n <= {SHARES}""",
@@ -37,8 +38,8 @@ FILL = [
 HEADS = [(lane, *START) for lane in range(1, SHARES + 1)]
 ASKED = [
     Hot(
-        "open_lanes",
-        {"bound": TARGETED, "workspace": "default", "agent": "a", "counted": False},
+        "lock_claimer",
+        {"bound": TARGETED, "workspace": "default", "agent": "a", "runtime": "a"},
         "idx_tasks_claimable",
         SHARES + 1,
     ),

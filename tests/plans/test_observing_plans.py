@@ -12,9 +12,12 @@ ALERTS = 100_000
 OPEN = 50
 DAGS = 50_000
 FAILED_DAGS = 20
+TASKS = 20_000
+"""The newest; planners take what is empty, or was when they last looked, for a short way to anything."""
+
 TASK = uuid(7)
 NEWEST = {"created_at": 1e308, "id": "ffffffff-ffff-ffff-ffff-ffffffffffff"}
-TABLES = {"events", "alerts", "dags"}
+TABLES = {"events", "alerts", "dags", "tasks"}
 
 # Two workspaces; one event in a hundred is a failure; nearly all alerts are acknowledged and nearly all DAGs completed.
 FILL = [
@@ -28,6 +31,11 @@ FILL = [
     f"""insert into dags (id, workspace, status, open, created_at) select {{uuid}}, 'default',
       case when n <= {FAILED_DAGS} then 'failed' else 'completed' end, 0, {NOW} + n
     from {{numbers}} where n <= {DAGS}""",
+    f"""insert into tasks (id, workspace, type, status, lane, rank, ordered_at, priority, boost, path_weight, dag_id,
+      root_id, max_attempts, fence, waiting, created_at, updated_at, finished_at)
+    select {{uuid}}, 'default', 'code', 'completed', 1, 0, {NOW}, 50, 0.1, 0, {{uuid}},
+      {{uuid}}, 3, 1, 0, {NOW}, {NOW}, {NOW}
+    from {{numbers}} where n > {EVENTS - TASKS} and n <= {EVENTS}""",
 ]
 
 OURS: dict[str, Any] = {"workspace": "default"}
@@ -37,9 +45,9 @@ ASKED = [
     Hot("event_at", {"seq": EVENTS - 20_000}, "events_pkey", 1),
     Hot(
         "recent_flow",
-        {"first": EVENTS - 999, "last": EVENTS, "since": NOW, "minute": NOW, **OURS},
+        {"first": EVENTS - 599, "last": EVENTS, "since": NOW, "minute": NOW, **OURS},
         "events_pkey",
-        1000,
+        1000,  # events, and the tasks of two in three
     ),
     Hot("recent_failures", {"count": 10, **OURS}, "idx_events_failed", 10),
     Hot("failure_patterns", {"by": "type", "since": NOW + EVENTS - 1000, "count": 50, **OURS}, "idx_events_failed", 10),

@@ -14,10 +14,10 @@ from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, read_of
 from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid
 from tests.services import Databases
 
-OPEN = {"bound": TARGETED, "workspace": "default"}
+LOOK = {"bound": TARGETED, "workspace": "default"}
 HOT = [
-    Hot("open_lanes", {**OPEN, "agent": "a", "counted": False}, "idx_tasks_claimable", DEEP_LANE + 1),
-    Hot("open_lanes", {**OPEN, "agent": "agent-7", "counted": True}, "idx_tasks_holder", DEEP_LANE + 51),
+    Hot("lock_claimer", {**LOOK, "agent": "a", "runtime": "a"}, "idx_tasks_claimable", DEEP_LANE + 1),
+    Hot("lock_claimer", {**LOOK, "agent": "agent-7", "runtime": None}, "idx_tasks_holder", DEEP_LANE + 51),
     Hot("take_from_lane", {"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
     Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
     Hot("lane_heads", {"lanes": [(n, *START) for n in range(1, 51)], "count": 8}, "idx_tasks_claimable", 400),
@@ -41,6 +41,7 @@ HOT = [
         "tasks_pkey",
         500,
     ),
+    Hot("ties_of", {"items": [(uuid("ready", n), uuid("ready", n)) for n in range(1, 201)]}, "idx_edges_", 200),
     Hot("satisfy_edges", {"items": [(uuid("running", n),) for n in range(1, 201)]}, "idx_edges_", 400),
     Hot("lock_lineages", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("runtimes_of_agent", {"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder", 50),

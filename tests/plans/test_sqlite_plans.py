@@ -9,7 +9,7 @@ import apsw
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.queue.merge import START
-from tests.plans.asked import CLAIM, NOW, PLACE, plan_of, steps
+from tests.plans.asked import AGENTS, CLAIM, NOW, PLACE, plan_of, steps
 from tests.plans.filled import sqlite, undone, uuid
 
 LANES = 50
@@ -20,6 +20,7 @@ _RUNS = f"n > {READY} and n <= {READY} + 10000"
 _RETRIES = f"n > {READY} + 10000 and n <= {READY} + 20000"
 _HELD = f"n > {READY} + 20000"
 FILL = [
+    AGENTS.replace("{yes}", "1"),
     f"""insert into tasks (id, workspace, type, status, hold, lane, rank, ordered_at, priority, boost, path_weight,
       dag_id, root_id, max_attempts, fence, agent_id, runtime_id, claimed_at, lease_check_at, available_at, created_at,
       updated_at)
@@ -31,10 +32,11 @@ FILL = [
     "insert into bodies select id, '{{}}' from tasks",
 ]
 HOT: dict[str, tuple[dict[str, Any], str]] = {
-    "open_lanes": (
-        {"bound": TARGETED, "workspace": "default", "agent": "agent-7", "counted": True},
+    "lock_claimer": (
+        {"bound": TARGETED, "workspace": "default", "agent": "agent-7", "runtime": "agent-7"},
         "idx_tasks_claimable",
     ),
+    "ties_of": ({"items": [(uuid(n), uuid(n)) for n in range(1, 201)]}, "idx_edges_"),
     "take_from_lane": ({"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable"),
     "lane_heads": ({"lanes": [(n, *START) for n in range(1, LANES + 1)], "count": 8}, "idx_tasks_claimable"),
     "take_chosen": (
@@ -60,7 +62,7 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
     "due_claims": ({"now": NOW + 20, "count": 500}, "idx_tasks_heartbeat"),
     "due_retries": ({"now": NOW + 20, "count": 500}, "idx_tasks_retry"),
 }
-UNSORTED = {"open_lanes", "take_from_lane", "lane_heads", "due_claims", "due_retries"}
+UNSORTED = {"lock_claimer", "take_from_lane", "lane_heads", "due_claims", "due_retries"}
 """Whose order is the index's own. The others sort what they were given, not what they found."""
 
 MOST_STEPS = 300_000

@@ -1,7 +1,7 @@
 """Claimers that meet: one winner a task, limits hold, and nobody goes away empty while there is work."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import asyncpg
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.queue.lanes import SHARED_LIMIT
 from shiftwork.store.store import Row
-from tests.races.fleet import Stop, handles, hire, together
+from tests.races.fleet import Stop, handles, hire, together, until_blocked
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -145,6 +145,34 @@ async def test_no_claim_begun_after_the_pause_was_answered_gets_work(store_url: 
 
 async def lanes_of(queue: Queue) -> Sequence[Row]:
     return await queue.engine.store.read(lambda tx: tx.all("lanes_of_workspace", workspace="default"))
+
+
+SHUT: dict[str, Callable[[Queue], Awaitable[object]]] = {
+    "pause": lambda queue: queue.pause(),
+    "breaker": lambda queue: queue.trip_breaker("code"),
+    "limit": lambda queue: queue.set_limit("type:code", concurrency=1),
+}
+
+
+@pytest.mark.parametrize("how", SHUT)
+@pytest.mark.parametrize("most", [None, 9])
+async def test_a_claim_that_waited_for_another_of_its_agent_sees_what_was_shut_meanwhile(
+    postgres_url: str, how: str, most: int | None
+) -> None:
+    async with handles(postgres_url, 3) as (first, second, third):
+        await first.submit_many([{"type": "code"}] * 6)
+        await hire(first, "worker", most=most)
+        await first.claim("worker")
+        stop = Stop(first, "claim_tasks")
+        ahead = asyncio.create_task(first.claim("worker"))
+        await stop.wait()
+        behind = asyncio.create_task(second.claim("worker"))
+        await until_blocked(third)
+        await SHUT[how](third)
+        stop.go_on()
+        assert len(await ahead) == 1
+        assert len(await behind) == (how == "limit")  # one that is counted
+        assert await third.claim("other") == []
 
 
 async def test_a_lane_made_by_two_submitters_at_once_is_one_lane(store_url: str) -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+from typing import Any
+
+import pytest
 
 from shiftwork import Queue
 from shiftwork.queue.face.working import Report
@@ -197,3 +200,41 @@ async def test_a_cycle_closed_by_two_submits_is_refused_for_one(store_url: str) 
             two.submit(type="code", id="right", dependencies=["left"]),
         )
         assert refused == ["circular_dependency"]
+
+
+async def test_a_rerun_and_the_end_of_what_it_waits_for_at_once(postgres_url: str) -> None:
+    """Whoever ends the dependency counts down at the row that answers for the lineage after the wait."""
+    async with handles(postgres_url, 2) as (one, two):
+        above = await one.submit(type="above")
+        below = await two.submit(type="below", dependencies=[above.id])
+        await two.cancel(below.id)
+        (held,) = await one.claim("worker", start=True, types=["above"])
+        stop = Stop(two, "save_tasks")
+        rerun = asyncio.create_task(two.rerun(below.id))
+        await stop.wait()
+        done = asyncio.create_task(one.complete(held.token))
+        await until_blocked(one)
+        stop.go_on()
+        again = await rerun
+        await done
+        assert (await one.get(again.task_id)).status == "ready"
+        assert await stranded(one) == []
+
+
+@pytest.mark.parametrize("meanwhile", ["retry", "spawn"])
+async def test_what_joins_a_dag_while_it_is_cancelled_is_cancelled_too(postgres_url: str, meanwhile: str) -> None:
+    async with handles(postgres_url, 2) as (one, two):
+        await one.change_settings({"retry.mode": "new_task", "retry.strategy": "immediate"})
+        made = await one.submit_dag({"tasks": [{"type": "code", "key": "a"}, {"type": "code", "dependencies": ["a"]}]})
+        (held,) = await one.claim("worker", start=True)
+        stop = Stop(one, "insert_events")
+        call: Any = one.fail(held.token, "crash") if meanwhile == "retry" else one.spawn(held.token, [{"type": "code"}])
+        joining = asyncio.create_task(call)
+        await stop.wait()
+        cancelling = asyncio.create_task(two.cancel_dag(made[0].dag_id or ""))
+        await until_blocked(one)
+        stop.go_on()
+        await joining
+        await cancelling
+        assert (await one.dag(made[0].dag_id or "")).status == "cancelled"
+        assert await one.claim("other") == []

@@ -7,8 +7,12 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import LeaseLost
+from shiftwork.queue.money import budgets
+from shiftwork.queue.money.counting import SETTLED_SEC
+from shiftwork.testing import MovedClock
+from tests.conformance.steps import sql, submit_dag, take
 from tests.money import check_books, check_ceilings, granted
-from tests.races.fleet import handles, hire, together
+from tests.races.fleet import Stop, handles, hire, together, until_blocked
 
 
 async def one_dag(queue: Queue, tasks: int, ceiling: float, price: float | None = 0.10, types: int = 1) -> str:
@@ -131,3 +135,108 @@ async def test_who_waits_for_work_gets_what_stands_behind_a_dag_without_money(st
         behind = await queue.submit(type="type-0", priority=99)
         (claim,) = await queue.claim("agent", wait=25)
         assert claim.id == behind.id
+
+
+async def tend(queue: Queue) -> dict[str, int]:
+    """A turn of the duty, with nothing done before or after it."""
+    return await queue.engine.store.run(lambda tx: budgets.tend(tx, queue.engine))
+
+
+async def test_what_a_claim_holds_back_while_the_duty_opens_the_budget_is_let_go_later(postgres_url: str) -> None:
+    async with handles(postgres_url, 3) as (duty, claimer, other):
+        tasks = [{"type": name, "estimated_cost_usd": 0.90} for name in ("first", "second")]
+        dag_id = (await other.submit_dag({"tasks": tasks, "budget_ceiling_usd": 1.00}))[0].dag_id or ""
+        first = await take(other, "one", types=["first"])
+        assert await other.claim("two", types=["second"]) == []
+        await other.set_budget("dag", dag_id, 2.00)
+        await other.set_budget("dag", dag_id, 1.00)  # closed still, and nothing is held
+
+        stop = Stop(claimer, "hold_under")
+        claiming = asyncio.create_task(claimer.claim("two", types=["second"]))
+        await stop.wait()
+        turn = asyncio.create_task(tend(duty))
+        await until_blocked(other)
+        stop.go_on()
+        assert await claiming == []
+        assert await turn == {}, "it is not open: the claim has held a task back"
+
+        await other.complete(first.token)
+        await tend(duty)
+        assert len(await other.claim("two", types=["second"])) == 1
+
+
+async def test_a_retry_that_comes_while_its_dag_is_counted_in_stands_under_the_budget(postgres_url: str) -> None:
+    async with handles(postgres_url, 2) as (worker, other):
+        await worker.set_setting("retry.mode", "new_task")
+        await worker.set_setting("retry.strategy", "immediate")
+        made = await submit_dag(worker, {"a": [], "b": ["a"]})
+        dag_id = (await worker.get(made["a"])).dag_id or ""
+        first = await take(worker, "one")
+        stop = Stop(worker, "copy_steps")
+        failing = asyncio.create_task(worker.fail(first.token, "crash", usage={"cost_usd": 0.02}))
+        await stop.wait()
+        setting = asyncio.create_task(other.set_budget("dag", dag_id, 0.10))
+        await until_blocked(other)
+        stop.go_on()
+        await failing
+        assert (await setting).spent_usd == 0.02
+        assert await sql(other, "select count(*) as n from tasks where budget_id is null") == [{"n": 0}]
+        again = await take(worker, "two")
+        await worker.complete(again.token, usage={"cost_usd": 0.07})
+        (dag,) = await other.budgets("dag")
+        assert (dag.spent_usd, dag.remaining_usd) == pytest.approx((0.09, 0.01))
+        await check_books(other)
+
+
+async def test_a_budget_that_comes_above_a_tree_while_a_claim_looks_pays_that_claim(postgres_url: str) -> None:
+    async with handles(postgres_url, 2) as (worker, other):
+        tasks = [{"type": "root", "tree_budget_usd": 5.00}, {"type": "other"}]
+        dag_id = (await worker.submit_dag({"tasks": tasks}))[0].dag_id or ""
+        stop = Stop(worker, "lock_budgets")
+        claiming = asyncio.create_task(worker.claim("one", types=["root"]))
+        await stop.wait()
+        setting = asyncio.create_task(other.set_budget("dag", dag_id, 1.00))
+        await until_blocked(other)  # the budget is there; now the DAG's tasks are counted in
+        stop.go_on()
+        assert len(await claiming) == 1
+        found = await setting
+        assert (found.granted_usd, found.remaining_usd) == (0.25, 0.75)
+        await check_books(other)
+
+
+async def test_who_does_not_know_of_a_days_limit_yet_is_counted_in(store_url: str) -> None:
+    """Settings are read once a second: until then others claim, and end, what nobody charges to the day."""
+    clock = MovedClock()
+    async with handles(store_url, 2, clock=clock) as (setter, other):
+        await other.submit_many([{"type": "code"}] * 3)
+        await take(other, "first")
+        await setter.set_budget("day", None, 10.00)
+        await other.complete((await take(other, "second")).token, usage={"cost_usd": 0.40})
+        running = await take(other, "third")
+        await other.heartbeat(running.token, usage={"cost_usd": 0.10})
+        await tend(setter)
+        (day,) = await setter.budgets("day")
+        assert day.granted_usd == pytest.approx(0.25 + 0.15)
+        clock.advance(SETTLED_SEC)
+        await tend(setter)
+        (day,) = await setter.budgets("day")
+        assert (day.spent_usd, day.granted_usd) == pytest.approx((0.50, 0.25 + 0.15))
+        await other.complete(running.token, usage={"cost_usd": 0.20})
+        (day,) = await setter.budgets("day")
+        assert (day.spent_usd, day.granted_usd) == pytest.approx((0.70, 0.25))
+        await check_books(setter)
+
+
+async def test_a_day_that_gets_its_limit_while_a_fleet_works_misses_nothing(store_url: str) -> None:
+    chance, clock = random.Random(11), MovedClock()
+    async with handles(store_url, 4, clock=clock) as queues:
+        await hire(queues[0], *(f"agent-{number}" for number in range(6)))
+        await queues[0].submit_many([{"type": "code", "estimated_cost_usd": 0.10}] * 120)
+        await together(
+            *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)), queues[3].set_budget("day", None, 1000)
+        )
+        clock.advance(SETTLED_SEC)
+        await tend(queues[0])
+        (day,) = await queues[0].budgets("day")
+        assert (day.spent_usd, day.granted_usd) == pytest.approx((120 * 0.05, 0))
+        await check_books(queues[0])

@@ -49,6 +49,18 @@ async def test_a_claim_sent_twice_at_once_is_made_once(store_url: str) -> None:
         assert (await one.status()).counts == {"claimed": 10, "ready": 10}
 
 
+async def test_a_claim_sent_twice_at_once_by_an_agent_that_is_full_then_is_known_again(store_url: str) -> None:
+    """The second finds no room, since the first took it: it must not be told that there was nothing."""
+    async with handles(store_url, 2) as (one, two):
+        for number in range(10):
+            agent = f"worker-{number}"
+            await one.register_agent(id=agent, max_concurrent_tasks=1)
+            await one.submit(type="code")
+            claims = [keyed(queue, f"key-{number}").claim(agent) for queue in (one, two)]
+            answers = await asyncio.gather(*claims, return_exceptions=True)
+            assert sorted(type(answer).__name__ for answer in answers) == ["Repeated", "list"]
+
+
 async def test_the_second_waits_for_the_first_to_commit(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (one, two):
         stop = Stop(one, "insert_events")

@@ -3,10 +3,16 @@
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from shiftwork import Queue
 from shiftwork.duties import triggers as duty
+from shiftwork.queue import log
+from shiftwork.queue.log import Part
 from shiftwork.server.watching import Watching
+from shiftwork.store.store import Store
 from shiftwork.testing import MovedClock
 from tests.races.fleet import Stop, handles, together
 
@@ -60,6 +66,35 @@ async def test_each_event_fires_once_however_many_servers_read_them(store_url: s
         await duty.run(servers[0].engine)
         found = await notes(servers[0])
         assert len(found) == len(set(found)) == 60
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_trigger_that_comes_while_the_log_is_read_misses_nothing(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, *, resumed: bool
+) -> None:
+    async with handles(store_url, 2) as (server, other):
+        on = {"kind": "event", "events": ["task.created"], "where": {"type": "never"}}
+        await other.save_trigger("another", on=on, task=NOTE, parameters={"tick": {"from": "task_id"}})
+        new = {**on, "where": {"type": "code"}}
+        if resumed:
+            await other.save_trigger("new", on=new, task=NOTE, parameters={"tick": {"from": "task_id"}})
+            await other.pause_trigger("new")
+        await duty.run(server.engine)
+
+        async def read_late(store: Store, after: int, count: int) -> Part:
+            """The trigger and its first event come after the duty has asked who follows."""
+            monkeypatch.undo()
+            if resumed:
+                await other.resume_trigger("new")
+            else:
+                await other.save_trigger("new", on=new, task=NOTE, parameters={"tick": {"from": "task_id"}})
+            await other.submit(type="code")
+            return await log.read(store, after, count)
+
+        monkeypatch.setattr(duty, "log", SimpleNamespace(read=read_late))
+        await duty.run(server.engine)
+        await duty.run(server.engine)
+        assert len(await notes(server)) == 1
 
 
 async def test_two_servers_that_watch_one_folder_fire_once(store_url: str, tmp_path: Path) -> None:

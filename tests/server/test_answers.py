@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from shiftwork.views import VIEWS
 from tests.server.doors import held, waiting
 from tests.server.running import Reply, Running
 
@@ -57,6 +58,15 @@ async def test_every_change_is_told(api: Running) -> None:
         assert told.status == 200, verb
         tags.append(told.headers["etag"])
     assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_what_was_spent_is_booked_with_the_result_in_every_view(api: Running, view: str) -> None:
+    claim = await held(api.house.queue)
+    body = {"token": claim.token, "usage": {"cost_usd": 1.5}}
+    await api.post(f"/api/tasks/{claim.id}/complete?view={view}", body)
+    task = await api.house.queue.get(claim.id)
+    assert (task.status, task.cost_usd) == ("completed", 1.5)
 
 
 async def test_a_page_changes_with_any_of_its_tasks(api: Running) -> None:
@@ -121,6 +131,25 @@ async def test_large_answers_are_compressed_for_those_who_can_read_it(api: Runni
 # -- which call --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip;q=0", False),
+        ("br, gzip ; q=0.000, identity", False),
+        ("*;q=0", False),
+        ("not-gzip", False),
+        ("identity;q=0.5, GZIP;q=0.1", True),
+        ("gzip;q=1.0, *;q=0", True),
+    ],
+)
+async def test_who_says_no_to_gzip_gets_none(api: Running, accepted: str, *, is_packed: bool) -> None:
+    async with aiohttp.ClientSession(auto_decompress=False) as http:
+        answer = await http.get(f"{api.url}/openapi.json", headers={"Accept-Encoding": accepted})
+        text = await answer.read()
+    assert ("content-encoding" in answer.headers, text.startswith(b"{")) == (is_packed, not is_packed)
+    assert answer.headers["vary"] == "accept-encoding"
+
+
 async def test_a_request_id_is_told_back_and_stands_in_the_events_of_the_call(api: Running) -> None:
     mine = {"X-Request-Id": "req 42"}
     made = await api.call("POST", "/api/tasks", {"type": "noop"}, headers=mine)
@@ -139,6 +168,19 @@ async def test_a_request_id_is_told_back_and_stands_in_the_events_of_the_call(ap
         "started": "start",
         "completed": unnamed.headers["x-request-id"],
     }
+
+
+async def test_the_key_of_a_claim_stands_in_its_events_as_the_claim_is_found_by_it(api: Running) -> None:
+    await waiting(api.house.queue)
+    both = {"X-Request-Id": "req 42", "Idempotency-Key": "k-1"}
+    claimed = await api.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=both)
+    assert claimed.headers["x-request-id"] == "req 42"
+    (event,) = (await api.get("/api/events?verb=claimed"))["events"]
+    assert event["request_id"] == "k-1"
+    found = await api.get("/api/claims?who=ada&request=k-1")
+    assert [task["id"] for task in found["tasks"]] == [event["task_id"]]
+    told = (await api.get("/openapi.json"))["paths"]["/api/tasks/claim"]["post"]["parameters"]
+    assert "the key stands there" in next(each["description"] for each in told if each["name"] == "X-Request-Id")
 
 
 async def test_a_refusal_tells_its_request_id(api: Running) -> None:

@@ -50,10 +50,16 @@ BAD_BODIES: dict[str, tuple[bytes, int, str, str | None]] = {
     "a byte order mark": (b'\xef\xbb\xbf{"type": "noop"}', 400, "malformed", "body"),
     "UTF-16": ('{"type": "noop"}'.encode("utf-16"), 400, "malformed", "body"),
     "compressed": (b"\x1f\x8b\x08\x00\x00", 400, "malformed", "body"),
-    "a lone surrogate": (b'{"type": "\\ud800"}', 400, "malformed", "body"),
     "a control character": (b'{"type": "a\x00b"}', 400, "malformed", "body"),
     "not a number": (b'{"type": "noop", "priority": NaN}', 400, "malformed", "body"),
     "not UTF-8": (b'{"type": "\xff"}', 422, "bad_text", "body"),
+    "half of a pair": (b'{"type": "\\ud800"}', 422, "bad_text", "body"),
+    "half of a pair and more": (b'{"type": "\\uD800 and much more than that"}', 422, "bad_text", "body"),
+    "the other half": (b'{"type": "\\udfff"}', 422, "bad_text", "body"),
+    "two halves that are no pair": (b'{"type": "\\ud83d\\ud83d"}', 422, "bad_text", "body"),
+    "half of a pair in a name": (b'{"type": "noop", "payload": {"\\ude00": 1}}', 422, "bad_text", "body"),
+    "a pair, and half a body": (b'{"type": "\\ud83d\\ude00', 400, "malformed", "body"),
+    "a backslash and half a body": (b'{"type": "\\\\ud800', 400, "malformed", "body"),
     "NUL": (b'{"type": "a\\u0000b"}', 422, "bad_text", "body"),
     "NUL deep inside": (b'{"type": "noop", "payload": {"a": [{"b\\u0000": 1}]}}', 422, "bad_text", "body"),
     "nothing": (b"", 422, "invalid_input", "type"),
@@ -199,6 +205,10 @@ async def test_a_large_head_is_refused(api: Running) -> None:
         b"GET /" + b"a" * MEBIBYTE,
         b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * MEBIBYTE,
         b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + b"a: b\r\n" * (MEBIBYTE // 6),
+        raw.request("GET", "/healthz", x="a" * 70_000),
+        raw.request("GET", "/healthz?" + "a" * 70_000),
+        raw.request("POST", "/api/tasks", b'{"type": "noop"}', x="a" * 70_000),
+        raw.request("GET", "/ws", connection="upgrade", upgrade="websocket", x="a" * 70_000),
     ]
     for sent in heads:
         async with raw.line(api.url) as line:
@@ -206,6 +216,13 @@ async def test_a_large_head_is_refused(api: Running) -> None:
             told = await line.answer()
             assert (told.status, told.json["code"], told.json["where"]) == (431, "too_large", "headers")
             assert await line.is_over()
+    assert (await api.get("/api/tasks"))["tasks"] == []
+
+
+async def test_a_head_may_come_together_with_a_large_body(line: raw.Line) -> None:
+    body = b'{"type": "noop", "payload": {"a": "' + b"a" * 100_000 + b'"}}'
+    line.send(raw.request("POST", "/api/tasks", body, x="a" * 60_000))
+    assert (await line.answer()).status == 201
 
 
 async def test_many_headers_are_fine(line: raw.Line) -> None:

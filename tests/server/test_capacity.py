@@ -83,11 +83,13 @@ async def test_a_command_that_is_not_there_stops_nothing(api: Running) -> None:
 
 async def test_a_serving_server_runs_the_command(store_url: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    command = f"{sys.executable} -c \"open({str(told)!r}, 'w').close()\""
+    command = f"{sys.executable} -c \"import os; print(os.getpid(), file=open({str(told)!r}, 'w'), flush=True)\""
     async with running(store_url, on_below_minimum=command) as api:
         await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
         await run_once(api.house.queue.engine, force=True)
-        await until(told.exists)
+        await until(lambda: told.exists() and told.read_text() != "")
+        process = Path("/proc", told.read_text().strip())
+        await until(lambda: not process.exists())  # it would outlive this loop, and be noticed in another test
 
 
 @pytest.mark.parametrize("command", ["", "a 'b"])

@@ -270,6 +270,23 @@ async def test_a_client_changes_what_it_wants_and_goes_on_where_it_is(api: Runni
         assert await client.names(4) == ["task:queued", "task:dispatch", "task:running", "task:completed"]
 
 
+async def test_other_filters_leave_the_workspace_and_the_view_as_they_are(api: Running) -> None:
+    async with everything(api, "?workspace=team1&view=aegis") as client:
+        await client.subscribe(type=["zz"])
+        await api.post("/api/tasks", {"type": "zz"})
+        made = await api.post("/api/tasks?workspace=team1", {"type": "zz"})
+        told = await client.message()
+        assert (told["event"], told["workspace_id"]) == ("task:queued", "team1")
+        assert told["task_id"] == ids.parse(made["id"])
+        await client.subscribe(after=0, view=None)
+        assert [(told["event"], told["task_id"]) for told in await client.messages(2)] == [
+            ("task.created", made["id"]),
+            ("task.ready", made["id"]),
+        ]
+        await client.subscribe(after=0, workspace="default")
+        assert {told["workspace_id"] for told in await client.messages(2)} == {"default"}
+
+
 async def test_without_a_place_only_what_happens_from_now_on_is_told(api: Running) -> None:
     await worked(api)
     for query in ("", "?after=now"):
@@ -423,7 +440,8 @@ async def test_a_stream_ends_with_its_token(guarded: Running) -> None:
 
 async def test_pages_of_other_sites_are_told_nothing(api: Running) -> None:
     """A browser asks nobody before it opens a WebSocket, and sends whatever page it shows as the origin."""
-    for header, value in {"Origin": "https://elsewhere.example", "Host": "elsewhere.example"}.items():
+    far = "elsewhere.example"
+    for header, value in (("Origin", f"https://{far}"), ("Origin", "http://["), ("Host", far), ("Host", "[")):
         async with connect(api.http, api.url, "?after=0", headers={header: value}) as client:
             told = await client.message()
             assert (told["code"], told["where"]) == ("forbidden", header)
@@ -449,6 +467,7 @@ BAD = {
     '{"subscribe": {"task": ["nobody"]}}': ("not_found", None, 1008),
     '{"subscribe": {"dag": ["nobody"]}}': ("not_found", "dag", 1008),
     '{"subscribe": {"name": ["\\u0000"]}}': ("bad_text", "body", 1007),
+    '{"subscribe": {"name": ["\\ud800"]}}': ("bad_text", "body", 1007),
 }
 
 

@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.server import hub, live
+from shiftwork.server import hub, live, reading
+from tests.server import raw
 from tests.server.running import Running, running
 from tests.server.watching import Lines, follow
 from tests.worker.steps import until
@@ -97,6 +98,27 @@ async def test_nobody_waits_for_a_caller_that_has_gone(api: Running) -> None:
     await until(lambda: api.house.hub.listeners == 1)
     waiting.cancel()
     await until(lambda: api.house.hub.listeners == 0)
+
+
+async def test_a_page_behind_the_end_of_the_log_is_of_another_queue(api: Running) -> None:
+    await submit(api)
+    end = (await api.get("/api/events?after=now"))["next"]
+    assert await api.get(f"/api/events?after={end}") == {"events": [], "next": end}
+    for query in (f"after={end + 1}", f"after={end + 2}-1", "after=99999999&wait_sec=25", "after=99&type=x&view=aegis"):
+        reply = await api.call("GET", f"/api/events?{query}")
+        assert (reply.status, reply.code, reply.json["where"]) == (422, "invalid_input", "after"), query
+
+
+async def test_a_body_that_a_page_would_wait_for_is_refused_as_described(
+    api: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SLOWEST_BODY_SEC", 0.01)
+    async with raw.line(api.url) as line:
+        line.send(b"GET /api/events?wait_sec=25 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n")
+        told = await line.answer()
+    assert (told.status, told.json["code"], told.json["where"]) == (400, "malformed", "body")
+    described = await api.get("/openapi.json")
+    assert "malformed" in described["paths"]["/api/events"]["get"]["responses"]["400"]["description"]
 
 
 async def test_what_cannot_be_asked_is_refused_by_name(api: Running) -> None:

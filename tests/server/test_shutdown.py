@@ -11,6 +11,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.server.app import build
+from shiftwork.server.routes import working
 from tests.server import processes, raw
 from tests.server.doors import waiting
 from tests.server.running import Running, running
@@ -142,19 +143,26 @@ async def test_a_task_that_comes_as_its_caller_goes_is_not_kept_from_others(api:
         await api.post(f"/api/tasks/{task_id}/complete", {"token": told["assignments"][0]["token"]})
 
 
-async def test_a_claim_made_for_a_caller_that_has_gone_is_given_back(api: Running) -> None:
+async def test_a_claim_made_for_a_caller_that_has_gone_is_given_back(
+    api: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It hung up after the claim was made, and before it could be told."""
     task_id = await waiting(api.house.queue)
-    body = json.dumps({"agent_id": "ada"}).encode()
-    calls = iter(["the body", "while it is claimed", "before it is told"])
+    messages = iter([{"type": "http.request", "body": json.dumps({"agent_id": "ada"}).encode(), "more_body": False}])
+    claimed, claim = asyncio.Event(), working._claim
+
+    async def claim_and_say_so(*args: Any) -> Any:
+        answer = await claim(*args)
+        claimed.set()
+        return answer
 
     async def receive() -> Any:
-        match next(calls):
-            case "the body":
-                return {"type": "http.request", "body": body, "more_body": False}
-            case "while it is claimed":
-                await asyncio.Event().wait()
+        for message in messages:
+            return message
+        await claimed.wait()
         return {"type": "http.disconnect"}
+
+    monkeypatch.setattr(working, "_claim", claim_and_say_so)
 
     async def send(_message: Any) -> None:
         pass

@@ -24,3 +24,25 @@ async def test_the_history_in_a_view_has_the_states_of_the_document(api: Running
     theirs = await api.get(f"/api/tasks/{made['id']}/history?view=aegis")
     steps = [(step["from"], step["to"]) for step in theirs["transitions"]]
     assert steps == [("queued", "dispatched"), ("dispatched", "running"), ("running", "completed")]
+
+
+async def test_a_token_of_another_task_than_the_path_names_changes_neither(api: Running) -> None:
+    await api.post("/api/agents", {"id": "ada", "max_concurrent_tasks": 2})
+    made = [await api.post("/api/tasks", {"type": "write", "id": name}) for name in ("one", "two")]
+    held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "count": 2, "start": True}))["assignments"]
+    tokens = {each["task"]["id"]: each["token"] for each in held}
+    one, two = (each["id"] for each in made)
+    wrong = (
+        (one, {"token": tokens[two]}, "token"),
+        ("one", {"token": tokens[two]}, "token"),
+        (one, {"token": tokens[one], "fence": 7}, "fence"),
+    )
+    for path, claim, where in wrong:
+        for verb in ("complete", "heartbeat", "fail", "release"):
+            reply = await api.call("POST", f"/api/tasks/{path}/{verb}", claim)
+            assert (reply.status, reply.code, reply.json["where"]) == (422, "invalid_input", where), verb
+    reply = await api.call("POST", "/api/tasks/nobody/heartbeat", {"token": tokens[one]})
+    assert (reply.status, reply.code) == (404, "not_found")
+    assert {(await api.get(f"/api/tasks/{each}"))["status"] for each in (one, two)} == {"running"}
+    done = await api.post("/api/tasks/one/complete", {"token": tokens[one]})
+    assert (done["task_id"], done["status"]) == (one, "completed")

@@ -1,8 +1,10 @@
 """E-mail by a real mail server on this machine: plain, with TLS and a login, refusing, and hanging."""
 
 import asyncio
+import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from email import message_from_bytes, policy
@@ -14,7 +16,10 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from shiftwork import Queue
-from shiftwork.testing import MovedClock
+from shiftwork.queue.notification import deliveries
+from shiftwork.sinks import guard, mail
+from shiftwork.sinks.mail import Post
+from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury
 from tests.sinks.steps import statuses, tell
 
@@ -28,6 +33,16 @@ class Mailbox:
         self.got: list[EmailMessage] = []
         self.to: list[list[str]] = []
         self.answer = "250 taken"
+        self.refused: dict[str, str] = {}
+        """Whom it refuses, and with what words."""
+
+    async def handle_RCPT(  # noqa: N802  # the library's name
+        self, _server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
+    ) -> str:
+        if address in self.refused:
+            return self.refused[address]
+        envelope.rcpt_tos.append(address)
+        return "250 taken"
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802  # the library's name
         self.to.append(envelope.rcpt_tos)
@@ -127,6 +142,79 @@ async def test_a_server_that_refuses_is_tried_again(
     assert await statuses(queue) == ["sent"]
 
 
+LATER = "450 4.2.0 greylisted, try again later"
+NEVER = "550 5.1.1 nobody of this name"
+
+
+async def test_who_is_refused_for_now_is_told_later_and_the_others_once(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server)
+    await bury(queue)
+    await pass_time(queue, clock, 0)
+    post = Post()
+    mailbox.refused = {"bob@example.com": LATER}
+    for _ in range(2):
+        assert await attempt(queue, clock, post) == "pending"
+    assert mailbox.to == [["ada@example.com"]]
+    (kept,) = await queue.deliveries()
+    assert kept.error == "the mail server refused recipient 2 of 2"
+    mailbox.refused = {}
+    assert await attempt(queue, clock, post) == "sent"
+    assert mailbox.to == [["ada@example.com"], ["bob@example.com"]]
+    assert {letter["message-id"] for letter in mailbox.got} == {f"<{kept.id}@shiftwork>"}
+    await queue.redeliver(kept.id)
+    assert await attempt(queue, clock, post) == "sent"
+    assert mailbox.to[2:] == [["ada@example.com", "bob@example.com"]], "what was sent is forgotten"
+    post.close()
+
+
+async def attempt(queue: Queue, clock: MovedClock, post: Post) -> str | None:
+    """One by the same sender, as in a process that goes on."""
+    clock.advance(600)
+    (parcel,) = await queue.engine.store.run(lambda tx: deliveries.lease(tx, queue.engine, {}, 1))
+    outcome = await post.send(parcel, clock())
+    return await queue.engine.store.run(lambda tx: deliveries.record(tx, queue.engine, parcel, outcome))
+
+
+async def test_another_process_tells_all_of_them_again(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server)
+    await bury(queue)
+    mailbox.refused = {"bob@example.com": LATER}
+    await tell(queue, clock)
+    (kept,) = await queue.deliveries()
+    assert (kept.status, kept.error) == ("pending", "the mail server refused recipient 2 of 2 for now")
+    mailbox.refused = {}
+    await tell(queue, clock, 60)
+    assert mailbox.to == [["ada@example.com"], ["ada@example.com", "bob@example.com"]]
+    assert await statuses(queue) == ["sent"]
+
+
+async def test_who_is_refused_for_good_does_not_hold_up_the_others(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    await add(queue, server)
+    await bury(queue)
+    mailbox.refused = {"bob@example.com": NEVER}
+    await tell(queue, clock)
+    assert mailbox.to == [["ada@example.com"]]
+    assert await statuses(queue) == ["sent"]
+    assert "the mail server refused recipient 2 of 2 for good" in caplog.text
+    assert "bob@" not in caplog.text
+
+
+async def test_a_letter_that_nobody_takes_is_for_all_of_them_again(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
+) -> None:
+    await add(queue, server)
+    await bury(queue)
+    mailbox.refused = {"ada@example.com": LATER, "bob@example.com": NEVER}
+    await tell(queue, clock)
+    assert (await queue.deliveries())[0].error == "the mail server refused every recipient"
+
+
 async def test_a_password_goes_by_tls(
     queue: Queue,
     clock: MovedClock,
@@ -170,6 +258,38 @@ async def test_a_private_mail_server_is_not_dialled(
     await bury(queue)
     await tell(queue, clock)
     assert (await queue.deliveries())[0].error == "its address is not public, and it may not be reached there"
+
+
+async def test_an_attempt_that_was_given_up_sends_nothing_once_it_is_connected(
+    queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shiftwork.sinks.mail.TIMEOUT_SEC", 0.1)
+    go_on, ended = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    connect, send = guard.connect, mail._Attempt.send
+
+    def connect_late(host: str, port: int, _timeout: float, *, allow_private: bool) -> socket.socket:
+        """As where a name takes long to be found."""
+        go_on.wait()
+        return connect(host, port, 10, allow_private=allow_private)
+
+    def send_and_tell(*args: Any) -> Any:
+        try:
+            return send(*args)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    monkeypatch.setattr(guard, "connect", connect_late)
+    monkeypatch.setattr(mail._Attempt, "send", send_and_tell)
+    await add(queue, server)
+    await bury(queue)
+    await tell(queue, clock)
+    (kept,) = await queue.deliveries()
+    assert (kept.status, kept.error) == ("pending", "the mail server did not answer in time")
+    go_on.set()
+    async with asyncio.timeout(30):
+        await ended.wait()
+    assert mailbox.got == []
 
 
 async def test_a_server_that_says_nothing_is_cut_off(

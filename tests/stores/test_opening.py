@@ -60,7 +60,7 @@ async def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 async def test_a_text_file_in_place_of_a_database(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Dear diary, this is no database at all. " * 100)
-    assert (await refusal(f"sqlite:///{file}")).code == "store_unsuitable"
+    assert (await refusal(f"sqlite:///{file}")).code == "store_damaged"
     assert file.read_text().startswith("Dear diary")
 
 

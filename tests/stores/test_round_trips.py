@@ -6,7 +6,9 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.store import postgres as store
 from tests.services.postgres import Databases
+from tests.worker.steps import until
 
 SENDERS = "execute", "fetch", "fetchrow", "copy_records_to_table"
 
@@ -59,14 +61,45 @@ async def test_a_verb_asks_no_more_often_than_it_must(
             await count("claim", queue.claim("ada", start=True))
             await count("get", queue.get(task.id))
             await count("claim in vain", queue.claim("ada", types=["review"]))
+        for verb, call in (("release", queue.release), ("fail and retry", queue.fail)):
+            await queue.submit(type="docs")
+            (held_now,) = await queue.claim("bob", start=True)
+            await count(verb, call(held_now.token, "crash"))
     postgres.drop_database(name)
     assert asked == {
         "submit": 1,
-        "claim": 6,
-        "claim in vain": 4,
-        "start": 4,
-        "heartbeat": 5,
-        "complete": 6,
-        "fail": 13,
-        "get": 4,
+        "claim": 4,
+        "claim in vain": 2,
+        "start": 3,
+        "heartbeat": 4,
+        "complete": 4,
+        "fail": 7,
+        "fail and retry": 6,
+        "release": 4,
+        "get": 3,
     }
+
+
+async def test_an_idle_submit_tells_other_processes_in_its_only_statement(
+    postgres_url: str, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "IDLE_SEC", 0.0)
+    heard: list[object] = []
+    listener = await asyncpg.connect(postgres_url)
+    await listener.add_listener(store.CHANNEL, lambda *words: heard.append(words[-1]))
+    async with await Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")  # settings and lanes are learned
+        await until(lambda: len(heard) == 1)
+        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        sent.clear()
+        await queue.submit(type="code")
+        assert [text.partition(" ")[0] for text in sent] == ["with"]
+        await until(lambda: len(heard) == 2)
+        assert heard[0] == heard[1]
+        monkeypatch.setattr(store, "IDLE_SEC", 60.0)
+        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        sent.clear()
+        await queue.submit(type="code")
+        await until(lambda: len(heard) == 3)
+        assert [text.partition(" ")[0] for text in sent] == ["with", "notify"]
+    await listener.close()

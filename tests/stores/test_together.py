@@ -6,11 +6,14 @@ from typing import Any
 import asyncpg
 import pytest
 
+from shiftwork.core.errors import InputError
 from shiftwork.store import statements
+from shiftwork.store.postgres_sessions import Session
 from shiftwork.store.postgres_tx import PostgresTx, _reach, _together
 from tests.services.postgres import Databases
 
 NOW = 1_000.0
+ONE, TWO = "00000000-0000-7000-8000-000000000001", "00000000-0000-7000-8000-000000000002"
 
 
 class Counted:
@@ -28,11 +31,14 @@ class Counted:
         self.sent.append(text)
         return await self._connection.fetchrow(text, *values)
 
+    def begin_with_next(self, begin: str) -> None:
+        self._connection.begin_with_next(begin)
+
 
 @pytest.fixture
 async def connection(postgres: Databases, migrated_template: str) -> AsyncIterator[Counted]:
     name = postgres.create_database(migrated_template)
-    real = await asyncpg.connect(postgres.dsn(name))
+    real = await asyncpg.connect(postgres.dsn(name), connection_class=Session)
     yield Counted(real)
     await real.close()
     postgres.drop_database(name)
@@ -51,10 +57,9 @@ async def test_writes_to_different_tables_are_one_round_trip(connection: Counted
     found = await tx.one("read_workspace", name="a")
     assert found is not None
     assert found["name"] == "a"
-    assert len(connection.sent) == 3
-    assert connection.sent[0] == "begin"
+    assert len(connection.sent) == 2
     assert await tx.one("read_gates", workspace="a") is not None
-    assert len(connection.sent) == 4
+    assert len(connection.sent) == 3
 
 
 async def test_a_write_sees_what_was_written_before_it(connection: Counted) -> None:
@@ -98,3 +103,11 @@ def test_only_what_writes_waits() -> None:
     for name, statement in statements.load("postgres").items():
         if statement.text.startswith(("select", "with")):
             assert name not in waiting
+
+
+@pytest.mark.parametrize("id_", ["", "}", "'", f"{ONE},{TWO}", f'{ONE}"', ONE[:-1]])
+async def test_a_batch_of_ids_holds_as_many_as_it_was_given(connection: Counted, id_: str) -> None:
+    """They go as one text: what is no id is refused, and none is read as two."""
+    tx = PostgresTx(connection, NOW, "begin")
+    with pytest.raises(InputError):
+        await tx.one("read_tasks", items=[(id_,)])

@@ -44,3 +44,16 @@ async def test_a_commit_of_another_process_wakes_everybody(tmp_path: Path) -> No
     async with await Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
         await theirs.submit(type="noop")
         await until(lambda: EVERYBODY in heard)
+
+
+async def test_a_commit_of_another_process_that_brings_no_work_wakes_nobody(tmp_path: Path) -> None:
+    """A fleet's heartbeats, claims and results would else set off a look by each who waits."""
+    url = f"sqlite:///{tmp_path}/q.db"
+    async with await Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
+        held = await theirs.claim("worker", start=True)
+        assert held
+        await theirs.heartbeat(held[0].token)
+        await theirs.complete(held[0].token, 1)
+        await theirs.submit(type="noop")
+        await until(lambda: heard != [])
+        assert heard == [EVERYBODY]

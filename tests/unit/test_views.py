@@ -432,6 +432,12 @@ def test_a_result_goes_out_and_back(view: View, status: str) -> None:
     assert (back["status"], back["data"]) == (status, {"score": 1})
 
 
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_what_was_spent_is_handed_in_with_a_result_in_every_view(view: View) -> None:
+    beside = {"usage": {"cost_usd": 1.5}, "text": "in words", "artifacts": ["a"], "decision_report": {"why": "x"}}
+    assert view.result_in(beside) == beside
+
+
 def test_a_dead_letter_has_each_documents_fields() -> None:
     assert REDIS.dead_letter_out(DEAD_LETTER) == {
         "task_id": ID_1,

@@ -28,6 +28,16 @@ async def burst(ctx: Context) -> None:
     os._exit(7)
 
 
+@worker.handler("leave")
+async def leave(ctx: Context) -> str:
+    """Takes its process with it the first time, by the exit code it is told."""
+    note = _folder(ctx) / f"{ctx.id}.left"
+    if note.exists():
+        return "done"
+    note.touch()
+    os._exit(ctx.payload["code"])
+
+
 @worker.handler("chatter")
 def chatter(ctx: Context) -> int:
     """Print a lot."""

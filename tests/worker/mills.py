@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from shiftwork import Queue
 from tests.worker.started import Started
@@ -51,8 +52,8 @@ def running_mill(url: str, tmp_path: Path) -> Iterator[Mill]:
         made.end()
 
 
-async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind") -> list[str]:
-    fields = {"type": type_, "payload": {"folder": str(mill.folder)}}
+async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind", **told: Any) -> list[str]:
+    fields = {"type": type_, "payload": {"folder": str(mill.folder), **told}}
     return [made.id for made in await queue.submit_many([fields] * count)]
 
 

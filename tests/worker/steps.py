@@ -10,7 +10,7 @@ from shiftwork import Client, Queue
 from shiftwork.worker import Worker
 from shiftwork.worker.delivery import Summary
 
-PATIENCE_SEC = 30.0
+PATIENCE_SEC = 60.0
 """Far more than anything here takes; a fact that has not come by then does not come."""
 
 

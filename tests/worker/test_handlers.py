@@ -1,16 +1,19 @@
 """Whatever a handler does, its task ends in the right state and the worker lives on."""
 
 import asyncio
+import functools
 import math
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import apsw
 import msgspec
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.errors import StoreDamaged
 from shiftwork.worker import Context, Fail, Release, Worker, pulse
 from tests.worker.steps import at_work, beat_fast, until, until_status, verbs
 
@@ -34,6 +37,68 @@ ANYTHING: dict[str, tuple[Callable[[], BaseException], str]] = {
 
 def _error(what: str) -> BaseException:
     return ANYTHING[what][0]()
+
+
+class Unfinished(Fail):
+    """One whose author forgot to call ours."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Unsaid(Release):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+async def test_what_a_handler_says_in_words_that_cannot_be_told_ends_its_attempt(shop: Queue, store_url: str) -> None:
+    worker = Worker()
+    words: Any = Indescribable()
+    raised = {"error": lambda: Fail("teapot", words), "reason": lambda: Fail(words), "unfinished": Unfinished}
+    for type_, make in raised.items():
+        worker.handler(type_)(functools.partial(_raise, make))
+    made = await shop.submit_many([{"type": type_, "max_attempts": 1} for type_ in raised])
+    assert (await worker.run(store_url, until_idle=True)).failed == len(raised)
+    ended = [await shop.get(each.id) for each in made]
+    assert [task.status for task in ended] == ["dead_lettered"] * len(raised)
+    assert [task.failure_history[0].reason for task in ended] == ["teapot", "Indescribable", "crash"]
+    assert ended[0].last_error == "Indescribable"
+
+
+@pytest.mark.parametrize("given_back", [Unsaid, functools.partial(Release, "a\0b")])
+async def test_what_is_given_back_in_such_words_is_given_back(
+    shop: Queue, store_url: str, given_back: Callable[[], BaseException]
+) -> None:
+    worker = Worker()
+    worker.handler("code")(functools.partial(_raise, given_back))
+    task = (await shop.submit(type="code", max_attempts=1)).id
+    async with at_work(worker, store_url):
+        await until(lambda: _was(shop, task, "released"))
+        await shop.cancel(task)
+
+
+def _raise(make: Callable[[], BaseException], _: Context) -> NoReturn:
+    raise make()
+
+
+async def _was(queue: Queue, task_id: str, verb: str) -> bool:
+    return verb in await verbs(queue, task_id)
+
+
+async def test_failures_between_successes_do_not_open_a_breaker(shop: Queue, store_url: str) -> None:
+    """Results are handed in by batches; that two in five failed must not look like twenty failures in a row."""
+    worker = Worker(concurrency=50)
+
+    @worker.handler("flaky")
+    async def flaky(ctx: Context) -> None:
+        if ctx.payload["n"] % 5 in {1, 3}:
+            raise Fail("crash", "connection reset by peer")
+
+    await shop.submit_many([{"type": "flaky", "payload": {"n": n}, "max_attempts": 1} for n in range(50)])
+    summary = await worker.run(store_url, until_idle=True)
+    assert (summary.completed, summary.failed) == (30, 20)
+    told, _ = await shop.events()
+    assert [event.verb for event in told if "breaker" in event.verb] == []
 
 
 @pytest.mark.requirement("F-226", "F-274")
@@ -284,3 +349,18 @@ async def test_results_that_cannot_be_sent_together_are_sent_one_by_one(
     monkeypatch.setattr(Queue, "complete_many", broken)
     assert (await worker.run(store_url, until_idle=True)).completed == 5
     assert [(await shop.result(task.id)).data for task in made] == [1] * 5
+
+
+async def test_a_worker_whose_store_is_damaged_ends_and_says_so(sqlite_url: str) -> None:
+    async with await Queue.open(sqlite_url) as queue:
+        await queue.submit(type="code")
+    connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
+    connection.execute("update bodies set body = cast(x'7b22ff' as text)")
+    connection.close()
+    worker = Worker("ada")
+
+    @worker.handler("code")
+    async def code(_context: Context) -> None: ...
+
+    with pytest.raises(StoreDamaged):
+        await asyncio.wait_for(worker.run(sqlite_url, until_idle=True), 30)

@@ -1,19 +1,31 @@
 """Workers in real processes, killed, stopped and cut off: nothing is lost, and nothing is accepted twice."""
 
 import asyncio
+import functools
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import asyncpg
+import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.worker.outbox import default_folder
+from shiftwork.duties.presence import process_of
+from shiftwork.worker.outbox import Kept, default_folder
+from tests.outages.relay import relay_to
 from tests.services import Postgres
 from tests.worker.mills import Mill, done_once, kill_a_child, running_mill, stop, submit
-from tests.worker.steps import PATIENCE_SEC, beat_fast, until, until_status, verbs
+from tests.worker.started import Started
+from tests.worker.steps import PATIENCE_SEC, beat_fast, knows, until, until_status, verbs
+
+OPEN_TRANSACTIONS = """
+select count(*) from pg_stat_activity
+where datname = current_database() and xact_start is not null and pid <> pg_backend_pid()"""
 
 
 @pytest.fixture
@@ -23,15 +35,28 @@ def mill(store_url: str, tmp_path: Path) -> Iterator[Mill]:
 
 
 async def stop_outside_of_a_transaction(queue: Queue, process: subprocess.Popen[bytes]) -> None:
-    """On SQLite a process that is stopped while it writes lets nobody else write; that is not the case meant here."""
+    """A process that is stopped while it writes keeps others from writing; that is not the case meant here."""
     while True:
         process.send_signal(signal.SIGSTOP)
         await until(lambda: _stands_still(process.pid))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                await queue.agent_heartbeat("mill")
-                return
+        if not await _holds_locks(queue):
+            return
         process.send_signal(signal.SIGCONT)
+
+
+async def _holds_locks(queue: Queue) -> bool:
+    if queue.url.startswith("postgresql"):
+        connection = await asyncpg.connect(queue.url)
+        try:
+            return bool(await connection.fetchval(OPEN_TRANSACTIONS))
+        finally:
+            await connection.close()
+    try:
+        async with asyncio.timeout(1):
+            await queue.agent_heartbeat("mill")
+    except TimeoutError:
+        return True
+    return False
 
 
 def _stands_still(pid: int) -> bool:
@@ -40,10 +65,16 @@ def _stands_still(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
+async def _present(queue: Queue, count: int) -> bool:
+    """Whether so many worker processes have announced themselves."""
+    return [runtime["status"] for runtime in await queue.runtimes()] == ["active"] * count
+
+
 @pytest.mark.requirement("C-096", "C-156", "C-267")
 async def test_a_killed_child_is_replaced_and_its_tasks_are_done_by_others_without_cost(
     shop: Queue, mill: Mill
 ) -> None:
+    await shop.set_setting("maintenance.presence_sec", 600)  # else a neighbour may be as quick as the fleet
     fleet = mill.start(2)
     lost = await kill_a_child(shop, mill)
     returned = [event for event in await shop.history(lost[0]) if event.verb == "lease_expired"]
@@ -109,6 +140,81 @@ async def test_a_crash_loop_is_slowed_down_and_reported(shop: Queue, mill: Mill)
     assert await stop(fleet) == 0
 
 
+@pytest.mark.parametrize("code", [0, 3])
+async def test_no_exit_code_of_a_handler_is_taken_for_an_orderly_end(
+    sqlite_url: str, tmp_path: Path, code: int
+) -> None:
+    """A process says why it ends; one that a handler took with it has said nothing, and is replaced."""
+    async with await Queue.open(sqlite_url) as queue:
+        with running_mill(sqlite_url, tmp_path) as mill:
+            (task,) = await submit(queue, mill, 1, "leave", code=code)
+            fleet = mill.start(2, until_idle=True)
+            assert await asyncio.to_thread(fleet.wait, PATIENCE_SEC) == 0
+            assert f"ended with exit code {code} after" in mill.log()
+            assert (await queue.get(task)).status == "completed"
+
+
+async def test_a_process_whose_agent_was_set_offline_is_not_replaced(sqlite_url: str, tmp_path: Path) -> None:
+    async with await Queue.open(sqlite_url) as queue:
+        with running_mill(sqlite_url, tmp_path) as mill:
+            fleet = mill.start(2)
+            for agent in ("mill-1", "mill-2"):
+                await until(functools.partial(knows, queue, agent))
+                await queue.set_agent_status(agent, "offline")
+            assert await asyncio.to_thread(fleet.wait, PATIENCE_SEC) == 0
+            assert "a new one starts" not in mill.log()
+
+
+async def test_a_fleet_outlives_a_signal_that_has_no_name(sqlite_url: str, tmp_path: Path) -> None:
+    async with await Queue.open(sqlite_url) as queue:
+        with running_mill(sqlite_url, tmp_path) as mill:
+            fleet = mill.start(2)
+            (task,) = await submit(queue, mill)
+            victim = await mill.holder(task)
+            os.kill(victim, signal.SIGRTMIN + 1)
+            assert await mill.holder(task, 2) != victim
+            assert f"ended with signal {signal.SIGRTMIN + 1} after" in mill.log()
+            mill.go()
+            await until_status(queue, task, "completed")
+            assert await stop(fleet) == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_without_handlers_is_refused(sqlite_url: str, tmp_path: Path, processes: str) -> None:
+    (tmp_path / "bare.py").write_text("from shiftwork.worker import Worker\nworker = Worker()\n")
+    started = Started(tmp_path / "started")
+    try:
+        line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "bare:worker"]
+        refused = started.spawn([*line, "--processes", processes], tmp_path)
+        assert refused.wait(PATIENCE_SEC) == 2
+        assert "this worker has no handlers" in started.log()
+    finally:
+        started.end()
+
+
+async def test_a_result_in_the_outbox_of_a_dead_worker_is_handed_in_by_the_one_beside_it(
+    shop: Queue, mill: Mill
+) -> None:
+    """Nobody takes back what is done: its claim holds until the result is handed in, and nothing is done again."""
+    first = mill.start(1)
+    (task,) = await submit(shop, mill)
+    assert await mill.holder(task) == first.pid
+    mill.start(1)
+    await until(lambda: _present(shop, 2))
+    (token,) = [note.name.rpartition(".")[0] for note in mill.folder.glob(f"{task}.*")]
+    folder = default_folder(shop.url)
+    assert folder is not None
+    folder.mkdir(parents=True)
+    result = Kept(token, done=True, data="finished", by=process_of(first.pid))
+    (folder / "whole").write_bytes(msgspec.json.encode(result))
+    (folder / "whole").rename(folder / f"{token}.json")
+    first.kill()
+    await until_status(shop, task, "completed")
+    assert (await shop.result(task)).data == "finished"
+    assert await verbs(shop, task) == ["submitted", "claimed", "completed"]
+    await until(lambda: not list(folder.iterdir()))
+
+
 async def test_what_prints_much_or_hears_nothing_ends_all_the_same(shop: Queue, mill: Mill) -> None:
     (loud,) = await submit(shop, mill, 1, "chatter")
     (deaf,) = await submit(shop, mill, 1, "deaf")
@@ -130,7 +236,9 @@ def own_server() -> Iterator[Postgres]:
 
 
 @asynccontextmanager
-async def cut_off_while_at_work(server: Postgres, tmp_path: Path) -> AsyncIterator[tuple[Queue, Mill, list[str], Path]]:
+async def cut_off_while_at_work(
+    server: Postgres, tmp_path: Path, beside: int = 0
+) -> AsyncIterator[tuple[Queue, Mill, list[str], Path]]:
     """A lone worker holds two tasks, the server goes away, the handlers finish: their results are in the outbox."""
     if not server.running:
         server.start_again()
@@ -143,6 +251,9 @@ async def cut_off_while_at_work(server: Postgres, tmp_path: Path) -> AsyncIterat
             tasks = await submit(queue, mill, 2)
             for task in tasks:
                 await mill.holder(task)
+            for _ in range(beside):
+                mill.start(1)
+            await until(lambda: _present(queue, 1 + beside))
             await asyncio.to_thread(server.stop)
             mill.go()
             await until(lambda: len(list(folder.glob("*.json"))) == 2)
@@ -171,3 +282,42 @@ async def test_a_result_in_the_outbox_outlives_its_worker(own_server: Postgres, 
             assert await verbs(queue, task) == ["submitted", "claimed", "completed"]
             assert (await queue.result(task)).data == killed
         assert list(folder.iterdir()) == []
+
+
+async def test_a_result_in_the_outbox_outlives_its_worker_beside_another(own_server: Postgres, tmp_path: Path) -> None:
+    """The one beside it is connected again first, and sees that its process is gone."""
+    async with cut_off_while_at_work(own_server, tmp_path, beside=1) as (queue, mill, tasks, folder):
+        (killed,) = {pid for task in tasks for pid in mill.holders(task)}
+        os.kill(killed, signal.SIGKILL)
+        await asyncio.to_thread(own_server.start_again)
+        await until(lambda: done_once(queue, tasks))
+        for task in tasks:
+            assert await verbs(queue, task) == ["submitted", "claimed", "completed"]
+            assert (await queue.result(task)).data == killed
+        await until(lambda: not list(folder.iterdir()))
+
+
+async def test_results_finished_behind_a_network_that_went_silent_are_delivered(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Nobody is told that the connections are gone, and for a while there are no new ones."""
+    async with relay_to(postgres_url) as (relay, url), await Queue.open(postgres_url) as queue:
+        await queue.set_setting("operation_max_sec", 2)
+        folder = default_folder(url)
+        assert folder is not None
+        with running_mill(url, tmp_path) as mill:
+            mill.start(1)
+            tasks = await submit(queue, mill, 2)
+            for task in tasks:
+                await mill.holder(task)
+            relay.silent = True
+            relay.drop()
+            mill.go()
+            await until(lambda: len(list(folder.glob("*.json"))) == 2)
+            relay.silent = False
+            await until(lambda: done_once(queue, tasks))
+            await until(lambda: not list(folder.iterdir()))
+            for task in tasks:
+                assert await verbs(queue, task) == ["submitted", "claimed", "completed"]
+            (later,) = await submit(queue, mill)
+            await until_status(queue, later, "completed")

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from shiftwork import Client, Queue, Worker, logs
+from shiftwork import Client, Queue, Worker, logs, tracing
 from shiftwork.core.errors import InputError
 from shiftwork.worker.context import Context, Fail
 from tests.conformance.steps import take
@@ -193,3 +193,29 @@ async def test_a_line_names_the_task_and_the_trace_it_was_logged_in(
     assert line["task_id"] == made.id
     assert line["trace_id"] == GIVEN.split("-")[1]
     assert (line["message"], line["level"], line["file"]) == ("at work", "info", "x")
+
+
+async def test_lines_about_a_report_name_no_other_task(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[tuple[Any, Any]] = []
+
+    class Written(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if hasattr(record, "retry"):
+                told.append((record.__dict__["task"], tracing.facts().get("task_id", record.__dict__["task"])))
+
+    caplog.set_level(logging.INFO, "shiftwork")
+    log = logging.getLogger("shiftwork")
+    log.addHandler(handler := Written())
+    worker = Worker("ada", concurrency=3)
+
+    @worker.handler("code")
+    async def code(_ctx: Context) -> None:
+        raise ValueError("no")
+
+    try:
+        made = await queue.submit_many([{"type": "code", "max_attempts": 2}] * 3)
+        await worker.run(queue, until_idle=True)
+    finally:
+        log.removeHandler(handler)
+    assert {task for task, _ in told} == {task.id for task in made}
+    assert all(task == named for task, named in told)

@@ -51,11 +51,12 @@ async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, on
         await over.open()
         if two_way:
             _warn(settings)
+        stopped = None if once else listen_for_stop()
         report = await over.once(take_new=take_new)
         shell.answer(report, lambda: _told(report))
         sys.stdout.flush()
-        if not once:
-            await until_stopped(over.run(), run_for_ever(queue.engine))
+        if stopped is not None:
+            await until_stopped(stopped, over.run(), run_for_ever(queue.engine))
     return None
 
 
@@ -82,12 +83,16 @@ def _told(report: Report) -> None:
         click.echo(printing.clean(f"left untouched: {what}"))
 
 
-async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:
-    """Run until the process is told to stop, or one of these fails."""
-    loop = asyncio.get_running_loop()
+def listen_for_stop() -> asyncio.Event:
+    """Set when the process is told to stop. Before it says that it runs: whoever reads that may stop it at once."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def until_stopped(stopped: asyncio.Event, *endless: Coroutine[Any, Any, None]) -> None:
+    """Run until the process is told to stop, or one of these fails."""
     tasks = [asyncio.ensure_future(each) for each in (*endless, stopped.wait())]
     done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in running:

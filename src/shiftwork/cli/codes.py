@@ -33,11 +33,12 @@ class ExitCode(IntEnum):
 MEANING: dict[ExitCode, str] = {
     ExitCode.OK: "done",
     ExitCode.FAILED: "failed: `doctor` found an error, `migrate --check` found work to do, `claim` did not get "
-    "the lock of the queue's file, or a person said no",
+    "the lock of the queue's file, the answer could not be written, or a person said no",
     ExitCode.USAGE: "the command line or what it was given cannot be used; nothing was changed",
     ExitCode.NOT_FOUND: "there is no such task, DAG, agent, dead letter, effect, alert or token",
     ExitCode.CONFLICT: "the request was fine, but the state of the queue says no",
-    ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full or read-only",
+    ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full, "
+    "read-only or damaged",
     ExitCode.FORBIDDEN: "the server does not know who asks, or they may not do this",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }

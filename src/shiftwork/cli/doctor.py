@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,6 +30,10 @@ DUTIES_LATE_SEC = 60.0
 BRIDGE_SILENT_SEC = 60.0
 INSTALL_REDIS = "pip install 'shiftwork[redis]'"
 START_REDIS = "Start it, or correct SHIFTWORK_REDIS_URL; work goes on when it is back."
+ROOM, ENOUGH = 2**20, 100 * 2**20
+"""Bytes: what must go onto the disk now, and below what it is soon full."""
+
+RESTORE = "Keep the file and restore a snapshot or a copy into a new one: shiftwork restore"
 PAGE, PAGES = 1000, 10
 """How many waiting tasks are looked at for missing dependencies."""
 
@@ -77,16 +82,40 @@ async def examine(shell: Shell) -> list[Finding]:
 
 def _place(url: str) -> list[Finding]:
     """The folder of a database file; other stores have none."""
-    scheme, _, rest = url.partition("://")
-    name = rest.removeprefix("/")
-    if scheme != "sqlite" or not name or rest == ":memory:":
+    file = _file(url)
+    if file is None:
         return []
-    folder = (Path.cwd() / name).parent
+    folder = file.parent
     if not folder.is_dir():
         return [Finding("error", "folder", f"{folder} does not exist", "Make it, or name another place with --store.")]
     if not os.access(folder, os.W_OK):
         return [Finding("error", "folder", f"{folder} may not be written", f"Make it writable: chmod u+w {folder}")]
-    return [Finding("ok", "folder", f"{folder} may be written")]
+    return [Finding("ok", "folder", f"{folder} may be written"), _room(folder)]
+
+
+def _file(url: str) -> Path | None:
+    """The database file; other stores have none."""
+    scheme, _, rest = url.partition("://")
+    name = rest.removeprefix("/")
+    return None if scheme != "sqlite" or not name or rest == ":memory:" else Path.cwd() / name
+
+
+def _room(folder: Path) -> Finding:
+    """Whether something can be written there: a quota or a limit stops a write where the disk has room, too."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(ROOM))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        what = f"{ROOM >> 20} MiB cannot be written into {folder}: {error.strerror}"
+        return Finding("error", "disk", what, "Free disk space, or raise the limit; what was acknowledged is safe.")
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < ENOUGH:
+        what = f"{folder} has only {free >> 20} MiB left"
+        return Finding("warning", "disk", what, "Free disk space, or move the queue: shiftwork copy")
+    return Finding("ok", "disk", f"{free >> 20} MiB are free")
 
 
 async def _engine(queue: Queue) -> list[Finding]:
@@ -108,7 +137,7 @@ async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
     """What the server itself says, outside of the queue's tables."""
     import asyncpg  # noqa: PLC0415  # an extra
 
-    from shiftwork.store.postgres import translate  # noqa: PLC0415  # likewise
+    from shiftwork.store.postgres_errors import translate  # noqa: PLC0415  # likewise
 
     try:
         connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
@@ -252,6 +281,20 @@ async def _indexes(queue: Queue) -> list[Finding]:
     return [Finding("error", "indexes", what, "Make them again: " + "; ".join(missing.values()))]
 
 
+async def _content(queue: Queue) -> list[Finding]:
+    """Whether what stands in the file can be read. PostgreSQL checks its pages itself."""
+    file = _file(queue.url)
+    if file is None:
+        return []
+    from shiftwork.store import damage  # noqa: PLC0415  # likewise
+
+    seen = await asyncio.to_thread(damage.look, file)
+    if seen.damage:
+        return [Finding("error", "content", what, RESTORE) for what in seen.damage]
+    part = "" if seen.whole else f" in what {2 * damage.SECONDS:g} s were enough to look at"
+    return [Finding("ok", "content", f"no damage was found{part}")]
+
+
 async def _bridges(queue: Queue) -> list[Finding]:
     """Whether the bridges of this workspace look, and whether the Redis named in the environment answers."""
     found = []
@@ -291,6 +334,7 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "dependencies": _dependencies,
     "duties": _duties,
     "indexes": _indexes,
+    "content": _content,
     "bridges": _bridges,
     "transactions": _transactions,
 }

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from shiftwork.cli import printing
-from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, filled, with_queue
 from shiftwork.core.states import STORED
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("list", cls=Command)
 @click.option("--status", multiple=True, metavar="STATUS", help=f"One of {', '.join(STORED)}. Repeatable.")
 @click.option("--type", help="Tasks of this type.")
-@click.option("--agent", help="Held by this agent, or meant for it.")
+@click.option("--agent", callback=filled, help="Held by this agent, or meant for it.")
 @click.option("--issue", help="Tasks of this issue.")
 @click.option("--tag", help="Tasks with this tag.")
 @click.option("--dag", help="Tasks of this DAG.")

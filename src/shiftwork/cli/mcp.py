@@ -16,7 +16,7 @@ import click
 
 from shiftwork import logs
 from shiftwork.cli import values
-from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
 from shiftwork.core.errors import InputError
 from shiftwork.mcp.tool import ROLES
 
@@ -49,6 +49,7 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
     envvar="SHIFTWORK_AGENT",
     show_envvar=True,
     metavar="NAME",
+    callback=filled,
     help="Who claims [default: mcp and the process id; over HTTP the token's name, or ?agent= of the address].",
 )
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Claim only tasks of this type. Repeatable.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -63,12 +64,20 @@ def _member(name: str, value: Any) -> Any:
 
 def document(value: Any) -> None:
     """One JSON document."""
-    click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2))
+    click.echo(msgspec.json.format(encoded(value), indent=2))
 
 
 def line(value: Any) -> None:
     """One line of a stream of JSON."""
-    click.echo(msgspec.json.encode(plain(value)))
+    click.echo(encoded(value))
+
+
+def encoded(value: Any) -> bytes:
+    """As JSON in UTF-8. The name of a file may hold bytes that are none: they are written as escapes."""
+    try:
+        return msgspec.json.encode(plain(value))
+    except UnicodeEncodeError:
+        return json.dumps(plain(value)).encode()
 
 
 def iso(at: float) -> str | float:

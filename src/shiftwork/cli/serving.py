@@ -72,7 +72,7 @@ def serve(  # noqa: PLR0913  # an option each
         raise InputError(
             f"the server needs {error.name}, which is not installed", mend="pip install 'shiftwork[server]'"
         ) from None
-    logs.set_up(json=log_format == "json", file=log_file)
+    _log_to(log_file, json=log_format == "json")
     tracing.set_up("shiftwork-server")
     options = serving.Options(
         store=shell.store,
@@ -89,6 +89,17 @@ def serve(  # noqa: PLR0913  # an option each
     )
     run_fast(serving.serve(options, functools.partial(_announce, shell)))
     return None
+
+
+def _log_to(file: Path | None, *, json: bool) -> None:
+    try:
+        logs.set_up(json=json, file=file)
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be written: {error.strerror}",
+            where="--log-file",
+            mend="Name a file in a folder that is there and that may be written to.",
+        ) from None
 
 
 def _announce(shell: Shell, url: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import getpass
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +19,7 @@ import msgspec
 from shiftwork import tracing
 from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode, code_of
-from shiftwork.core.errors import InputError, ShiftworkError, StoreUnavailable
+from shiftwork.core.errors import InputError, ShiftworkError, StoreDamaged, StoreUnavailable
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 Answer = int | None
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 DEFAULT_STORE = "sqlite:///shiftwork.db"
+DONE = "What was asked for may have been done; look before you ask again."
+NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO})
+"""What the system says, without the name of a file, where an output takes nothing."""
+
 PATIENCE_SEC = 2.0
 """A person waits: a server that cannot be reached is soon said to be away."""
 
@@ -156,8 +162,25 @@ def current() -> Shell:
 def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
     """Given before the command or after it: the last one counts."""
     shell = context.ensure_object(Shell)
+    if isinstance(value, str):
+        filled(context, option, value)
+        readable(value)
     if value:
         setattr(shell, str(option.name), value)
+
+
+def filled(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """An empty word is most often a variable that was not set: what would be meant without the option is not meant."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty; name something, or leave the option out")
+    return value
+
+
+def readable(value: str) -> str:
+    """Bytes that are no UTF-8 can be handed to a program, and kept in no queue."""
+    if value != value.encode(errors="ignore").decode():
+        raise click.BadParameter(f"{value!r} is not UTF-8 text")
+    return value
 
 
 def common_options(*, environment: bool) -> list[click.Option]:
@@ -222,7 +245,7 @@ class Root(Group):
         **extra: Any,
     ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
-        run = functools.partial(
+        run: Callable[[], Any] = functools.partial(
             super().main,
             given,
             prog_name or "shiftwork",
@@ -237,6 +260,7 @@ class Root(Group):
         _write_anything()
         try:
             code: Any = run()
+            sys.stdout.flush()
         except ShiftworkError as error:
             end(error.as_dict(), code_of(error), in_json=in_json)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -246,11 +270,38 @@ class Root(Group):
             end(_usage(error), ExitCode.USAGE, in_json=in_json)
         except click.Abort:
             end({"code": "interrupted", "what": "interrupted"}, ExitCode.INTERRUPTED, in_json=in_json)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:  # what a claim handed over is decoded where it is shown
+            damaged = StoreDamaged(f"what is stored is not JSON: {error}")
+            end(damaged.as_dict(), code_of(damaged), in_json=in_json)
+        except OSError as error:
+            if error.errno not in NOT_WRITTEN or error.filename is not None:
+                raise
+            _let_go()
+            lost = {"code": "output_lost", "what": f"the answer cannot be written: {error.strerror}", "mend": DONE}
+            end(lost, ExitCode.FAILED, in_json=in_json)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
 
 
+def _let_go() -> None:
+    """What is still to be written goes nowhere: Python would complain of it at the end, with a code of its own."""
+    with suppress(OSError, ValueError):  # an output of a test has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _write_anything() -> None:
-    """A character that the terminal's encoding lacks is written as `?`, not as a traceback."""
+    """A character that the terminal's encoding lacks is written as `?`, not as a traceback.
+
+    An output that was closed (`>&-`) is opened as one that takes nothing: the first file that is opened would get its
+    number, and what is written would be lost without a word.
+    """
+    if sys.stdout is None:
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        if nowhere != 1:
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -273,6 +324,7 @@ def message(error: dict[str, Any]) -> str:
 
 def end(error: dict[str, Any], code: ExitCode, *, in_json: bool) -> NoReturn:
     """Tell what went wrong, and end the process."""
-    text = msgspec.json.encode(printing.plain(error)).decode() if in_json else printing.clean(message(error))
-    click.echo(text, err=True)
+    text = printing.encoded(error).decode() if in_json else printing.clean(message(error))
+    with suppress(OSError):  # nobody can be told, but the code can
+        click.echo(text, err=True)
     sys.exit(code)

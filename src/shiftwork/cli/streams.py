@@ -11,7 +11,7 @@ import click
 
 from shiftwork import logs
 from shiftwork.cli import printing
-from shiftwork.cli.bridging import bridge, until_stopped
+from shiftwork.cli.bridging import bridge, listen_for_stop, until_stopped
 from shiftwork.cli.shell import Answer, Shell, current, refuse, with_queue
 
 if TYPE_CHECKING:
@@ -63,8 +63,10 @@ async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once:
         elif once:
             _tell(shell, "done", await running.look(side))
         else:
+            stopped = listen_for_stop()
             _tell(shell, "carrying", options["role"])
-            await until_stopped(running.look_for_ever(side), *([run_for_ever(queue.engine)] if duties else []))
+            others = [run_for_ever(queue.engine)] if duties else []
+            await until_stopped(stopped, running.look_for_ever(side), *others)
     return None
 
 

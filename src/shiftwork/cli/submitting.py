@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, filled, refuse, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -37,7 +37,7 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--id", "id", help="An id of your own.")
 @click.option("--issue", "issue_id", help="The issue it belongs to.")
 @click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
-@click.option("--agent", "target_agent_id", help="Only this agent may take it.")
+@click.option("--agent", "target_agent_id", callback=filled, help="Only this agent may take it.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
 @click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")

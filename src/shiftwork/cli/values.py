@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ class When(NamedTuple):
 def when(text: str) -> When:
     """An ISO-8601 time (UTC where it names no zone) or a time from now: 90s, 15m, 2h, 3d, 1w."""
     if (seconds := _seconds(text)) is not None:
+        _refuse_undated(text, time.time() + seconds)
         return When(later=seconds)
     try:
         moment = datetime.fromisoformat(text)
@@ -37,7 +39,17 @@ def when(text: str) -> When:
         raise click.BadParameter(
             f"{text!r} is neither a time like 2030-01-31T12:00Z nor one from now like 15m, 2h or 3d"
         ) from None
-    return When(fixed=(moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    at = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    _refuse_undated(text, at)
+    return When(fixed=at)
+
+
+def _refuse_undated(text: str, at: float) -> None:
+    """Nobody could be shown such a time."""
+    try:
+        datetime.fromtimestamp(at, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise click.BadParameter(f"{text!r} is a time that no calendar has: its years are 1 to 9999") from None
 
 
 def duration(text: str) -> float:

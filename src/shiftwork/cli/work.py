@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shiftwork import logs
-from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+from shiftwork.cli import printing
+from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
 
 if TYPE_CHECKING:
+    from shiftwork.worker.delivery import Summary
     from shiftwork.worker.program import Program
 
 COMMAND = "shiftwork.command"
@@ -45,7 +47,13 @@ _OF_COMMANDS = [
     click.option("--model", "models", multiple=True, help="A model it has. Repeatable."),
     click.option("--provider", metavar="NAME", help="Whose models it uses: who shares it shares its rate limits."),
     click.option("--account", metavar="NAME", help="On which account; likewise."),
-    click.option("--agent", "agent_id", metavar="NAME", help="Who works [default: the host and the process]."),
+    click.option(
+        "--agent",
+        "agent_id",
+        metavar="NAME",
+        callback=filled,
+        help="Who works [default: the host and the process].",
+    ),
     click.option(
         "--stdin", type=click.Choice(["task", "prompt", "none"]), help="What it reads [default: the task as JSON]."
     ),
@@ -96,6 +104,9 @@ def work(
     """Run the worker that a module declares, or a command for every task, until it is stopped.
 
     The options from --type on are for a command. It works on one task at a time unless --concurrency says otherwise.
+
+    With --json it prints at its end what became of the tasks, of all its processes together; `silent` counts those
+    processes that were killed, and whose share is not in it.
     """
     shell = current()
     given = {name: value for name, value in program.items() if value is not None and value != () and value is not False}
@@ -110,9 +121,19 @@ def work(
     os.environ["SHIFTWORK_LOG_FORMAT"] = log_format  # where its children look
     if shell.token is not None:
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
-    from shiftwork.worker import command  # noqa: PLC0415  # no worker for `--help`
+    from shiftwork.worker import command, summing  # noqa: PLC0415  # no worker for `--help`
 
-    return command.run(target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle)
+    def report(summaries: Sequence[Summary], silent: int) -> None:
+        printing.document(summing.total(summaries, silent))
+
+    return command.run(
+        target,
+        url=shell.store,
+        processes=processes,
+        concurrency=concurrency,
+        until_idle=until_idle,
+        report=report if shell.json else None,
+    )
 
 
 def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:

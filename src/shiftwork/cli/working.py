@@ -10,7 +10,7 @@ import click
 
 from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
-from shiftwork.cli.shell import Answer, Command, Shell, current, end, person, together, with_queue
+from shiftwork.cli.shell import Answer, Command, Shell, current, end, filled, person, together, with_queue
 from shiftwork.core import ids
 from shiftwork.core.errors import StoreLocked
 
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 Action = Callable[..., Coroutine[Any, Any, Answer]]
 
 AGENT = click.option(
-    "--agent", envvar="SHIFTWORK_AGENT", show_envvar=True, metavar="NAME", help="Who works [default: --actor]."
+    "--agent",
+    envvar="SHIFTWORK_AGENT",
+    show_envvar=True,
+    metavar="NAME",
+    callback=filled,
+    help="Who works [default: --actor].",
 )
 
 

@@ -23,37 +23,52 @@ class _Loop:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closing = False
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="shiftwork-client", daemon=True)
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Called from any thread but its own."""
-        try:
+        with self._lock:  # what is taken on here comes before the end of all
+            if self._closing:
+                work.close()
+                raise StoreClosed("the client was closed", mend="Open it again.")
             answer = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:
-            work.close()
-            raise StoreClosed("the client was closed", mend="Open it again.") from None
+            self._waiting.add(answer)
         try:
             return answer.result()
         except concurrent.futures.CancelledError:
             raise StoreClosed("the client was closed meanwhile", mend="Open it again.") from None
         finally:
             answer.cancel()  # where the caller was interrupted
+            with self._lock:
+                self._waiting.discard(answer)
 
     def end(self) -> None:
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(END_SEC)
+        """Whoever still waits is told; from now on nobody can begin to."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        asyncio.run_coroutine_threadsafe(_end_all(), self._loop)
+        self._thread.join(2 * END_SEC)
+        with self._lock:
+            left = list(self._waiting)
+        for answer in left:  # of work that did not heed its end
+            answer.cancel()
+        if not self._thread.is_alive():
             self._loop.close()
 
 
-async def _cancel_all() -> None:
+async def _end_all() -> None:
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.wait([asyncio.gather(*left, return_exceptions=True)], timeout=END_SEC)
+    asyncio.get_running_loop().stop()
 
 
 def _blocking(

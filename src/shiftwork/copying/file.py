@@ -1,7 +1,8 @@
 """A snapshot: one file with a head that people can read, and a compressed body of rows.
 
-The head has a fixed size, so that it can be written last, when counts and checksum are known. Its first line holds its
-own hash, so that a head that was changed is noticed, too.
+The head has a fixed size, so that it can be written last, when counts and checksum are known. It holds the hash of the
+body and, in its first line, its own: a file with any byte changed is refused before a row of it is read. The checksum
+of the rows would not notice every change, as there are many ways to compress the same rows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import struct
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -22,6 +24,7 @@ from shiftwork.core.errors import SnapshotDamaged, SnapshotFailed, StoreNeedsMig
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import tables
 
+BufferedFile = BufferedRandom | BufferedReader
 FORMAT = 1
 HEAD_BYTES = 16_384
 LEVEL = 1
@@ -44,6 +47,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     numbers: dict[str, int]
     checksum: str
+    body: str | None = None
+    """The hash of all that follows the head. Files that were written before there was one have none."""
 
     @property
     def schema_name(self) -> str:
@@ -74,7 +79,7 @@ async def write(source: Source, path: Path, created_at: float, progress: Progres
 
 async def _write(source: Source, part: Path, created_at: float, progress: Progress | None) -> Head:
     digest = Digest()
-    with os.fdopen(_create(part), "wb") as file:
+    with os.fdopen(_create(part), "w+b") as file:
         file.write(bytes(HEAD_BYTES))
         packer = zlib.compressobj(LEVEL)
         async for batch in source.batches():
@@ -88,6 +93,7 @@ async def _write(source: Source, part: Path, created_at: float, progress: Progre
             counts=digest.counts,
             numbers=source.numbers,
             checksum=digest.checksum(),
+            body=await in_thread(_body_hash, file),
         )
         file.seek(0)
         file.write(_write_head(head))
@@ -98,10 +104,10 @@ async def _write(source: Source, part: Path, created_at: float, progress: Progre
 
 def _create(part: Path) -> int:
     """For its owner alone: a queue may hold anything, and the hashes of its tokens besides."""
-    return os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    return os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
-def _put(file: BinaryIO, packer: Any, digest: Digest, batch: Batch) -> None:
+def _put(file: BufferedFile, packer: Any, digest: Digest, batch: Batch) -> None:
     digest.add(batch)
     file.write(packer.compress(_frame(batch.table.name, [msgspec.Raw(row) for row in batch.packed])))
 
@@ -109,6 +115,14 @@ def _put(file: BinaryIO, packer: Any, digest: Digest, batch: Batch) -> None:
 def _frame(table: str, rows: list[msgspec.Raw]) -> bytes:
     packed = msgspec.msgpack.encode(Frame(table, rows))
     return _LENGTH.pack(len(packed)) + packed
+
+
+def _body_hash(file: BufferedFile) -> str:
+    """Of all that follows the head, where the file then stands again."""
+    file.seek(HEAD_BYTES)
+    found = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(HEAD_BYTES)
+    return found
 
 
 def _write_head(head: Head) -> bytes:
@@ -151,7 +165,7 @@ def read_head(path: Path) -> Head:
         return _read_head(file, path)
 
 
-def _read_head(file: BinaryIO, path: Path) -> Head:
+def _read_head(file: BufferedFile, path: Path) -> Head:
     raw = file.read(HEAD_BYTES)
     first, _, rest = raw.partition(b"\n")
     words = first.decode("ascii", "replace").rsplit(" ", 2)
@@ -165,7 +179,7 @@ def _read_head(file: BinaryIO, path: Path) -> Head:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[BufferedFile]:
     try:
         with path.open("rb") as file:
             yield file
@@ -179,6 +193,8 @@ async def reading(path: Path) -> AsyncIterator[Snapshot]:
     with _opened(path) as file:
         head = _read_head(file, path)
         refuse_other_schema(head, path)
+        if head.body is not None and head.body != await in_thread(_body_hash, file):
+            raise SnapshotDamaged(f"{path} was changed or cut off", where=str(path))
         yield Snapshot(file, path, head)
 
 
@@ -205,7 +221,7 @@ def refuse_other_schema(head: Head, path: Path) -> None:
 class Snapshot:
     """A file as the source of a copy. What it says is checked to its end before the copy is kept."""
 
-    def __init__(self, file: BinaryIO, path: Path, head: Head) -> None:
+    def __init__(self, file: BufferedFile, path: Path, head: Head) -> None:
         self.head = head
         self.schema = head.schema
         self.numbers = head.numbers
@@ -219,7 +235,7 @@ class Snapshot:
 class _Body:
     """The rows of a file, one frame after the other."""
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
+    def __init__(self, file: BufferedFile, path: Path) -> None:
         self._file = file
         self._path = path
         self._packer = zlib.decompressobj()
@@ -237,7 +253,7 @@ class _Body:
                 return None
             rows = [msgspec.msgpack.decode(row) for row in frame.rows]
             return Batch(self._tables[frame.table], rows, [bytes(row) for row in frame.rows])
-        except (zlib.error, msgspec.DecodeError, KeyError, OSError):
+        except (zlib.error, msgspec.DecodeError, UnicodeDecodeError, KeyError, OSError):
             raise self._damaged() from None
 
     def _check_end(self) -> None:

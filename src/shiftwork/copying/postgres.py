@@ -13,7 +13,8 @@ from shiftwork.copying.content import Batch, Pace, Schema, in_thread, pack
 from shiftwork.core.errors import StoreNotEmpty
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import OF_NOBODY, Table, tables
-from shiftwork.store.postgres import split_url, translate
+from shiftwork.store.postgres_errors import translate
+from shiftwork.store.postgres_opening import split_url
 
 _PATIENT = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 
@@ -42,7 +43,9 @@ async def writing(url: str) -> AsyncIterator[PostgresEnd]:
 async def _connected(url: str) -> AsyncIterator[Any]:
     with _translated():
         # No statement is kept on the server: a pooler may hand the connection on.
-        connection = await asyncpg.connect(split_url(url)[0], timeout=10, statement_cache_size=0)
+        # Under another name, as nobody may end it while its other end is slow.
+        name = {"application_name": "shiftwork copy"}
+        connection = await asyncpg.connect(split_url(url)[0], timeout=10, statement_cache_size=0, server_settings=name)
     try:
         yield connection
     finally:

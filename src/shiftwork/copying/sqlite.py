@@ -64,7 +64,7 @@ async def _connected(path: Path, flags: int) -> AsyncIterator[apsw.Connection]:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise translate(error) from error
 
 

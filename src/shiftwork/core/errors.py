@@ -275,6 +275,13 @@ class StoreUnsuitable(StoreError):
     mend = "Use a local disk and a current SQLite, or PostgreSQL 14 or newer."
 
 
+class StoreDamaged(StoreError):
+    """What is stored cannot be read: the file is no database, or no longer a whole one. Trying again does not help."""
+
+    code = "store_damaged"
+    mend = "Keep the file as it is and restore a snapshot or a copy into a new one: `shiftwork restore`."
+
+
 class StoreUnavailable(StoreError):
     code = "store_unavailable"
     mend = "The database cannot be reached; acknowledged work is safe, try again."
@@ -333,7 +340,7 @@ class SnapshotDamaged(StoreError):
     """The file is not what was once written, or is no snapshot at all. Nothing of it was kept."""
 
     code = "snapshot_damaged"
-    mend = "Use another snapshot: `shiftwork snapshot list` shows those that are whole."
+    mend = "Use another snapshot: `shiftwork snapshot list` shows which there are."
 
 
 class StoreClosed(StoreError):

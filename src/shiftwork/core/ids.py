@@ -10,11 +10,14 @@ from functools import lru_cache
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
-_SHIFTS = range(120, -1, -10)
+_SHIFTS = range(100, -1, -10)
 _TO_BASE32 = str.maketrans(_CROCKFORD, "0123456789abcdefghijklmnopqrstuv")  # the digits int() knows
 _SHOWN = re.compile(r"(?:(task|dag)_)?([0-7][0-9A-HJKMNP-TV-Z]{25})", re.IGNORECASE)
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", re.IGNORECASE)
 
+
+_TAIL = (1 << 48) - 1
+"""The last group of digits of a UUID, which counts up inside a batch."""
 
 REMEMBERED = 16_384
 """Ids written or read lately: a claim's id comes back with its heartbeat and its result."""
@@ -39,7 +42,11 @@ class IdMaker:
             noise = int.from_bytes(self._random(9), "big") >> 6
             first = max(fresh | noise, self._last + 1)
             self._last = first + count - 1
-        return [_as_uuid7(first + i) for i in range(count)]
+        start = first & _TAIL
+        if start + count > _TAIL:  # counting up would carry into the digits before
+            return [_as_uuid7(first + i) for i in range(count)]
+        head = _as_uuid7(first)[:-12]
+        return [f"{head}{tail:012x}" for tail in range(start, start + count)]
 
 
 def _as_uuid7(value: int) -> str:
@@ -64,9 +71,21 @@ def show_delivery(uuid: str) -> str:
     return "msg_" + _crockford(uuid)
 
 
-@lru_cache(REMEMBERED)  # a lone task and its DAG have the same bits
+def is_delivery(text: str) -> bool:
+    """Whether the text is the id of a notification, in the form in which it is kept."""
+    kind, _, digits = text.partition("_")
+    return kind == "msg" and digits == digits.upper() and _SHOWN.fullmatch(digits) is not None
+
+
 def _crockford(uuid: str) -> str:
-    bits = int(uuid.replace("-", ""), 16)
+    """The last four characters are the last 20 bits; what stands before is the same in ids made together."""
+    tail = int(uuid[-5:], 16)
+    return _head(uuid[:-5]) + _PAIRS[tail >> 10] + _PAIRS[tail & 1023]
+
+
+@lru_cache(256)
+def _head(digits: str) -> str:
+    bits = int(digits.replace("-", ""), 16)
     return "".join([_PAIRS[bits >> shift & 1023] for shift in _SHIFTS])
 
 

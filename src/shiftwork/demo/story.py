@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -43,6 +45,9 @@ SETTINGS = {
 }
 
 
+T = TypeVar("T")
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """What came of it."""
 
@@ -62,17 +67,54 @@ class Summary(msgspec.Struct, kw_only=True):
 
 def run(*, keep: bool = False, json: bool = False) -> int:
     """Play the demo; the exit code is 0 when every task was completed."""
+    ending = Ending()
     folder = Path(tempfile.mkdtemp(prefix="shiftwork-demo-"))
     try:
-        summary = asyncio.run(_play(folder, Screen(quiet=json), keep=keep))
+        summary = asyncio.run(ending.of(_play(folder, Screen(quiet=json), keep=keep)))
     except KeyboardInterrupt:
         return 130
+    except asyncio.CancelledError:
+        return ending.code
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+        ending.restore()
     if json:
         sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
     return 0 if summary.status == "completed" else 1
+
+
+class Ending:
+    """SIGTERM and SIGHUP end the demo as the keyboard does, or its agents and its folder would be left behind."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        before = {number: signal.getsignal(number) for number in self.SIGNALS}
+        self._before = {number: known for number, known in before.items() if known is not signal.SIG_IGN}
+        for number in self._before:  # what is ignored, as nohup does with SIGHUP, stays so
+            signal.signal(number, self._ask)
+
+    async def of(self, play: Coroutine[Any, Any, T]) -> T:
+        """Play until told to end."""
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self.code:
+            play.close()
+            raise asyncio.CancelledError
+        return await play
+
+    def _ask(self, number: int, _frame: object) -> None:
+        """Once: whoever asks again must not stop the tidying up."""
+        if not self.code and self._loop is not None and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self.code = 128 + number
+
+    def restore(self) -> None:
+        for number, known in self._before.items():
+            signal.signal(number, known)
 
 
 async def _play(folder: Path, screen: Screen, *, keep: bool) -> Summary:
@@ -225,7 +267,7 @@ def _tell(screen: Screen, summary: Summary, folder: Path) -> None:
     screen.say(f"  time       {summary.took_sec:.1f} s")
     screen.say()
     if summary.store is None:
-        screen.say("To look further, keep the file: make demo ARGS=--keep")
+        screen.say("To look further, keep the file: shiftwork demo --keep")
         return
     screen.say(f"Kept in {folder} (what the agents logged: agents.log). To look further:")
     screen.say(f"  export SHIFTWORK_STORE={summary.store}")

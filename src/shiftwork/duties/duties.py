@@ -22,6 +22,7 @@ from shiftwork.queue.outputs import verdicts
 from shiftwork.queue.protection import capacity
 from shiftwork.queue.review import Verdict, review
 from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import inherit_open_fate
 from shiftwork.queue.triggers.firing import KEEP_FIRINGS_SEC
 from shiftwork.queue.waits import guard
 from shiftwork.queue.waits.waits import KEEP_SIGNALS_SEC, count_waiting
@@ -122,6 +123,7 @@ async def promote(tx: Tx, engine: Engine) -> Counts:
         row.available_at = None
         if row.waiting:
             work.tell(row, "promoted", work.move(row, "block"))
+            await inherit_open_fate(work, row)
             continue
         path, told = await guard.let_through(work, row, await work.settings_of(row), "promote")
         work.tell(row, "promoted", path, data=told)

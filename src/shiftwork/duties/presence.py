@@ -1,11 +1,13 @@
 """Presence: a runtime whose process is known to be gone gives its tasks back at once, before any lease runs out.
 
 An accelerator only. A process is known by its id and start time, which only others on the same machine can check;
-where that cannot be said, the lease decides.
+where that cannot be said, the lease decides. So it does where a dead process has finished work that it could not hand
+in: another worker of this machine, or the next one, finds the result in the outbox and hands it in.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -13,16 +15,23 @@ import msgspec
 
 from shiftwork.queue import agents
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.fence import Token
 from shiftwork.queue.queue import Queue
-from shiftwork.store.store import Tx
+from shiftwork.store.store import Row, Tx
 
 
-class Process(msgspec.Struct):
+class Process(msgspec.Struct, frozen=True):
     """A process as others on its machine can check it."""
 
     machine: str
     pid: int
     started: str
+
+
+class Runtime(Process, frozen=True):
+    """The process of a runtime, and the folder where it keeps results that it cannot hand in."""
+
+    outbox: str | None = None
 
 
 def this_process() -> Process | None:
@@ -35,6 +44,7 @@ def process_of(pid: int) -> Process | None:
     return Process(machine, pid, started) if machine and started else None
 
 
+@functools.cache
 def _machine() -> str | None:
     """This boot of this machine, and the namespace in which its process ids mean something."""
     try:
@@ -58,12 +68,22 @@ def _sees_others() -> bool:
     return _started(1) is not None
 
 
-async def announce(queue: Queue, runtime_id: str) -> None:
-    """Let others on this machine know which process this runtime is."""
+def is_gone(process: Process) -> bool:
+    """Whether it is known to be gone: it ran on this machine, and does not any more."""
+    return process.machine == _machine() and _started(process.pid) != process.started and _sees_others()
+
+
+async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None) -> None:
+    """Let others on this machine know which process this runtime is.
+
+    In its outbox a result is one file, named after its claim: `<token>.json`.
+    """
     process = this_process()
     if process is None:
         return
-    text = msgspec.json.encode(process).decode()
+    folder = None if outbox is None else str(outbox)
+    runtime = Runtime(process.machine, process.pid, process.started, folder)
+    text = msgspec.json.encode(runtime).decode()
 
     async def write(tx: Tx) -> None:
         await tx.run("see_runtime", workspace=queue.workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
@@ -74,15 +94,33 @@ async def announce(queue: Queue, runtime_id: str) -> None:
 
 async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
     """Give back what is held by processes of this machine that are gone."""
-    machine = _machine()
-    held = await tx.all("present_runtimes")
-    here = [(row, msgspec.json.decode(row["presence"], type=Process)) for row in held]
-    mine = [(row, process) for row, process in here if process.machine == machine]
-    gone = [row for row, process in mine if _started(process.pid) != process.started]
-    if not gone or not _sees_others():
-        return {}
-    returned = 0
-    for row in gone:
+    found = [(row, msgspec.json.decode(row["presence"], type=Runtime)) for row in await tx.all("present_runtimes")]
+    gone = [(row, runtime) for row, runtime in found if is_gone(runtime)]
+    known = returned = 0
+    for row, runtime in gone:
+        if await _has_finished(tx, row, runtime):
+            continue
         caller = Caller("duty:presence")
+        known += 1
         returned += len(await agents.runtime_gone(tx, engine, caller, row["workspace"], row["id"]))
-    return {"gone": len(gone), "handed_back": returned}
+    return {"gone": known, "handed_back": returned} if known else {}
+
+
+async def _has_finished(tx: Tx, row: Row, runtime: Runtime) -> bool:
+    """Whether a result of what it holds waits in its outbox to be handed in, as far as that can be said."""
+    if runtime.outbox is None:
+        return False
+    folder = Path(runtime.outbox)
+    held = await tx.all("held_by_runtime", runtime=row["id"], workspace=row["workspace"])
+    return any(_is_kept(folder / f"{Token(claim['id'], claim['fence']).text}.json") for claim in held)
+
+
+def _is_kept(file: Path) -> bool:
+    """A file that nobody can read as a result is not waited for."""
+    try:
+        msgspec.json.decode(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return False
+    except OSError:
+        return True  # it is somebody else's, and may be good
+    return True

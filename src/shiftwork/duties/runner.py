@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.errors import OperationTimeout, ShiftworkError, StoreError
 from shiftwork.core.settings import Maintenance, Settings
 from shiftwork.duties import (
     artifacts,
@@ -92,22 +92,63 @@ class Beside:
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
 
-async def run_once(engine: Engine, *, force: bool = False, beside: Beside | None = None) -> dict[str, dict[str, int]]:
+class Complaints:
+    """What keeps duties from being done, each said once and not four times a second."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+
+    def hear(self, who: str, error: Exception) -> None:
+        what = error.code if isinstance(error, ShiftworkError) else type(error).__name__
+        if self._said.get(who) != what:
+            unforeseen = None if isinstance(error, ShiftworkError) else error
+            log.warning("%s: %s", who, error, exc_info=unforeseen)
+        self._said[who] = what
+
+    def forget(self, who: str) -> None:
+        self._said.pop(who, None)
+
+
+async def run_once(
+    engine: Engine, *, force: bool = False, beside: Beside | None = None, complaints: Complaints | None = None
+) -> dict[str, dict[str, int]]:
     """Run every duty that is due now (or all of them), each to the end of its work; what each did.
 
-    What takes long is only begun where it may go on `beside`.
+    What takes long is only begun where it may go on `beside`. Where somebody hears `complaints`, a duty that fails
+    keeps no other from its turn, unless it is the store that is away.
     """
     done: dict[str, dict[str, int]] = {}
+    resting = frozenset[str]() if force else await engine.store.read(_resting)
     for name, entry in DUTIES.items():
-        total = await _to_the_end(engine, name, entry, force=force)
-        if total is not None and entry.after is not None:
-            if entry.long and beside is not None:
-                beside.start(engine, name, entry.after)
-                continue
-            total |= await _afterwards(engine, name, entry.after)
+        if name in resting:
+            continue
+        try:
+            total = await _do(engine, name, entry, force=force, beside=beside)
+        except Exception as error:
+            if complaints is None or isinstance(error, StoreError | OperationTimeout):
+                raise
+            complaints.hear(f"duty {name} waits", error)
+            continue
+        if complaints is not None:
+            complaints.forget(f"duty {name} waits")
         if total:
             done[name] = total
     return done
+
+
+async def _do(engine: Engine, name: str, entry: Entry, *, force: bool, beside: Beside | None) -> dict[str, int] | None:
+    total = await _to_the_end(engine, name, entry, force=force)
+    if total is None or entry.after is None:
+        return total
+    if entry.long and beside is not None:
+        beside.start(engine, name, entry.after)
+        return None
+    return total | await _afterwards(engine, name, entry.after)
+
+
+async def _resting(tx: Tx) -> frozenset[str]:
+    """Duties that are not due: one look at all, instead of a transaction for each, by every process at every tick."""
+    return frozenset(row["name"] for row in await tx.all("list_duties") if row["due_at"] > tx.now)
 
 
 async def _to_the_end(engine: Engine, name: str, entry: Entry, *, force: bool) -> dict[str, int] | None:
@@ -172,16 +213,17 @@ async def run_for_ever(engine: Engine) -> None:
 
 
 async def _run_for_ever(engine: Engine, beside: Beside) -> None:
-    last = time.monotonic()
+    last, complaints = time.monotonic(), Complaints()
     while True:
         late = time.monotonic() - last
         if late > 3 * max(TICK_SEC, 1.0):
             note_absence(engine, late)
         last = time.monotonic()
         try:
-            await run_once(engine, beside=beside)
-        except ShiftworkError as error:
-            log.warning("duties wait: %s", error)
+            await run_once(engine, beside=beside, complaints=complaints)
+            complaints.forget("duties wait")
+        except Exception as error:  # noqa: BLE001  # whatever it is, the next round may do
+            complaints.hear("duties wait", error)
         await asyncio.sleep(TICK_SEC)
 
 

@@ -16,7 +16,7 @@ from shiftwork.queue import log
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.triggers import following, schedules
 from shiftwork.queue.triggers.following import Hit
-from shiftwork.store.store import Tx
+from shiftwork.store.store import Row, Tx
 
 T = TypeVar("T")
 AT_ONCE = 20
@@ -68,10 +68,16 @@ async def _follow(engine: Engine) -> int:
         part = await log.read(engine.store, since, BATCH) if found else None
         if part is None or part.last == since:
             break
-        hits = await engine.store.read(functools.partial(following.hits, following=found, rows=part.rows))
+        hits = await engine.store.read(functools.partial(_hits, part.rows))
         fired += sum(await _some_at_once(hits, functools.partial(_fire_hit, engine)))
         await engine.store.run(functools.partial(_move_cursor, part.last))
     return fired
+
+
+async def _hits(rows: Sequence[Row], tx: Tx) -> list[Hit]:
+    """Asks anew who follows: a trigger that was saved since may wait for these events, which are read only once."""
+    found, _ = await following.followers(tx)
+    return await following.hits(tx, found, rows)
 
 
 async def _move_cursor(seq: int, tx: Tx) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 
 import msgspec
 
 from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import Forbidden, InputError, NotFound
+from shiftwork.core.errors import Forbidden, InputError, NotFound, ShiftworkError
 from shiftwork.core.scopes import SCOPES, allows
 from shiftwork.mcp.keeper import Keeper, Key
 from shiftwork.mcp.tool import Role, Tool
 
+log = logging.getLogger("shiftwork.mcp")
 KEEP_SEC = 900.0
 LONGEST_CALL_SEC = 25.0
+CLOSE_SEC = 5.0
+"""How long claims that nobody knows of may take to be given back when the server ends; their leases see to the rest."""
 SYSTEM = "system"
 
 
@@ -41,6 +46,7 @@ class Desk:
         self.options = options
         self.keeper = Keeper(options.keep_sec)
         self._introduced: set[tuple[str, str]] = set()
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     def seat(self) -> Seat:
         """For whoever is connected alone: the agent that this server was started for."""
@@ -62,6 +68,28 @@ class Desk:
                 models_available=list(offers.models),
             )
         self._introduced.add(known)
+
+    def give_back(self, queue: AnyQueue, token: str) -> None:
+        """Release a claim that its agent could not be told of, without anybody waiting for it."""
+        task = asyncio.create_task(_give_back(queue, token))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def close(self) -> None:
+        """Wait for what is being given back, for a while."""
+        left = set(self._giving_back)
+        if left:
+            await asyncio.wait(left, timeout=CLOSE_SEC)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _give_back(queue: AnyQueue, token: str) -> None:
+    try:
+        await queue.release_many([token], "its agent could not be told of it")
+    except ShiftworkError as error:
+        log.warning("claim %s could not be given back and is left to its lease: %s", token, error)
 
 
 class Seat:

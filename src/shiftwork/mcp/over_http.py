@@ -179,7 +179,7 @@ def check_place(place: Place) -> None:
 async def serve(queue: AnyQueue, options: Options, place: Place, announce: Callable[[str], None]) -> None:
     """Serve until stopped; `announce` is told where."""
     check_place(place)
-    with listen(place.host, place.port, "--http") as listening:
+    with listen(place.host, place.port, "--http", "--http") as listening:
         async with open_desk(queue, options) as desk:
             app = app_of(desk, Entrance(desk, tokens=place.tokens))
             await Server(app, listening, announce).serve(sockets=[listening])

@@ -27,3 +27,4 @@ async def open_desk(queue: AnyQueue, options: Options) -> AsyncIterator[Desk]:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
+        await desk.close()

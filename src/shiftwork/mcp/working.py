@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -66,7 +65,7 @@ async def claim(seat: Seat, args: ClaimArguments) -> Claimed:
     try:
         work = await resuming.work_of(queue, assignment)
     except BaseException:  # nobody would know of the claim
-        await asyncio.shield(queue.release_many([assignment.token], "its agent could not be told of it"))
+        seat.desk.give_back(queue, assignment.token)  # beside: the call's time may be over
         raise
     others = seat.holding
     seat.hold(assignment.token, assignment.heartbeat_interval_sec)

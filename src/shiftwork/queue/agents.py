@@ -17,6 +17,7 @@ from shiftwork.policy.decide import after_loss
 from shiftwork.queue import check, finish
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Outcome
+from shiftwork.queue.lanes import wake_all
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
@@ -163,6 +164,7 @@ async def set_budget(
     budget = None if remaining is None else micros(remaining) + row["spent"] + row["granted"]
     told = reached(budget, row["spent"])
     await tx.run("set_agent_budget", workspace=workspace, id=agent_id, budget=budget, told=told)
+    await wake_all(tx, workspace)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "agent_budget", data={"agent": agent_id, "remaining_usd": remaining})
     await work.save_events()
@@ -171,9 +173,9 @@ async def set_budget(
 async def orphans(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
     """A runtime has restarted: what it held before is failed, requeued or kept, as the workspace's `recover` says."""
     work = Work(tx, engine, caller)
-    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
+    await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)  # after the tasks
     rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
     for row in rows:
         await _orphan(work, row)
@@ -209,9 +211,9 @@ async def _orphan(work: Work, row: TaskRow) -> None:
 async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
     """The process is known to have died: what it held goes back at once and costs no attempt."""
     work = Work(tx, engine, caller)
-    await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
+    await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")  # after the tasks
     rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
     await finish.hand_back(work, rows, f"runtime {runtime_id} is gone")
     if rows:
@@ -221,12 +223,14 @@ async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, r
     return [Outcome(ids.show_task(row.id), row.status) for row in rows]
 
 
-async def read_runtimes(tx: Tx, workspace: str) -> list[dict[str, Any]]:
+async def read_runtimes(tx: Tx, engine: Engine, workspace: str) -> list[dict[str, Any]]:
+    """One that has been silent for as long as the workspace waits is offline, whether or not somebody has said so."""
     rows = await tx.all("list_runtimes", workspace=workspace)
+    silence = (await engine.book.of(tx, workspace)).settings().runtime_offline_sec
     return [
         {
             "id": r["id"],
-            "status": r["status"],
+            "status": "offline" if silence is not None and tx.now - r["seen_at"] >= silence else r["status"],
             "last_heartbeat": r["heartbeat_at"],
             "last_seen": r["seen_at"],
             "held": int(r["held"]),

@@ -27,7 +27,7 @@ from shiftwork.queue.lineage import add_rerun_row, as_new, relane
 from shiftwork.queue.prepare import estimated_cost
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import block_check_at, inherit_fate, refuse_outer_cycle
+from shiftwork.queue.submit import block_check_at, inherit_fate, inherit_open_fate, refuse_outer_cycle
 from shiftwork.queue.waits import guard
 from shiftwork.queue.waits.waits import count_waiting
 from shiftwork.queue.work import Work, as_json
@@ -102,10 +102,7 @@ async def review_as_cancelled(work: Work, row: TaskRow, reason: str) -> None:
 async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag_id: str, reason: str) -> list[Outcome]:
     """Cancel everything of a DAG that has not ended."""
     work = Work(tx, engine, caller)
-    rows = [row for row in await tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
-    if not rows:
-        raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}")
-    locked = await work.lock(row["id"] for row in rows if row["status"] not in FINAL)
+    locked = await _lock_open(work, workspace, dag_id)
     work.dag_cancellers[dag_id] = caller.actor
     ended = []
     for row in locked:
@@ -116,6 +113,19 @@ async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag
     await consequences.cancel_dependents(work, {row.root_id for row in ended})
     await work.save()
     return [Outcome(ids.show_task(row.id), row.status) for row in ended]
+
+
+async def _lock_open(work: Work, workspace: str, dag_id: str) -> list[TaskRow]:
+    """What of a DAG has not ended; while we waited for it, retries and subtasks may have come, so look again."""
+    locked: dict[str, TaskRow] = {}
+    while True:
+        rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
+        if not rows:
+            raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}")
+        more = [row["id"] for row in rows if row["status"] not in FINAL and row["id"] not in locked]
+        if not more:
+            return list(locked.values())
+        locked |= {row.id: row for row in await work.lock(more)}
 
 
 async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome:
@@ -132,6 +142,9 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome
         await tx.run("review_letters", items=[(newest.id, newest.round, "rerun", True, False)])
     await tx.run("delete_waits", items=[(row.root_id,)])  # it asks and waits anew
     fresh = await add_rerun_row(work, newest, waiting=await count_waiting(work, row.root_id))
+    if fresh.waiting:
+        await work.save_rows()  # the lineage answers by its new row from here on
+        await inherit_open_fate(work, fresh)
     await work.save()
     return Outcome(ids.show_task(fresh.id), fresh.status)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shiftwork.core import ids
 from shiftwork.core.errors import BadText, InputError, TooLarge
 from shiftwork.core.settings import Bounds
 
@@ -110,6 +111,16 @@ def count(value: int, where: str, most: int) -> int:
 
 def page(limit: int, most: int = LARGEST_PAGE) -> int:
     return count(limit, "limit", most)
+
+
+def cursor(after: str | None) -> str | None:
+    """The id after which a page begins, as the page before it said."""
+    if after is None:
+        return None
+    if (uuid := ids.parse(after)) is None:
+        mend = "Name the `next` of the page before, or the id of its last row."
+        raise InputError(f"{after!r} is not where a page ended", where="after", mend=mend)
+    return uuid
 
 
 def depth(value: Any) -> int:

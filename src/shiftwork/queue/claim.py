@@ -173,25 +173,25 @@ class ClaimAnswer(NamedTuple):
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
     """Hand out up to `most` tasks, best first."""
-    agent = await lock_claimer(tx, engine, request)
-    await health.note(tx, agent)
+    claimer = await lock_claimer(tx, engine, request)
+    await health.note(tx, claimer.agent)
     await _see_runtime(tx, engine, request)
-    wants = await _wants(tx, request, agent)
+    wants = await _wants(tx, request, claimer.agent)
     answer = ClaimAnswer([])
     for _ in range(MOST_LOOKS):
-        answer, again = await _look(Work(tx, engine, caller), request, agent, wants, answer)
+        answer, again = await _look(Work(tx, engine, caller), request, claimer, wants, answer)
         if not again:
             break
-        agent = await lock_claimer(tx, engine, request)  # with what it has been granted by now
+        claimer = await lock_claimer(tx, engine, request)  # with what it has been granted by now
     return answer
 
 
 async def _look(
-    work: Work, request: ClaimRequest, agent: Row, wants: Wants, before: ClaimAnswer
+    work: Work, request: ClaimRequest, claimer: Claimer, wants: Wants, before: ClaimAnswer
 ) -> tuple[ClaimAnswer, bool]:
     """Claim what there is; whether there may be other work for what could not be let go."""
-    tx, engine = work.tx, work.engine
-    lanes, ready, gates, free = await eligible(tx, engine, request, agent, wants)
+    tx, engine, agent = work.tx, work.engine, claimer.agent
+    lanes, ready, gates, free = await eligible(tx, engine, request, claimer, wants)
     most = min(free, request.most - len(before.assignments))
     if most <= 0:
         return before._replace(at_capacity=True), False
@@ -223,24 +223,39 @@ def _day_is_spent(now: float) -> Closed:
     return Closed("budget", WHOLE, day_begins(now) + 86_400)
 
 
-async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Row:
+class Claimer(NamedTuple):
+    """An agent, locked, and what it finds: rows of lanes with work, closed gates, limits, and how much it holds."""
+
+    agent: Row
+    found: Sequence[Row]
+
+
+async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Claimer:
     """The agent's row, locked before its limits are counted; made from the request where that is allowed."""
-    names = {"workspace": request.workspace, "id": request.agent_id, "runtime": request.runtime_id}
-    row = await tx.one("lock_claimer", **names)
-    if row is None:
+    found = await find_claimer(tx, request.workspace, request.agent_id, request.runtime_id)
+    if not found:
         settings = (await engine.book.of(tx, request.workspace)).settings()
         if settings.require_registration:
             raise AgentUnregistered(f"agent {request.agent_id!r} is not registered", agent_id=request.agent_id)
         await register(tx, engine, request)
-        row = await tx.one("lock_claimer", **names)
-        assert row is not None
-    if row["status"] in {"draining", "offline"}:
+        found = await find_claimer(tx, request.workspace, request.agent_id, request.runtime_id)
+    agent = found[0]
+    if agent["status"] in {"draining", "offline"}:
         raise AgentUnavailable(
-            f"agent {request.agent_id!r} is {row['status']}", agent_id=request.agent_id, status=row["status"]
+            f"agent {request.agent_id!r} is {agent['status']}", agent_id=request.agent_id, status=agent["status"]
         )
-    if row["status"] == "failed":
+    if agent["status"] == "failed":
         await tx.run("set_agent_status", workspace=request.workspace, id=request.agent_id, status="active")
-    return row
+    return Claimer(agent, found)
+
+
+async def find_claimer(tx: Tx, workspace: str, agent_id: str, runtime_id: str | None = None) -> Sequence[Row]:
+    """The agent in each row, with what it finds; counted again where another claim of it was faster."""
+    names = {"bound": TARGETED, "workspace": workspace, "agent": agent_id, "runtime": runtime_id}
+    found = await tx.all("lock_claimer", **names)
+    if found and not found[0]["exact"]:
+        return await tx.all("lock_claimer", **names)
+    return found
 
 
 async def register(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
@@ -310,15 +325,9 @@ class _Eligible(NamedTuple):
     free: int
 
 
-async def eligible(tx: Tx, engine: Engine, request: ClaimRequest, agent: Row, wants: Wants) -> _Eligible:
+async def eligible(tx: Tx, engine: Engine, request: ClaimRequest, claimer: Claimer, wants: Wants) -> _Eligible:
+    agent, rows = claimer
     slots = agent["max_concurrent_tasks"]
-    rows = await tx.all(
-        "open_lanes",
-        bound=TARGETED,
-        workspace=request.workspace,
-        agent=request.agent_id,
-        counted=slots is not None,
-    )
     resolver = await engine.book.of(tx, request.workspace)
     gates = Gates((row for row in rows if row["scope"] is not None), resolver, agent, wants, tx.now)
     ready = [row["lane"] for row in rows if row["lane"] is not None]
@@ -442,19 +451,13 @@ def _beside(row: Row, agent_id: str, message_id: str | None) -> str | None:
 
 
 NOTE_EVERY_SEC = 1.0
-"""A claim is a sign of life; writing it once a second is often enough."""
+"""A claim is a sign of life of its runtime; writing it once a second is often enough."""
 
 
 async def _note(tx: Tx, request: ClaimRequest, agent: Row, granted: int, type_: str) -> None:
-    if granted or tx.now - agent["last_heartbeat"] >= NOTE_EVERY_SEC or agent["last_type"] != type_:
-        await tx.run(
-            "note_claim",
-            workspace=request.workspace,
-            id=request.agent_id,
-            now=tx.now,
-            granted=granted,
-            type=type_,
-        )
+    """Written each time: another claim of this agent that waited for us must see that it did."""
+    names = {"workspace": request.workspace, "id": request.agent_id}
+    await tx.run("note_claim", **names, now=tx.now, granted=granted, type=type_)
     seen_at = agent["runtime_seen_at"]
     if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
         await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)

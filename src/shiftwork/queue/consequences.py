@@ -22,6 +22,8 @@ async def free_dependents(work: Work, roots: Collection[str]) -> None:
 
 
 async def _count_flips(work: Work, flips: Sequence[Row]) -> None:
+    if not flips:
+        return
     counts = Counter(flip["dependent"] for flip in flips)
     for row in await lock_newest(work, counts):
         row.waiting -= counts[row.root_id]
@@ -44,7 +46,9 @@ async def lock_newest(work: Work, roots: Collection[str]) -> list[TaskRow]:
     """The rows that answer for these lineages, as this work sees them."""
     if not roots:
         return []
-    raw = await work.tx.all("lock_lineages", items=[(root,) for root in sorted(roots)])
+    items = [(root,) for root in sorted(roots)]
+    await work.tx.all("lock_roots", items=items)  # first: which row is the newest is read after the wait
+    raw = await work.tx.all("lock_lineages", items=items)
     return [work.rows.get(row["id"]) or work.adopt(load(row)) for row in raw]
 
 

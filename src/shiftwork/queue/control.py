@@ -13,6 +13,7 @@ from shiftwork.queue import consequences
 from shiftwork.queue.change import review_as_cancelled
 from shiftwork.queue.content import artifacts
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lanes import wake_all
 from shiftwork.queue.protection import capacity
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
@@ -45,8 +46,7 @@ async def resume(tx: Tx, engine: Engine, caller: Caller, workspace: str, scope: 
     opened = await tx.one("open_gate", workspace=workspace, scope=scope, kind="pause")
     if opened is None:
         return False
-    for lane in await tx.all("lanes_of_workspace", workspace=workspace):
-        tx.wake(lane["id"])
+    await wake_all(tx, workspace)
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "queue_resumed", data={"scope": scope})
     await work.save_events()

@@ -74,6 +74,16 @@ async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Dep
     return found
 
 
+async def _taken_elsewhere(tx: Tx, workspace: str, uuids: Sequence[str]) -> set[str]:
+    """Ids that were given to tasks of other workspaces. One that was purged here never comes again and is refused."""
+    items = [(uuid,) for uuid in uuids]
+    gone = await tx.all("purged", items=items)
+    if ours := [row["id"] for row in gone if row["workspace"] == workspace]:
+        mend = "Leave this dependency out, or depend on a task that does the work again."
+        raise UnknownDependency(f"task {ids.show_task(ours[0])} was purged", where="dependencies", mend=mend)
+    return {row["id"] for row in [*gone, *await tx.all("names_in_use", items=items)]}
+
+
 async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[str]) -> dict[str, Dependency]:
     """Places for tasks that have not come yet. Whoever submits one meets us at its name."""
     if not names:
@@ -81,8 +91,7 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     fresh = dict(zip(names, engine.ids.make_many(tx.now, len(names)), strict=True))
     given = {name: uuid for name in names if (uuid := ids.parse(name)) is not None}
     # An id that is another workspace's task will never be one of ours: nobody there may free what waits here.
-    taken = await tx.all("names_in_use", items=sorted({(uuid,) for uuid in given.values()})) if given else []
-    elsewhere = {row["id"] for row in taken}
+    elsewhere = await _taken_elsewhere(tx, workspace, sorted(set(given.values()))) if given else set()
     wanted = {name: given[name] if given.get(name, "") not in {"", *elsewhere} else fresh[name] for name in names}
     stored = {name: ids.parse(name) or name for name in names}
     await tx.insert("add_names", sorted((workspace, stored[name], wanted[name], False) for name in names))

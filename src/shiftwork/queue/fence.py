@@ -56,9 +56,13 @@ def parse_token(text: str) -> Token:
     return Token(uuid, parts[1])
 
 
-async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token]) -> dict[str, Row]:
-    """The rows behind these tokens, locked in id order, as far as the caller may see them."""
-    rows = await tx.all("lock_claims", items=[(id_,) for id_ in sorted({token.id for token in tokens})])
+async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, whole: bool = False) -> dict[str, Row]:
+    """The rows behind these tokens, locked in id order, as far as the caller may see them.
+
+    `whole` with every column, where they will be changed: to read the others later would be a round trip more.
+    """
+    items = [(id_,) for id_ in sorted({token.id for token in tokens})]
+    rows = await tx.all("lock_tasks" if whole else "lock_claims", items=items)
     return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shiftwork.core import alerts, ids, reasons
 from shiftwork.core.errors import WrongState
 from shiftwork.core.keys import Key
+from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.core.task import NewVerdict, Usage, Verdict
 from shiftwork.policy import dedupe, throttle, verdict
@@ -17,7 +18,7 @@ from shiftwork.queue import consequences, sessions
 from shiftwork.queue.content import results
 from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.fence import Outcome, Token, lock_claims, refusal
-from shiftwork.queue.lineage import add_retry_row, relane
+from shiftwork.queue.lineage import add_retry_row, lane_now
 from shiftwork.queue.outputs import validation
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work, as_json, signature
@@ -60,7 +61,7 @@ class Failure(NamedTuple):
 
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
     """Hand in results: each is validated, accepted once, and frees those that wait for it."""
-    requests = {item.token.id: item.request_id for item in items if item.request_id is not None}
+    requests = {item.token: item.request_id for item in items if item.request_id is not None}
     if len(requests) == 1:  # then it is the cause of all that follows, too
         caller = caller._replace(request_id=next(iter(requests.values())))
     work = Work(tx, engine, caller)
@@ -81,7 +82,7 @@ async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Compl
         await results.use(work, named, outcomes)
     await _book_late(work, [item for token, item in by_token.items() if outcomes[token].error is not None])
     await work.save()
-    return _answers(items, outcomes)
+    return _answers((item.token for item in items), outcomes)
 
 
 async def _book(work: Work, items: list[Completion]) -> None:
@@ -111,10 +112,11 @@ async def _accept(
     if not rows:
         return {}
     verdicts = {id_: as_json(found) for id_, found in (checked or {}).items() if found is not None}
-    work.accept(rows, {item.token.id: item.result for item in items}, verdicts)
+    work.accept(rows, {item.token: item.result for item in items}, verdicts)
     await _free_keys(work, [row for row in rows if row["idempotency_key"] is not None])
     await _lock_roots(work, rows)
-    await consequences.free_dependents(work, {row["root_id"] for row in rows})
+    if not await _is_alone(work, rows):
+        await consequences.free_dependents(work, {row["root_id"] for row in rows})
     return {Token(row["id"], row["fence"]): Outcome(ids.show_task(row["id"]), _DONE) for row in rows}
 
 
@@ -123,6 +125,17 @@ async def _lock_roots(work: Work, rows: Sequence[Row]) -> None:
     roots = sorted({row["root_id"] for row in rows if row["root_id"] != row["id"]})
     if roots:
         await work.tx.all("lock_tasks", items=[(root,) for root in roots])
+
+
+async def _is_alone(work: Work, rows: Sequence[Row]) -> bool:
+    """Nobody waits for these: asked once they are locked, and with one question whether any has a DAG, too."""
+    ties = sorted({(row["root_id"], row["dag_id"]) for row in rows})
+    if any(root != dag for root, dag in ties):
+        return False
+    found = await work.tx.one("ties_of", items=ties)
+    if found is not None and not found["joined"]:
+        work.know_lone(dag for _, dag in ties)
+    return found is not None and not found["awaited"]
 
 
 async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, Outcome]:
@@ -152,13 +165,13 @@ async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, O
     return outcomes
 
 
-def _answers(items: Sequence[Completion] | Sequence[Failure], outcomes: dict[Token, Outcome]) -> list[Outcome]:
+def _answers(tokens: Iterable[Token], outcomes: dict[Token, Outcome]) -> list[Outcome]:
     """In the order asked; what stands twice in a batch was done once and is told twice."""
     answers, told = [], set()
-    for item in items:
-        outcome = outcomes[item.token]
-        answers.append(outcome._replace(repeated=True) if item.token in told and not outcome.error else outcome)
-        told.add(item.token)
+    for token in tokens:
+        outcome = outcomes[token]
+        answers.append(outcome._replace(repeated=True) if token in told and not outcome.error else outcome)
+        told.add(token)
     return answers
 
 
@@ -177,11 +190,12 @@ async def _hand_in_again(work: Work, item: Completion) -> Outcome:
 
 
 async def _free_keys(work: Work, rows: list[Row]) -> None:
-    leaving = []
-    for row in rows:
-        settings = (await work.engine.book.of(work.tx, row["workspace"])).settings(row["type"])
-        if not dedupe.in_scope(settings.idempotency, State.COMPLETED):
-            leaving.append((row["workspace"], row["idempotency_key"], row["id"]))
+    settings = await work.in_force([(row["id"], row["workspace"], row["type"], row["own_settings"]) for row in rows])
+    leaving = [
+        (row["workspace"], row["idempotency_key"], row["id"])
+        for row in rows
+        if not dedupe.in_scope(settings[row["id"]].idempotency, State.COMPLETED)
+    ]
     if leaving:
         await work.tx.run("drop_keys", items=sorted(leaving))
 
@@ -235,7 +249,7 @@ async def settle_output(work: Work, row: TaskRow, found: Verdict) -> Outcome:
 async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure]) -> list[Outcome]:
     """Report failed attempts: each is retried, dead-lettered or left to rest, as its settings say."""
     work = Work(tx, engine, caller)
-    rows = await lock_claims(tx, caller, (item.token for item in items))
+    rows = await lock_claims(tx, caller, (item.token for item in items), whole=True)
     outcomes: dict[Token, Outcome] = {}
     live: dict[Token, Failure] = {}
     for item in items:
@@ -246,11 +260,12 @@ async def fail(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Failure])
             )
         else:
             live[item.token] = item
+    await work.take_up(rows[token.id] for token in live)
     await work.money.book([(item.token, item.usage) for item in live.values()])
     outcomes.update(await _fail_locked(work, list(live.values())))
     await _book_late(work, [item for item in items if isinstance(outcomes[item.token].error, Exception)])
     await work.save()
-    return _answers(items, outcomes)
+    return _answers((item.token for item in items), outcomes)
 
 
 async def _failed_before(tx: Tx, caller: Caller, token: Token) -> Outcome | None:
@@ -296,7 +311,7 @@ async def facts_of(work: Work, row: TaskRow) -> Facts:
     """What the decision needs; the history is read only where it can matter."""
     agents: list[str] = []
     if row.attempts:
-        history = await work.tx.all("failed_agents", items=[(row.id, row.round)])
+        history = await work.tx.all("failed_agents", id=row.id, round=row.round)
         agents = [attempt["agent_id"] for attempt in history]
     return Facts(
         status=row.state,
@@ -393,13 +408,15 @@ async def _go_on(work: Work, row: TaskRow, decision: Decision) -> None:
     settings = await work.settings_of(row)
     row.available_at = work.now + decision.delay_sec if decision.status == State.RETRYING else None
     if decision.new_row:
-        await add_retry_row(work, row, decision.delay_sec)
+        priority, lane = row.priority, row.lane
+        if decision.counted:
+            priority, lane = _next_priority(row, settings), await _next_lane(work, row)
+        await add_retry_row(work, row, decision.delay_sec, priority=priority, lane=lane)
         return
     if decision.status not in {State.RETRYING, State.READY}:
         return
     if decision.counted:
-        row.priority = min(100.0, max(0.0, row.priority + settings.retry.priority_delta))
-        await _fall_back(work, row)
+        row.priority, row.lane = _next_priority(row, settings), await _next_lane(work, row)
     if not settings.retry.keep_position:
         row.ordered_at = row.available_at or work.now
     row.front = decision.front
@@ -407,10 +424,13 @@ async def _go_on(work: Work, row: TaskRow, decision: Decision) -> None:
         work.arrive(row, settings)
 
 
-async def _fall_back(work: Work, row: TaskRow) -> None:
+def _next_priority(row: TaskRow, settings: Settings) -> float:
+    return min(100.0, max(0.0, row.priority + settings.retry.priority_delta))
+
+
+async def _next_lane(work: Work, row: TaskRow) -> int:
     """From the second failure on, the fallback models decide who may take it."""
-    if row.attempts >= 2:
-        await relane(work, row)
+    return await lane_now(work, row) if row.attempts >= 2 else row.lane
 
 
 async def stop_spent(work: Work, why: Mapping[Token, str]) -> None:
@@ -428,11 +448,11 @@ async def _book_late(work: Work, items: Sequence[Completion | Failure]) -> None:
 async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], reason: str | None) -> list[Outcome]:
     """Give claims back without cost: a graceful stop, a drain, a deploy, a preemption."""
     work = Work(tx, engine, caller)
-    raw = await lock_claims(tx, caller, tokens)
-    await work.lock(raw)  # all at once: one by one it was a round trip for each
+    raw = await lock_claims(tx, caller, tokens, whole=True)
+    await work.take_up(raw.values())
     outcomes = {}
     allowed = frozenset({State.CLAIMED.value, State.RUNNING.value})
-    for token in tokens:
+    for token in dict.fromkeys(tokens):
         if error := refusal(engine, caller, token, raw.get(token.id), allowed):
             outcomes[token] = Outcome(ids.show_task(token.id), error=error)
             continue
@@ -440,7 +460,7 @@ async def release(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token
         await release_row(work, row, reason, actor=caller.for_agent(row.agent_id))
         outcomes[token] = Outcome(ids.show_task(row.id), row.status)
     await work.save()
-    return [outcomes[token] for token in tokens]
+    return _answers(tokens, outcomes)
 
 
 async def release_row(work: Work, row: TaskRow, reason: str | None, *, actor: str | None = None) -> None:

@@ -48,6 +48,7 @@ async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token])
     rows = await lock_claims(tx, caller, tokens)
     work = Work(tx, engine, caller)
     outcomes, saved = [], []
+    begun: set[Token] = set()
     for token in tokens:
         row = rows.get(token.id)
         task_id = ids.show_task(token.id)
@@ -55,9 +56,10 @@ async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token])
             outcomes.append(Outcome(task_id, error=error))
             continue
         assert row is not None
-        if row["status"] == State.RUNNING:
+        if row["status"] == State.RUNNING or token in begun:
             outcomes.append(Outcome(task_id, State.RUNNING, repeated=True))
             continue
+        begun.add(token)
         resolver = await engine.book.of(tx, row["workspace"])
         own = own_settings(await read_body(tx, token.id)) if row["own_settings"] else None
         limits = lease.at_start(

@@ -205,3 +205,9 @@ def _lane_row(number: int, key: LaneKey) -> tuple[Any, ...]:
         key.share,
         key.serial,
     )
+
+
+async def wake_all(tx: Tx, workspace: str) -> None:
+    """Tell whoever waits for work of this workspace that there may be some now."""
+    for lane in await tx.all("lanes_of_workspace", workspace=workspace):
+        tx.wake(lane["id"])

@@ -25,18 +25,22 @@ def as_new(body: dict[str, Any]) -> NewTask:
 
 async def relane(work: Work, row: TaskRow) -> None:
     """Who may take the row has changed: put it into the lane of what it asks for now."""
+    row.lane = await lane_now(work, row)
+
+
+async def lane_now(work: Work, row: TaskRow) -> int:
+    """The lane of what the task asks for, after the attempts it has had."""
     settings = await work.settings_of(row)
     new = as_new(await read_body(work.tx, row.id))
     key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
-    row.lane = (await work.engine.lanes.intern_in(work.tx, [key]))[key]
+    return (await work.engine.lanes.intern_in(work.tx, [key]))[key]
 
 
-async def add_retry_row(work: Work, row: TaskRow, delay: float) -> TaskRow:
+async def add_retry_row(work: Work, row: TaskRow, delay: float, *, priority: float, lane: int) -> TaskRow:
     """The next attempt as a new task of the same lineage; the failed row stays as it is."""
     path = PATH_READY
-    retry = await _copy(
-        work, row, retry_of=row.id, attempts=row.attempts, session_id=row.session_id, work_dir=row.work_dir
-    )
+    kept = {"attempts": row.attempts, "session_id": row.session_id, "work_dir": row.work_dir}
+    retry = await _copy(work, row, retry_of=row.id, priority=priority, lane=lane, **kept)
     if delay > 0:
         path = _PATH_RETRYING
         retry.status, retry.available_at = State.RETRYING.value, work.now + delay

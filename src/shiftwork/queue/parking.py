@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from shiftwork.core.errors import StoreClosed
 from shiftwork.store.store import Store
 
 MayTake = Callable[[int], bool]
@@ -30,15 +31,18 @@ class Parking:
         self._store = store
         self._waiters: OrderedDict[int, Waiter] = OrderedDict()
         self._listener: asyncio.Task[None] | None = None
+        self._closed = False
 
     @asynccontextmanager
     async def park(self, may_take: MayTake) -> AsyncIterator[Waiter]:
+        if self._closed:  # nobody would end what listens
+            raise StoreClosed("this queue was closed")
         waiter = Waiter(may_take)
         self._waiters[id(waiter)] = waiter
-        if self._listener is None or self._listener.done():
-            self._listener = asyncio.create_task(self._listen())
-            await asyncio.sleep(0)
         try:
+            if self._listener is None or self._listener.done():
+                self._listener = asyncio.create_task(self._listen())
+                await asyncio.sleep(0)  # inside: who is cancelled here must not stay, and be woken for nothing
             yield waiter
         finally:
             self.pass_on(waiter)
@@ -78,6 +82,7 @@ class Parking:
                 able.woken.set()
 
     async def close(self) -> None:
+        self._closed = True
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.gather(self._listener, return_exceptions=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.core import graph, ids
-from shiftwork.core.errors import NotFound
+from shiftwork.core.errors import NotFound, StoreDamaged
 from shiftwork.core.events import names
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, State
@@ -40,15 +40,23 @@ class Around(NamedTuple):
 
 async def find(tx: Tx, workspace: str, reference: str) -> str:
     """The UUID of a task named by either written form of its id, or by the caller's own name for it."""
-    if uuid := ids.parse(check.name(reference, "task_id")):
-        return uuid
-    named = await tx.all("find_names", items=[(reference,)], workspace=workspace)
-    if named and named[0]["known"]:
-        return str(named[0]["task_id"])
-    archived = await tx.one("find_archived_name", workspace=workspace, name=reference)
-    if archived is not None:
-        return str(archived["id"])
-    raise NotFound(f"there is no task {reference!r}", task_id=reference)
+    (uuid,) = await find_many(tx, workspace, [reference])
+    if uuid is None:
+        raise NotFound(f"there is no task {reference!r}", task_id=reference)
+    return uuid
+
+
+async def find_many(tx: Tx, workspace: str, references: Sequence[str]) -> list[str | None]:
+    """The same for many; None for a name that no task has. An id is taken as it is, whether there is a task or not."""
+    found = {reference: ids.parse(check.name(reference, "task_id")) for reference in references}
+    names = sorted(reference for reference, uuid in found.items() if uuid is None)
+    if names:
+        for row in await tx.all("find_names", items=[(name,) for name in names], workspace=workspace):
+            found[row["name"]] = str(row["task_id"]) if row["known"] else None
+    for name in names:
+        if found[name] is None and (archived := await tx.one("find_archived_name", workspace=workspace, name=name)):
+            found[name] = str(archived["id"])
+    return [found[reference] for reference in references]
 
 
 async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
@@ -56,7 +64,16 @@ async def read_body(tx: Tx, task_id: str) -> dict[str, Any]:
     row = await tx.one("read_bodies", items=[(task_id,)])
     if row is None:
         raise NotFound(f"there is no task {ids.show_task(task_id)}")
-    body: dict[str, Any] = msgspec.json.decode(row["body"])
+    return _body(task_id, row["body"])
+
+
+def _body(task_id: str, text: str | bytes) -> dict[str, Any]:
+    """It is named where it cannot be read: the others can."""
+    try:
+        body: dict[str, Any] = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        shown = ids.show_task(task_id)
+        raise StoreDamaged(f"what {shown} was written with is not JSON: {error}", task_id=shown) from error
     return body
 
 
@@ -71,7 +88,7 @@ async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) ->
     resolver = await engine.book.of(tx, workspace)
     built = {}
     for row, found in zip(rows, whole, strict=True):
-        body = msgspec.json.decode(found["body"])
+        body = _body(row.id, found["body"])
         settings = resolver.settings(row.type, own_settings(body) if row.own_settings else None)
         beside = around[row.id]
         if settings.require_decision_report and row.status == State.RUNNING:

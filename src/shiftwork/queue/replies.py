@@ -47,7 +47,7 @@ async def first_time(
     _refuse_repeat(request, await tx.one("read_reply", **place))
     result = await verb(tx)
     mark = {"fingerprint": request.fingerprint, "until": tx.now + EFFECT_KEPT_SEC}
-    if had_effect(result) and await tx.one("take_reply", **place, **mark) is None:
+    if not had_effect(result) or await tx.one("take_reply", **place, **mark) is None:
         _refuse_repeat(request, await tx.one("read_reply", **place))  # it was sent twice at the same time
     return result
 

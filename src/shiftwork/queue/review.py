@@ -23,6 +23,7 @@ from shiftwork.queue.lineage import relane
 from shiftwork.queue.prepare import prepare
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
+from shiftwork.queue.submit import inherit_open_fate
 from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
@@ -97,14 +98,17 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
     await work.tx.run("review_letters", items=[letter])
     if verdict.decision == "modify_and_retry":
         await _modify(work, row, verdict.change or {})
+    if verdict.decision in {"abandon", "delete"}:
+        await _give_up_key(work, row)
     path, told = await _leave(work, row, verdict) if verdict.decision in _LEAVES else (None, None)
     data = {"decision": verdict.decision, "round": round_, **(told or {})}
     work.tell(row, "reviewed", path, reason=verdict.note, data=data)
     if verdict.decision == "escalate":
         work.alert(row.workspace, "escalated", row.id, actor=work.caller.actor, note=verdict.note)
+    await inherit_open_fate(work, row)
     if verdict.decision == "cancel":
         await consequences.cancel_dependents(work, {row.root_id})
-    if verdict.chain and verdict.decision in _LEAVES - {"cancel"}:
+    if verdict.chain and verdict.decision in _LEAVES - {"cancel"} and row.status != State.CANCELLED:
         await _revive_chain(work, {row.root_id})
 
 
@@ -152,7 +156,7 @@ async def _modify(work: Work, row: TaskRow, change: dict[str, Any]) -> None:
     row.priority, row.deadline, row.timeout_sec = float(new.priority), new.deadline, prepared.timeout_sec
     row.estimated_cost, row.own_settings = prepared.estimated_cost, prepared.has_own_settings
     row.max_attempts = new.max_attempts or prepared.settings.max_attempts
-    row.validation = new.output.validation if new.output and new.output.validation != "none" else None
+    row.validation, row.at_most_once = prepared.plan.validation, prepared.plan.at_most_once
     row.target_agent_id = new.target_agent_id
     if "tags" in change:
         await work.tx.run("delete_tags", items=[(row.id,)])
@@ -165,6 +169,12 @@ async def _retake_key(work: Work, row: TaskRow) -> None:
         until = dedupe.until((await work.settings_of(row)).idempotency, work.now)
         taken = [(row.workspace, row.idempotency_key, row.id, until)]
         await work.tx.run("take_keys", items=taken, now=work.now)
+
+
+async def _give_up_key(work: Work, row: TaskRow) -> None:
+    """Displaced work keeps its key, since it comes back by itself; what a person has given up does not."""
+    if row.idempotency_key is not None and not dedupe.in_scope((await work.settings_of(row)).idempotency, row.status):
+        await work.tx.run("drop_keys", items=[(row.workspace, row.idempotency_key, row.id)])
 
 
 async def _revive_chain(work: Work, roots: set[str]) -> None:

@@ -170,6 +170,7 @@ _SAVED = [
     "finished_at",
     "own_settings",
     "validation",
+    "at_most_once",
     "target_agent_id",
 ]
 

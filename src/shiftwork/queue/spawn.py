@@ -120,6 +120,6 @@ async def _park(work: Work, row: TaskRow, above: list[Dependency]) -> None:
     """The parent depends on these from now on; it comes back when the last one completes, and pays no attempt."""
     states = {p.root: _status(work, p) for p in above}
     roots = sorted(states)
-    await work.tx.insert("insert_edges", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
+    await work.tx.insert("insert_waits_for", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
     await park(work, row, {"for": [ids.show_task(root) for root in roots]})
     await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})

@@ -326,6 +326,17 @@ async def inherit_fate(work: Work, edges: dict[str, list[Dependency]]) -> None:
         await consequences.fail_dependents(work, failed, only=edges.keys())
 
 
+async def inherit_open_fate(work: Work, row: TaskRow) -> None:
+    """The same for a task that waits again and was not told while it did not: what it waits for may have ended."""
+    if row.status != State.PENDING:
+        return
+    edges = await work.tx.all("edges_of", items=[(row.root_id,)])
+    newest = await work.tx.all("lineage_states", items=[(e["dependency"],) for e in edges if not e["satisfied"]])
+    states = {each["root_id"]: each["status"] for each in newest}
+    states |= {each["root_id"]: work.rows[each["id"]].status for each in newest if each["id"] in work.rows}
+    await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})
+
+
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
@@ -456,7 +467,8 @@ async def _budgets(
 ) -> dict[str, str]:
     """The budget of each task that stands under one; mostly there is none."""
     together = dag.budget_ceiling is not None or dag.join is not None
-    if not items or not (together or any(item.prepared.new.tree_budget_usd is not None for item in items)):
+    paid = together or origin.budget_id is not None
+    if not items or not (paid or any(item.prepared.new.tree_budget_usd is not None for item in items)):
         return {}
     tasks = {item.id: item.prepared.new for item in items}
     dag_id = dags[items[0].id] if together else ""

@@ -1,6 +1,6 @@
 """One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
 
-Locks are taken in one order: tasks by id (ended, then dependents), agents, DAGs, budgets; then serial keys, breakers,
+Locks are taken in one order: tasks by id (ended, then dependents), DAGs, agents, budgets; then serial keys, breakers,
 gates and limits; events and alerts come last.
 """
 
@@ -57,14 +57,21 @@ class Work:
         self._open: dict[str, int] = defaultdict(int)
         self._settled: dict[str, int] = defaultdict(int)
         self._superseded: set[str] = set()
+        self._lone: set[str] = set()
         self._own_settings: dict[str, dict[str, Any]] = {}
         self.ends = Ends()
         self.money = Money(self)
         self.dag_cancellers: dict[str, str] = {}
-        self.requests: dict[str, str] = {}
-        """By task, where this transaction joins several requests."""
+        self.requests: dict[Token, str] = {}
+        """By claim, where this transaction joins several requests."""
 
     # -- loading -----------------------------------------------------------------------------------------------
+
+    async def take_up(self, rows: Iterable[Row]) -> None:
+        """Whole rows that this transaction has locked already."""
+        for row in rows:
+            self.adopt(load(row))
+        await self._lock_roots()
 
     async def lock(self, task_ids: Iterable[str]) -> list[TaskRow]:
         """Lock rows by id. Ids without a row are simply not in the answer."""
@@ -93,14 +100,18 @@ class Work:
 
     async def settings(self, rows: Sequence[TaskRow]) -> dict[str, Settings]:
         """What is in force for each row; bodies are read only for tasks with settings of their own."""
-        unread = [(row.id,) for row in rows if row.own_settings and row.id not in self._own_settings]
+        return await self.in_force([(row.id, row.workspace, row.type, row.own_settings) for row in rows])
+
+    async def in_force(self, tasks: Sequence[tuple[str, str, str, bool]]) -> dict[str, Settings]:
+        """The same for tasks of which no more is known than id, workspace, type and whether they brought settings."""
+        unread = [(id_,) for id_, _, _, own in tasks if own and id_ not in self._own_settings]
         if unread:
             for body in await self.tx.all("read_bodies", items=unread):
                 self._own_settings[body["task_id"]] = own_settings(msgspec.json.decode(body["body"]))
         found: dict[str, Settings] = {}
-        for row in rows:
-            resolver = await self.engine.book.of(self.tx, row.workspace)
-            found[row.id] = resolver.settings(row.type, self._own_settings.get(row.id) if row.own_settings else None)
+        for id_, workspace, type_, own in tasks:
+            resolver = await self.engine.book.of(self.tx, workspace)
+            found[id_] = resolver.settings(type_, self._own_settings.get(id_) if own else None)
         return found
 
     async def settings_of(self, row: TaskRow) -> Settings:
@@ -159,13 +170,13 @@ class Work:
                 verb,
                 path,
                 actor or self.caller.actor,
-                self.request_of(row.id),
+                self.request_of(row.id, row.fence),
             ]
             + [fence, reason, data]
         )
 
-    def request_of(self, task_id: str) -> str | None:
-        return self.requests.get(task_id, self.caller.request_id)
+    def request_of(self, task_id: str, fence: int) -> str | None:
+        return self.requests.get(Token(task_id, fence), self.caller.request_id)
 
     def tell_of(
         self, workspace: str, verb: str, *, dag_id: str | None = None, data: dict[str, Any] | None = None
@@ -227,7 +238,7 @@ class Work:
         row.forget_claim()
         self.touch(row)
 
-    def accept(self, rows: Sequence[Row], results: Mapping[str, str], verdicts: Mapping[str, str | None]) -> None:
+    def accept(self, rows: Sequence[Row], results: Mapping[Token, str], verdicts: Mapping[str, str | None]) -> None:
         """Attempts that the statement `complete_tasks` has ended: their rows and events are written at the end."""
         now, self._accepted = self.now, [*self._accepted, *rows]
         if rows and rows[0]["guarded"]:
@@ -238,7 +249,7 @@ class Work:
             (
                 row["id"], row["fence"], row["round"], row["last_agent_id"], row["last_runtime_id"], row["claimed_at"],
                 row["started_at"], now, "completed", False, None, None, None, row["attempt_cost"], 0,
-                results[row["id"]], verdicts.get(row["id"]),
+                results[Token(row["id"], row["fence"])], verdicts.get(row["id"]),
             )
             for row in rows
         ]  # fmt: skip
@@ -283,6 +294,10 @@ class Work:
         self._open[dag_id] += (now is not None and now not in FINAL) - (was is not None and was not in FINAL)
         self._settled[dag_id] += (now in SETTLED) - (was in SETTLED)
 
+    def know_lone(self, dag_ids: Iterable[str]) -> None:
+        """These DAGs are a single task each, which is locked: none can get a row before the end."""
+        self._lone.update(dag_ids)
+
     def supersede(self, row: TaskRow, by: str) -> None:
         """A newer row of the lineage answers from now on."""
         root = self.rows[row.root_id]
@@ -300,15 +315,17 @@ class Work:
     async def save(self) -> None:
         """Write everything, in lock order. Nothing may be changed after it."""
         await self._follow_holds()
+        around = await self._lock_around()
         await self.save_rows()
         await self._forget_asked()
         await self._free_keys()
+        await self._save_dags({row["id"]: row for row in around if row["id"] is not None})
         await self.money.save_agents()
-        await self._settle_dags()
         await self.money.save()
+        if self.ends:
+            await self.ends.save(self, around[0])
         await self.tx.insert("insert_attempts", self._attempts)
         await self.tx.insert("insert_dead_letters", self._letters)
-        await self.ends.save(self)
         await self.save_events()
 
     async def _follow_holds(self) -> None:
@@ -348,17 +365,19 @@ class Work:
         if leaving:
             await self.tx.run("drop_keys", items=sorted(leaving))
 
-    async def _settle_dags(self) -> None:
+    async def _lock_around(self) -> Sequence[Row]:
+        """The DAGs of what has changed, locked, and what else its end may touch.
+
+        Asked before anything is written, so that all writes can be sent together.
+        """
         for id_ in self._dirty:
             row, was = self.rows[id_], self._was[id_]
             if row.status != was or id_ in self._superseded:
                 self.count_in_dag(row.dag_id, was, None if id_ in self._superseded else row.status)
-        if not self._open:
-            return
-        locked = {row["id"]: row for row in await self.tx.all("lock_dags", items=[(i,) for i in sorted(self._open)])}
-        self._tell_of_lone(self._open.keys() - locked.keys())
-        if locked:
-            await self._save_dags(locked)
+        asked = [(id_,) for id_ in sorted(self._open.keys() - self._lone)]
+        around = await self.tx.all("lock_what_ends_touch", items=asked) if asked or self.ends else ()
+        self._tell_of_lone(self._open.keys() - {row["id"] for row in around})
+        return around
 
     def _tell_of_lone(self, lone: set[str]) -> None:
         """A lone task is its own DAG: its last event says how that ended."""
@@ -366,7 +385,7 @@ class Work:
         accepted = [
             (
                 self.now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED,
-                caller.for_agent(row["last_agent_id"]), self.request_of(row["id"]), row["fence"], None,
+                caller.for_agent(row["last_agent_id"]), self.request_of(row["id"], row["fence"]), row["fence"], None,
                 _LONE if row["dag_id"] in lone else None,
             )
             for row in self._accepted
@@ -386,12 +405,15 @@ class Work:
                 event[10] = {**(event[10] or {}), "dag": status}
 
     async def _save_dags(self, locked: dict[str, Any]) -> None:
+        if not locked:
+            return
         counts = {i: (row["open"] + self._open[i], row["settled"] + self._settled[i]) for i, row in locked.items()}
         motion = await self._motion([i for i, (open_, settled) in counts.items() if open_ == 0 or settled])
         items = []
         for id_, row in sorted(locked.items()):
             open_, settled = counts[id_]
-            cancelled_by = self.dag_cancellers.get(id_, row["cancelled_by"])
+            again = row["status"] != "open" and open_ > row["open"]  # one of its tasks was brought back
+            cancelled_by = self.dag_cancellers.get(id_, None if again else row["cancelled_by"])
             status = dag_status(open_, settled, motion.get(id_), cancelled_by)
             finished = self.now if status != "open" else None
             items.append((id_, open_, settled, status, finished, cancelled_by))

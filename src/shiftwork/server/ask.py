@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from shiftwork.core.errors import FenceRequired, NotFound
+from shiftwork.core import ids
+from shiftwork.core.errors import FenceRequired, InputError, NotFound
 from shiftwork.core.task import Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.fence import Outcome
@@ -42,6 +43,8 @@ class Ask:
         self.who = who
         self.query = query
         self.view = view
+        self.has_hung_up = False
+        """Whether the caller had gone by the time that what it waited for was done."""
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -89,12 +92,31 @@ class Ask:
         """The claim that a write is made under."""
         task_id = self.path["task_id"]
         if held.token is not None:
+            await self._check_token(held.token, task_id, held.fence)
             return held.token
         if held.fence is not None:
             return f"{task_id}.{held.fence}"
         if self.view is None or self.view.name not in FENCELESS:
             raise FenceRequired("the write names no claim", where="token")
         return await self.queue.current_token(task_id, agent_id=held.agent_id, runtime_id=held.runtime_id)
+
+    async def _check_token(self, token: str, task_id: str, fence: int | None) -> None:
+        """What a caller says twice must be the same: else it would write to another task than it meant."""
+        parts = ids.split_token(token)
+        if parts is None:
+            return  # the verb says what is wrong with it
+        if not await self._is_same_task(parts[0], task_id):
+            raise InputError("the token is of another task", where="token")
+        if fence not in {None, parts[1]}:
+            raise InputError("the token has another fence", where="fence")
+
+    async def _is_same_task(self, one: str, other: str) -> bool:
+        if one == other:
+            return True
+        first, second = ids.parse(one), ids.parse(other)
+        if first and second:
+            return first == second
+        return (await self.queue.get(one)).id == (await self.queue.get(other)).id  # one is a submitter's name
 
     # -- long calls ------------------------------------------------------------------------------------------------
 
@@ -104,6 +126,8 @@ class Ask:
         ends = [asyncio.ensure_future(self.request.receive()), asyncio.create_task(self.house.stopping.wait())]
         try:
             await asyncio.wait({waiting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # what has come from the caller meanwhile is looked at, too
+            self.has_hung_up = ends[0].done()  # its request has been read: nothing else comes
         finally:
             for end in ends:
                 end.cancel()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -29,10 +29,12 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.task import Fields
 from shiftwork.queue import check
+from shiftwork.queue import log as event_log
 from shiftwork.queue.engine import Caller
 from shiftwork.queue.queue import Queue
 from shiftwork.server import reading
 from shiftwork.server.ask import Ask
+from shiftwork.server.door import ViewName
 from shiftwork.server.house import House
 from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
@@ -50,7 +52,7 @@ SEND_SEC = 30.0
 
 CHUNK_BYTES = 65_536
 RECHECK_SEC = 2.0
-"""How long a stream goes on under a token that was revoked."""
+"""How often a stream asks whether its token is still good, while anything happens; else it asks when it shows life."""
 
 MOST_SCANNED = 20_000
 """Rows looked at for one page, whatever they hold: a page that finds few is short, not late."""
@@ -83,10 +85,16 @@ class SocketQuery(Wanted):
     after: Place | None = None
 
 
+class Asked(Wanted):
+    """Other filters. A workspace that is not named stays, and so does a view; null as the view means our own names."""
+
+    view: ViewName | UnsetType | None = UNSET  # type: ignore[assignment]  # what is not said is not null
+
+
 class Subscribe(Fields):
     """What a WebSocket client may send: other filters, and from where. Without `after` it goes on where it is."""
 
-    subscribe: Wanted
+    subscribe: Asked
     after: Place | int | None = None
 
 
@@ -144,10 +152,16 @@ async def events(ask: Ask) -> Any:
         return await _event_stream(ask)
     page = Page(await subscription(ask.queue, ask.query, ask.query.after, Cursor(0)), ask.query.limit)
     await page.fill(ask.house.hub.read)  # whoever asks after a change of his own finds it
-    if ask.query.wait_sec and page.at_end and not page.rows:
-        await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
-        await ask.while_wanted(page.wait(ask.house.hub, ask.query.wait_sec))
+    if page.at_end and not page.rows:
+        await _check_reached(ask.queue, page.wanted.cursor)
+        if ask.query.wait_sec:
+            await _wait(ask, page)
     return page.answer()
+
+
+async def _wait(ask: Ask, page: Page) -> None:
+    await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
+    await ask.while_wanted(page.wait(ask.house.hub, ask.query.wait_sec))
 
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -244,18 +258,22 @@ class Stream:
 
 
 async def _begin(queue: Queue, wanted: Wanted, place: str | None, otherwise: Cursor | None = None) -> Subscription:
-    """What is asked for. A cursor of another queue would be waited at for ever."""
+    """What is asked for, from a place that there is."""
     begun = await subscription(queue, wanted, place, otherwise)
-    if place is None or place == NOW:
-        return begun
-    newest = await queue.newest_event()
-    if begun.cursor.after > newest:
+    if place is not None and place != NOW:
+        await _check_reached(queue, begun.cursor)
+    return begun
+
+
+async def _check_reached(queue: Queue, cursor: Cursor) -> None:
+    """A cursor of another queue would be waited at for ever."""
+    end = await queue.engine.store.read(event_log.last)
+    if cursor.after > end:
         raise InputError(
-            f"the log ends at {newest}: {begun.cursor} is no cursor of this queue",
+            f"the log ends at {end}: {cursor} is no cursor of this queue",
             where="after",
             mend="Begin at 0, or at `now`.",
         )
-    return begun
 
 
 def _chunks(told: Iterable[Told]) -> Iterator[list[Told]]:
@@ -416,7 +434,15 @@ class Messages(Stream):
         if text is None:
             raise BadFrame
         said: Subscribe = reading.decode(text.encode(), self._decoder)
-        queue = _queue(self.house, self._who, said.subscribe)
+        asked = self._completed(said.subscribe)
+        queue = _queue(self.house, self._who, asked)
         place = None if said.after is None else str(said.after)
-        self.wanted = await _begin(queue, said.subscribe, place, self.wanted.cursor)
+        self.wanted = await _begin(queue, asked, place, self.wanted.cursor)
         await self.begin()
+
+    def _completed(self, asked: Asked) -> Asked:
+        """With what it leaves as it is: whoever narrows a filter must not find itself in another workspace."""
+        now = self.wanted
+        workspace = asked.workspace or now.wanted.workspace
+        view = (now.view and now.view.name) if asked.view is UNSET else asked.view
+        return msgspec.structs.replace(asked, workspace=workspace, view=view)

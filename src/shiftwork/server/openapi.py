@@ -31,9 +31,9 @@ from shiftwork.wire import problem
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
 
 Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its Content-Type says; of a name that
-stands twice in an object the last counts; a field or a parameter that is not known is refused. No text may hold a NUL.
-An id in a path may be any text, percent-encoded, also with a slash (`%2F`). Every refusal is
-`application/problem+json` with a stable `code`."""
+stands twice in an object the last counts; a field or a parameter that is not known is refused. No text may hold a
+NUL or a lone surrogate. An id in a path may be any text, percent-encoded, also with a slash (`%2F`). Every refusal
+is `application/problem+json` with a stable `code`."""
 _TEMPLATE = "#/components/schemas/{name}"
 _ANY_OBJECT = {"type": "object"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -160,7 +160,12 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headers(door: Door) -> list[dict[str, Any]]:
-    told = [("X-Request-Id", "Stands in the events this call causes, and in the answer.", reading.HEADER_TEXT)]
+    what = "Stands in the events this call causes, and in the answer."
+    if door.name == "claim":
+        what += (
+            " In the events of a claim with an Idempotency-Key the key stands there instead: the claim is found by it."
+        )
+    told = [("X-Request-Id", what, reading.HEADER_TEXT)]
     if door.changes and door.scope is not None:
         what = "A call repeated with the same key within a day has no second effect."
         told.append(("Idempotency-Key", what, reading.HEADER_TEXT))

@@ -43,6 +43,10 @@ def refuse(transport: asyncio.Transport, told: Problem) -> None:
     transport.close()
 
 
+class HeadTooLarge(Exception):
+    """Stops the parser before the request is handed on; it has been refused."""
+
+
 class BoundedHttp(HttpToolsProtocol):
     """One connection."""
 
@@ -71,6 +75,10 @@ class BoundedHttp(HttpToolsProtocol):
         self._expect()
 
     def on_headers_complete(self) -> None:
+        # What came at once may be the head and much of the body: only then it is worth counting.
+        if self._beside > LARGEST_HEAD and self._head_size() > LARGEST_HEAD:
+            refuse(self.transport, _LARGE_HEAD)
+            raise HeadTooLarge
         self._beside = 0
         super().on_headers_complete()
 
@@ -91,7 +99,12 @@ class BoundedHttp(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn has one text for whatever is wrong
-        refuse(self.transport, _NOT_HTTP)
+        if not self.transport.is_closing():
+            refuse(self.transport, _NOT_HTTP)
+
+    def _head_size(self) -> int:
+        """Path and headers as they are usually written: a colon, a space and the end of the line for each."""
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _expect(self) -> None:
         self._has_come()

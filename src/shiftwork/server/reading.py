@@ -31,6 +31,10 @@ _IF_MATCH = re.compile(IF_MATCH)
 _HEADER_TEXT = re.compile(HEADER_TEXT)
 _NAMED_FIELD = re.compile(r"Object (?:contains unknown|missing required) field `(.+)`")
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+"""Escapes in JSON, one after the other; the group holds half of a pair whose other half is missing."""
 _NOT_A_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)|null", re.IGNORECASE)
 
 
@@ -216,6 +220,8 @@ def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     except UnicodeDecodeError:
         raise BadText("the body is not UTF-8", where="body") from None
     except msgspec.DecodeError as error:
+        if any(escape[1] for escape in _ESCAPES.finditer(raw)):  # msgspec takes it for a text that is cut off
+            raise BadText("the body holds a lone surrogate", where="body") from None
         raise Malformed(f"the body is not JSON: {error}", where="body") from None
     except RecursionError:
         raise TooLarge("nested too deep to be read", where="body") from None

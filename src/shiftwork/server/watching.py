@@ -7,8 +7,8 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
-from pathlib import Path
+import stat
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from shiftwork.core.errors import ConflictError, InputError, ShiftworkError
@@ -31,6 +31,18 @@ class Mark(NamedTuple):
     size: int
 
 
+class Look(NamedTuple):
+    """What one walk through the folder has found."""
+
+    marks: dict[str, Mark]
+    unseen: frozenset[str]
+    """Files and folders that could not be looked at: of what is in them nothing is known, neither that it is gone."""
+    device: int
+
+    def hides(self, path: str) -> bool:
+        return bool(self.unseen) and any(str(each) in self.unseen for each in [path, *PurePosixPath(path).parents])
+
+
 def check_folder(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
@@ -46,6 +58,8 @@ class Watching:
         self._folder = folder
         self._marks: dict[str, Mark] = {}
         self._hashes: dict[str, tuple[Mark, str]] = {}
+        self._unreadable: dict[str, Mark] = {}
+        self._device: int | None = None
 
     async def run_for_ever(self) -> None:
         while True:
@@ -56,51 +70,73 @@ class Watching:
             await asyncio.sleep(LOOK_EVERY_SEC)
 
     async def look(self) -> int:
-        """Look once; how many triggers fired."""
+        """Look once; how many triggers fired. A folder that is away is an error, not one whose files were removed."""
         watchers = await self._engine.store.read(files.watchers)
         if not watchers:
             return 0
-        marks = await asyncio.to_thread(self._scan)
+        look = await asyncio.to_thread(self._scan)
         fired = 0
         for watcher in watchers:
-            fired += await self._look_for(watcher, marks)
-        self._marks = marks
-        self._hashes = {path: known for path, known in self._hashes.items() if path in marks}
+            fired += await self._look_for(watcher, look)
+        self._marks = look.marks
+        self._hashes = {path: known for path, known in self._hashes.items() if path in look.marks}
+        self._unreadable = {path: mark for path, mark in self._unreadable.items() if path in look.marks}
         return fired
 
-    def _scan(self) -> dict[str, Mark]:
-        found = dict(_marks_in(self._folder))
-        if len(found) > MOST_FILES:
+    def _scan(self) -> Look:
+        look = _look_at(self._folder)
+        if len(look.marks) > MOST_FILES:
             raise InputError(f"more than {MOST_FILES} files to be watched", where="--watch")
-        return found
+        if not look.marks and self._device not in {None, look.device}:
+            raise OSError("another, empty folder is in its place, as where a disk was unmounted")
+        self._device = look.device
+        return look
 
-    async def _look_for(self, watcher: Watcher, marks: dict[str, Mark]) -> int:
+    async def _look_for(self, watcher: Watcher, look: Look) -> int:
         on = watcher.trigger.on
         assert isinstance(on, Files)
-        mine = {path: mark for path, mark in marks.items() if is_file(on, path)}
+        mine = {path: mark for path, mark in look.marks.items() if is_file(on, path)}
         if not watcher.looked:
-            there = [(path, await self._hash(path, mark)) for path, mark in sorted(mine.items())]
+            hashes = [(path, await self._hash(path, mark)) for path, mark in sorted(mine.items())]
+            there = [(path, sha256) for path, sha256 in hashes if sha256 is not None]
             first = functools.partial(files.look_first, trigger_id=watcher.trigger.id, files=there)
             await self._engine.store.run(first)
             return 0
-        return sum([await self._fire(watcher, seen) for seen in await self._news(watcher, mine)])
+        found = [*await self._news(watcher, mine), *self._gone(watcher, look)]
+        return sum([await self._fire(watcher, seen) for seen in found])
 
     async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[Seen]:
+        """Files that were added or changed."""
         found = []
         for path, mark in sorted(mine.items()):
             if self._marks.get(path) != mark:
                 continue  # somebody may still be writing it
             sha256 = await self._hash(path, mark)
             before = watcher.known.get(path)
-            if sha256 != before:
+            if sha256 is not None and sha256 != before:
                 found.append(Seen(path, "added" if before is None else "changed", sha256, mark.size))
-        gone = sorted(path for path, sha256 in watcher.known.items() if sha256 is not None and path not in mine)
-        return found + [Seen(path, "removed", None, 0) for path in gone if path not in self._marks]
+        return found
 
-    async def _hash(self, path: str, mark: Mark) -> str:
+    def _gone(self, watcher: Watcher, look: Look) -> list[Seen]:
+        """Files that were there, and in neither of the last two looks."""
+        known = sorted(path for path, sha256 in watcher.known.items() if sha256 is not None)
+        gone = [path for path in known if path not in look.marks and path not in self._marks and not look.hides(path)]
+        return [Seen(path, "removed", None, 0) for path in gone]
+
+    async def _hash(self, path: str, mark: Mark) -> str | None:
+        """None where the file cannot be read: it is passed over, and holds up no other."""
         known = self._hashes.get(path)
         if known is None or known[0] != mark:
-            known = self._hashes[path] = mark, await asyncio.to_thread(_sha256, self._folder / path)
+            try:
+                known = self._hashes[path] = mark, await asyncio.to_thread(_sha256, self._folder / path)
+            except FileNotFoundError:  # gone meanwhile
+                return None
+            except OSError as error:
+                if self._unreadable.get(path) != mark:  # told once, though it is tried at every look
+                    log.warning("a watched file is passed over until it can be read: %s", error)
+                self._unreadable[path] = mark
+                return None
+            self._unreadable.pop(path, None)
         return known[1]
 
     async def _fire(self, watcher: Watcher, seen: Seen) -> int:
@@ -114,18 +150,34 @@ class Watching:
         return 1 if came is not None and came.outcome == "fired" else 0
 
 
-def _marks_in(folder: Path) -> Iterator[tuple[str, Mark]]:
+def _look_at(folder: Path) -> Look:
     """Plain files below a folder, by their path in it. Links are not followed: they may lead anywhere."""
-    for place, folders, names in os.walk(folder):
+    marks: dict[str, Mark] = {}
+    unseen: set[str] = set()
+
+    def miss(error: OSError) -> None:
+        """The folder itself must be there; what is wrong with one inside of it is nothing to the others."""
+        place = Path(error.filename or folder)
+        if place == folder:
+            raise error
+        unseen.add(place.relative_to(folder).as_posix())
+
+    device = folder.stat().st_dev
+    for place, folders, names in os.walk(folder, onerror=miss):
         folders.sort()
         for name in names:
             path = Path(place, name)
+            known = path.relative_to(folder).as_posix()
             try:
-                known = path.lstat()
+                found = path.lstat()
             except FileNotFoundError:  # gone meanwhile
                 continue
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(folder).as_posix(), Mark(known.st_mtime_ns, known.st_size)
+            except OSError:
+                unseen.add(known)
+                continue
+            if stat.S_ISREG(found.st_mode):
+                marks[known] = Mark(found.st_mtime_ns, found.st_size)
+    return Look(marks, frozenset(unseen), device)
 
 
 def _sha256(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import smtplib
 import socket
@@ -19,36 +20,73 @@ from shiftwork.queue.notification.deliveries import Parcel
 from shiftwork.queue.notification.sinks import Place, mail_server, recipients
 from shiftwork.sinks import guard
 
+log = logging.getLogger("shiftwork.sinks")
 TIMEOUT_SEC = 10.0
 """For each word of the server; all of a letter may take so much again."""
 
 AT_ONCE = 32
 LONGEST_SUBJECT = 150
+MOST_REMEMBERED = 10_000
+"""Letters that some of their recipients have, and others will get at a later attempt."""
+_FOR_GOOD = 500
+"""Answers from here on will be the same next time."""
 
 
 class Post:
-    """Sends letters from threads of its own, since the library for it waits."""
+    """Sends letters from threads of its own, since the library for it waits.
+
+    Where the server takes a letter for some recipients and tells others to come later, the next attempt is for those
+    alone. Who has it is not stored: after a restart, or where another process tries, all get it again with its same id.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(AT_ONCE, "shiftwork-mail")
+        self._have: dict[str, frozenset[str]] = {}
 
     async def send(self, parcel: Parcel, now: float) -> Outcome:
-        """One attempt."""
+        """One attempt, for those who do not have the letter yet."""
+        have = self._have.get(parcel.id, frozenset())
+        to = [each for each in recipients(parcel.place.address) if each not in have]
+        if not to:  # the sink's addresses are others than at the last attempt
+            return self._note(parcel, to, {})
         attempt = _Attempt(parcel.place)
-        work = functools.partial(attempt.send, letter(parcel, now))
+        work = functools.partial(attempt.send, letter(parcel, now), to)
         try:
             async with asyncio.timeout(2 * TIMEOUT_SEC):
-                await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                refused = await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except TimeoutError:
             return Outcome("the mail server did not answer in time")
+        except smtplib.SMTPRecipientsRefused as error:
+            return Outcome(f"the mail server refused {_which(parcel, to)}" if have else _why(error))
         except (OSError, smtplib.SMTPException, ValueError) as error:
             return Outcome(_why(error))
         finally:
             attempt.cut()
-        return Outcome()
+        return self._note(parcel, to, refused)
+
+    def _note(self, parcel: Parcel, to: list[str], refused: dict[str, int]) -> Outcome:
+        """The letter was taken for all but these. Who was refused for good is not tried again: the others have it."""
+        later = [each for each in to if refused.get(each, _FOR_GOOD) < _FOR_GOOD]
+        never = [each for each in to if refused.get(each, 0) >= _FOR_GOOD]
+        if never:
+            log.warning("notification %s: the mail server refused %s for good", parcel.id, _which(parcel, never))
+        have = self._have.pop(parcel.id, frozenset())
+        if not later:
+            return Outcome()
+        self._have[parcel.id] = have | set(to) - set(later)
+        if len(self._have) > MOST_REMEMBERED:
+            del self._have[next(iter(self._have))]
+        return Outcome(f"the mail server refused {_which(parcel, later)} for now")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _which(parcel: Parcel, some: list[str]) -> str:
+    """By their places in the sink's address, since no address stands in an error."""
+    known = recipients(parcel.place.address)
+    places = ", ".join(str(place) for place, each in enumerate(known, 1) if each in some)
+    return f"{'recipient' if len(some) == 1 else 'recipients'} {places} of {len(known)}"
 
 
 class _Attempt:
@@ -56,33 +94,36 @@ class _Attempt:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._socket: socket.socket | None = None
-        self._conversation: _Conversation | None = None
+        self._line: socket.socket | None = None
+        self._over = False
 
-    def send(self, message: EmailMessage) -> None:
+    def send(self, message: EmailMessage, to: list[str]) -> dict[str, int]:
+        """With what the server has refused whom, where it took the letter for others."""
         assert self._place.server is not None
         scheme, host, port, user = mail_server(self._place.server)
-        self._socket = guard.connect(host, port, TIMEOUT_SEC, allow_private=self._place.allow_private)
-        if scheme == "smtps":
-            self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
-        with _Conversation(self._socket, host) as server:
-            self._conversation = server
-            server.ehlo()
-            if scheme == "smtp" and server.has_extn("starttls"):
-                server.starttls(context=ssl.create_default_context())
+        connection = guard.connect(host, port, TIMEOUT_SEC, allow_private=self._place.allow_private)
+        with connection, connection.dup() as self._line:  # another handle, since TLS takes the first one for itself
+            if self._over:
+                raise TimeoutError  # recorded already: to send it now would be to send it twice
+            if scheme == "smtps":
+                connection = ssl.create_default_context().wrap_socket(connection, server_hostname=host)
+            with _Conversation(connection, host) as server:
                 server.ehlo()
-            elif scheme == "smtp" and user is not None:
-                raise ValueError("the mail server offers no encryption, and a password is not sent without")
-            if user is not None:
-                server.login(user, self._place.secret or "")
-            server.send_message(message)
+                if scheme == "smtp" and server.has_extn("starttls"):
+                    server.starttls(context=ssl.create_default_context())
+                    server.ehlo()
+                elif scheme == "smtp" and user is not None:
+                    raise ValueError("the mail server offers no encryption, and a password is not sent without")
+                if user is not None:
+                    server.login(user, self._place.secret or "")
+                return {each: code for each, (code, _) in server.send_message(message, to_addrs=to).items()}
 
     def cut(self) -> None:
-        """Whatever its thread still waits for ends now."""
-        current = self._socket if self._conversation is None else self._conversation.sock
-        if current is not None:
+        """Whatever its thread still waits for ends now; where nothing is connected yet, once it is."""
+        self._over = True
+        if self._line is not None:
             with contextlib.suppress(OSError):
-                current.shutdown(socket.SHUT_RDWR)
+                self._line.shutdown(socket.SHUT_RDWR)
 
 
 class _Conversation(smtplib.SMTP):

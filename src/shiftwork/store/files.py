@@ -7,6 +7,7 @@ import ctypes
 import fcntl
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -60,13 +61,15 @@ def file_system(path: Path, mounts: str) -> str | None:
 class Turn:
     """Writers of several processes take turns on a side file, which is far fairer than SQLite's own busy wait.
 
-    Never the database file itself: closing any descriptor of it would drop the locks SQLite holds.
+    Never the database file itself: closing any descriptor of it would drop the locks SQLite holds. The file counts how
+    often somebody told of new work, so that those who watch it are woken by that and not by every commit.
     """
 
     def __init__(self, database: Path, patience: float) -> None:
-        self._path = database.with_name(database.name + ".turn")
+        self._path = turn_of(database)
         self._patience = patience
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._told = 0
 
     def __enter__(self) -> None:
         deadline = time.monotonic() + self._patience
@@ -90,8 +93,29 @@ class Turn:
     ) -> None:
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def tell(self) -> None:
+        """Say that there is new work: only during a turn, and once its commit can be seen."""
+        self._told += 1  # before the file says so, or who looks meanwhile would take it for another's
+        try:
+            os.pwrite(self._file, b"%020d" % (self._count() + 1), 0)
+        except OSError:  # a full disk: whoever waits finds the work a little later
+            self._told -= 1
+
+    def told_by_others(self) -> int:
+        """How often others have told, since the file was made."""
+        return self._count() - self._told
+
+    def _count(self) -> int:
+        digits = os.pread(self._file, 20, 0)
+        return int(digits) if digits.isdigit() else 0
+
     def close(self) -> None:
-        os.close(self._file)
+        file, self._file = self._file, -1  # the system gives its number to others
+        os.close(file)
+
+
+def turn_of(database: Path) -> Path:
+    return database.with_name(database.name + ".turn")
 
 
 _IN_MODIFY = 0x2
@@ -100,12 +124,16 @@ _IN_MODIFY = 0x2
 class Changes:
     """Says when a file is written to, by whatever process. Where the system does not tell (not Linux), never."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, *paths: Path) -> None:
         self._happened = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._watch = _watch(path)
+        self._watch = _watch(paths)
         if self._watch is not None:
             self._loop.add_reader(self._watch, self._read)
+
+    @property
+    def are_told(self) -> bool:
+        return self._watch is not None
 
     def _read(self) -> None:
         assert self._watch is not None
@@ -113,7 +141,7 @@ class Changes:
         self._happened.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Whether it was written to, now or at any time since the last call."""
+        """Whether one was written to, now or at any time since the last call."""
         try:
             async with asyncio.timeout(seconds):
                 await self._happened.wait()
@@ -128,8 +156,8 @@ class Changes:
             os.close(self._watch)
 
 
-def _watch(path: Path) -> int | None:
-    """A descriptor that has something to read when the file is written to."""
+def _watch(paths: Sequence[Path]) -> int | None:
+    """A descriptor that has something to read when one of the files is written to."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         watch: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -137,7 +165,7 @@ def _watch(path: Path) -> int | None:
         return None
     if watch < 0:
         return None
-    if libc.inotify_add_watch(watch, os.fsencode(path), _IN_MODIFY) < 0:
+    if any(libc.inotify_add_watch(watch, os.fsencode(path), _IN_MODIFY) < 0 for path in paths):
         os.close(watch)
         return None
     return watch

@@ -13,28 +13,24 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import lru_cache
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
 from shiftwork.core.errors import (
-    BadText,
-    InputError,
     OperationTimeout,
     ShiftworkError,
     StoreClosed,
     StoreError,
-    StoreFull,
     StoreLocked,
-    StoreNeedsMigration,
-    StoreReadOnly,
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import migrate
+from shiftwork.store import postgres_sessions
+from shiftwork.store.postgres_errors import AGAIN, LOST, translate
+from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
+from shiftwork.store.postgres_sessions import Silence, passed, session_name
 from shiftwork.store.postgres_tx import PostgresTx
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -42,91 +38,43 @@ from shiftwork.store.wakes import LocalWakes
 T = TypeVar("T")
 log = logging.getLogger("shiftwork.store")
 
-OLDEST_SERVER = 14
 CHANNEL = "task_ready"
-MIGRATION_LOCK = 0x5AF7_0001
 NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
+
+IDLE_SEC = 0.05
+"""After so long without a notice one travels in the statement it is about, and is heard half a millisecond sooner.
+Not always: commits with a notice wait for each other, in all processes of a fleet."""
+
+NOTICE_TRIES = 3
+"""How often a notice is sent over connections that turn out to be gone."""
+
+LISTEN_AGAIN_SEC = 0.25
+LISTEN_AGAIN_MAX_SEC = 2.0
+"""Who has lost the connection it listens on tries again after the first, and less and less often up to the second."""
 
 LAST_NOTICE_SEC = 1.0
 MOST_NOTIFIED = 500
 """Lanes in one payload, which holds 8,000 bytes at most."""
 
-CONNECT_SEC = 10.0
+UNKNOWN = "It is not known whether this was done; read the task before you try again."
 DEADLOCK_TRIES = 5
 ROLLBACK_SEC = 2.0
 RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
-SESSION = {
-    "jit": "off",
-    "random_page_cost": "1.1",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "idle_in_transaction_session_timeout": "10s",
-}
-"""Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
-the whole table for a batch of 500; and it would plan each batch anew, since it sees how long it is (0.3 ms a claim). A
-process that is stopped in the middle must not hold its locks for ever: the whole fleet may wait for them."""
+RESTED_SEC = 10.0
+"""After so long without an answer a connection is asked first: a network may have dropped it and told nobody."""
 
-SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
-"""The same for one transaction: a pooler hands the connection on. It costs 0.15 ms each time, so only there."""
+ANSWER_SEC = 5.0
+"""What needs no lock and no disk is answered within this time, or never."""
 
 BEGIN = "begin"
 BEGIN_READING = "begin isolation level repeatable read read only"
 """Everything a reader is told comes from one moment."""
 
-REMEMBERED = 16_384
-"""Ids kept in both forms: one task's id crosses the wire fifteen times from its claim to its result (10 us a task)."""
-
 CLOCK_EVERY_SEC = 10.0
 CLOCK_JUMP_SEC = 1.0
-
-_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-_LOST = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a connection that broke between two of our statements
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: look for the new one
-)
-_ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
-    (asyncpg.ReadOnlySQLTransactionError, StoreReadOnly),
-    (asyncpg.InsufficientPrivilegeError, StoreReadOnly),
-    (asyncpg.DiskFullError, StoreFull),
-    (asyncpg.LockNotAvailableError, StoreLocked),
-    (asyncpg.QueryCanceledError, OperationTimeout),
-    (asyncpg.UndefinedTableError, StoreNeedsMigration),
-    (asyncpg.DuplicateTableError, StoreUnsuitable),  # a database with tables of another program
-    (asyncpg.UntranslatableCharacterError, BadText),
-    (asyncpg.CharacterNotInRepertoireError, BadText),
-    (asyncpg.DataError, InputError),  # the driver's, too: what it cannot write is the caller's mistake
-    (asyncpg.InvalidCatalogNameError, StoreUnavailable),
-    (asyncpg.InvalidAuthorizationSpecificationError, StoreUnavailable),
-    (asyncpg.PostgresConnectionError, StoreUnavailable),
-    (asyncpg.InterfaceError, StoreUnavailable),
-    (asyncpg.InternalClientError, StoreUnavailable),
-    (asyncpg.OperatorInterventionError, StoreUnavailable),
-    (asyncpg.InsufficientResourcesError, StoreUnavailable),
-    (OSError, StoreUnavailable),
-)
-
-
-def translate(error: BaseException) -> ShiftworkError:
-    """The queue's own error for what the server or the network said."""
-    if isinstance(error.__cause__, UnicodeEncodeError):
-        return BadText("text holds a lone surrogate")
-    for theirs, ours in _ERRORS:
-        if isinstance(error, theirs):
-            return ours(f"PostgreSQL says: {error}")
-    return StoreError(f"PostgreSQL says: {error}")
 
 
 class DatabaseClock:
@@ -171,14 +119,19 @@ class PostgresStore:
         self.dsn = dsn
         self._pool = pool
         self._listen_dsn = listen_dsn
+        self._behind_pooler = behind_pooler
         self._each_time = SET_LOCAL if behind_pooler else ""
         self._database_clock = DatabaseClock()
         self._clock = clock or self._database_clock.now
         self._instance = secrets.token_hex(4)
         self._to_notify: set[int] = set()
         self._notifier: asyncio.Task[None] | None = None
+        self._noticed_at = 0.0
         self._messenger: Any = None
+        self._aside_alone = asyncio.Lock()
         self._background: list[asyncio.Task[None]] = []
+        self._doubted_at = self._expired_at = 0.0
+        """When a call was last cut off or not answered in time; when the connections were last replaced."""
         self._closed = False
 
     @classmethod
@@ -192,7 +145,7 @@ class PostgresStore:
         if "listen" in options:
             listen, _ = split_url(options["listen"])
         try:
-            pool = await _connect(dsn, pool_size=pool_size, behind_pooler=behind_pooler, allowed=migrate_schema)
+            pool = await connect(dsn, pool_size=pool_size, behind_pooler=behind_pooler, allowed=migrate_schema)
         except ShiftworkError:
             raise
         except asyncpg.ProtocolViolationError as error:
@@ -200,16 +153,20 @@ class PostgresStore:
                 f"PostgreSQL says: {error}",
                 mend="This looks like a pooler: add ?pgbouncer=true to the address, or name the server itself.",
             ) from error
-        except (asyncpg.PostgresError, *_LOST, ValueError) as error:
+        except (asyncpg.PostgresError, *LOST, ValueError) as error:
             raise translate(error) from error
         store = cls(url, pool, listen, clock, dsn, behind_pooler=behind_pooler)
         if clock is None:
             try:
                 await store._measure_clock()
-            except (asyncpg.PostgresError, *_LOST) as error:
+            except (asyncpg.PostgresError, *LOST) as error:
                 await store.close()
                 raise translate(error) from error
+            except BaseException:
+                pool.terminate()  # whoever was cancelled waits no longer
+                raise
             store._background.append(asyncio.create_task(store._keep_clock()))
+        store._background.append(asyncio.create_task(store._end_silent()))
         return store
 
     # -- verbs -------------------------------------------------------------------------------------------------
@@ -227,71 +184,121 @@ class PostgresStore:
             async with asyncio.timeout(self.operation_max_sec) as limit:
                 return await self._run_until_done(verb, begin, limit)
         except TimeoutError:
+            self._doubted_at = passed()
             raise OperationTimeout(f"the database did not answer within {self.operation_max_sec:g} s") from None
 
     async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
-        deadlocks = 0
-        gone_since: float | None = None
-        while True:
+        deadlocks, gone_since = 0, None
+        wanted = _cancellations()
+        while _cancellations() == wanted:  # whoever was cancelled during a rollback does not try again
             try:
                 return await self._run_once(verb, begin, limit)
-            except _AGAIN as error:
+            except AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
                     raise StoreLocked(f"PostgreSQL says: {error}", mend="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
-            except _LOST as error:
+            except LOST as error:
                 gone_since = gone_since or time.monotonic()
                 self._note_absence()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
                     raise translate(error) from error
                 await asyncio.sleep(random.uniform(0.05, 0.2))
             except (asyncpg.PostgresError, TimeoutError) as error:
-                if isinstance(error, TimeoutError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]  # inside a task
+                if isinstance(error, TimeoutError) and _cancellations():
                     raise
                 raise translate(error) from error
+        raise asyncio.CancelledError
 
     async def _run_once(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
-        async with self._pool.acquire() as connection:
-            tx = PostgresTx(connection, self._clock(), begin + self._each_time)
+        async with self._connection() as connection:
+            tx = PostgresTx(connection, self._clock(), begin, self._each_time)
             try:
                 result = await verb(tx)
                 if tx.begun or self._each_time:
                     await tx.go_on()
             except BaseException as error:
                 ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
-                await _roll_back(connection, tx)
+                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                    await self._leave_standby(connection)
+                else:
+                    await _roll_back(connection, tx)
                 if ours:  # the driver was called wrongly: to try again would look like an outage
                     raise StoreError(f"the driver says: {error}") from error
                 raise
             # From here on running out of time must not be told as "nothing was changed".
             left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
             limit.reschedule(None)
+            told = False
             try:
                 told = await self._commit(connection, tx, left)
             except asyncpg.ReadOnlySQLTransactionError:
-                raise  # a standby: nothing was done there
-            except _LOST as error:
+                await self._leave_standby(connection)
+                raise  # nothing was done there
+            except LOST as error:
+                self._doubted_at = passed()
+                _give_up(connection)
                 # The server may have committed: trying again could do it twice, so the caller must look.
-                raise StoreUnavailable(
-                    f"the connection broke during the commit: {error}",
-                    mend="It is not known whether this was done; read the task before you try again.",
-                ) from error
-        if tx.wakes:
-            self._announce(tx.wakes, told=told)
+                raise StoreUnavailable(f"the connection broke during the commit: {error}", mend=UNKNOWN) from error
+            finally:
+                # Also where the caller has gone or nobody knows what came of it: to look in vain is harmless.
+                if tx.wakes:
+                    self._announce(tx.wakes, told=told)
+            connection.note_answer()
         return result
+
+    async def _leave_standby(self, connection: Any) -> None:
+        """Whatever connection is made next may lead to the new primary; this one never will, nor its neighbours."""
+        _give_up(connection)
+        await self._pool.expire_connections()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        """One of the pool's that was answered lately, or is now."""
+        async with self._pool.acquire() as connection:
+            # Behind a pooler the answer would wait for a session, and say nothing about the network.
+            trusted = connection.has_answered_since(max(passed() - RESTED_SEC, self._doubted_at))
+            if not trusted and not self._behind_pooler:
+                await self._ask(connection)
+            yield connection
+
+    async def _ask(self, connection: Any) -> None:
+        """Find out before anything is begun whether the server still hears us; if not, no connection is trusted."""
+        asked_at = passed()
+        try:
+            await connection.execute("select 1", timeout=ANSWER_SEC)
+        except BaseException as error:
+            _give_up(connection)
+            if isinstance(error, LOST) and self._expired_at < asked_at:
+                self._expired_at = passed()
+                await self._pool.expire_connections()
+            raise
+        connection.note_answer()
 
     async def _commit(self, connection: Any, tx: PostgresTx, left: float) -> bool:
         """True if other processes were told of the work in the same breath. A statement alone commits by itself."""
         if not tx.begun:
-            await tx.flush(left)
-            return False
+            return await self._commit_alone(tx, left)
         notice = self._notice(tx.wakes)
         try:
             await connection.execute("commit" + notice, timeout=left)
-        except asyncpg.ProgramLimitExceededError as error:  # the commit has no such limit, the notice has
-            log.info("a wake-up was not sent (%s); the poll finds the work", error)
+        except (asyncpg.ProgramLimitExceededError, asyncpg.LockNotAvailableError) as error:
+            # A commit knows no such limit and takes no such lock, a notice does.
+            log.info("a wake-up was not sent (%s); it is tried once more", error)
+            return False
+        except asyncpg.PostgresError as error:
+            if not notice or isinstance(error, LOST):
+                raise
+            raise StoreUnavailable(f"PostgreSQL says during the commit: {error}", mend=UNKNOWN) from error
         return bool(notice)
+
+    async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
+        if not (tx.wakes and tx.can_tell() and self._is_quiet() and passed() - self._noticed_at > IDLE_SEC):
+            await tx.flush(left)
+            return False
+        self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
+        await tx.flush_and_tell(CHANNEL, self._payload(tx.wakes), left)
+        return True
 
     def now(self) -> float:
         return self._clock()
@@ -336,7 +343,7 @@ class PostgresStore:
     # -- clock -------------------------------------------------------------------------------------------------
 
     async def _measure_clock(self) -> None:
-        async with self._pool.acquire() as connection:
+        async with self._connection() as connection:
             await self._database_clock.measure(connection)
 
     async def _keep_clock(self) -> None:
@@ -344,8 +351,43 @@ class PostgresStore:
             await asyncio.sleep(CLOCK_EVERY_SEC)
             try:
                 await self._measure_clock()
-            except (asyncpg.PostgresError, *_LOST):
+            except (asyncpg.PostgresError, *LOST):
                 self._note_absence()
+
+    # -- sessions of others ------------------------------------------------------------------------------------
+
+    async def _end_silent(self) -> None:
+        silence = Silence()
+        while True:
+            began = passed()
+            await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
+            if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
+                silence = Silence()  # it was this process that stood still, and its own sessions look silent
+            try:
+                async with self._aside() as connection:
+                    await silence.end(connection)
+            except (asyncpg.PostgresError, *LOST) as error:
+                log.info("did not look for silent sessions: %s", error)
+
+    @asynccontextmanager
+    async def _aside(self) -> AsyncIterator[Any]:
+        """A connection beside the pool's, all of which may wait for a lock; behind a pooler it is one of those."""
+        if self._listen_dsn is None or self._closed:
+            async with self._connection() as connection:
+                yield connection
+            return
+        async with self._aside_alone:
+            if self._messenger is None or self._messenger.is_closed():
+                # A notice need not wait for the disk, as other commits do: to lose one costs a poll.
+                settings = {"synchronous_commit": "off", **session_name(self.dsn)}
+                self._messenger = await asyncpg.connect(
+                    self._listen_dsn, timeout=CONNECT_SEC, command_timeout=ANSWER_SEC, server_settings=settings
+                )
+            try:
+                yield self._messenger
+            except TimeoutError:
+                self._messenger.terminate()
+                raise
 
     # -- wake-ups ----------------------------------------------------------------------------------------------
 
@@ -354,7 +396,7 @@ class PostgresStore:
         if not lanes or not self._is_quiet():
             return ""
         self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        return f"; {self._notify(lanes)}"
+        return f"; set local synchronous_commit = off; {self._notify(lanes)}"
 
     def _announce(self, lanes: set[int], *, told: bool) -> None:
         """Tell who waits in this process; others are told now or, if it was quiet no longer, with the next notice."""
@@ -368,30 +410,31 @@ class PostgresStore:
         return self._notifier is None or self._notifier.done()
 
     def _notify(self, lanes: set[int]) -> str:
+        return f"notify {CHANNEL}, '{self._payload(lanes)}'"  # digits, letters, a colon and commas alone
+
+    def _payload(self, lanes: set[int]) -> str:
+        self._noticed_at = passed()
         # More than fit into a payload: an empty list, which means all of them.
         names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MOST_NOTIFIED else ""
-        return f"notify {CHANNEL}, '{self._instance}:{names}'"  # digits and commas alone
+        return f"{self._instance}:{names}"
 
     async def _notify_others(self, after_sec: float) -> None:
         """Tell of what came within a few milliseconds after a notice, folded."""
         await asyncio.sleep(after_sec)
+        tries = 0
         while self._to_notify:
             lanes, self._to_notify = self._to_notify, set()
             try:
-                await self._send(self._notify(lanes))
-            except (asyncpg.PostgresError, *_LOST) as error:
-                log.info("a wake-up was not sent (%s); the poll finds the work", error)
+                async with self._aside() as connection:
+                    await connection.execute(self._notify(lanes))  # a plain message, no transaction behind a pooler
+                tries = 0
+            except (asyncpg.PostgresError, *LOST) as error:
+                tries += 1
+                if isinstance(error, LOST) and tries < NOTICE_TRIES:
+                    self._to_notify |= lanes
+                else:
+                    log.info("a wake-up was not sent (%s); the poll finds the work", error)
             await asyncio.sleep(NOTIFY_EVERY_SEC)
-
-    async def _send(self, notice: str) -> None:
-        """On a connection of its own: the pool's would be missing for the call that comes next, and others are cold."""
-        if self._listen_dsn is None or self._closed:
-            async with self._pool.acquire() as connection:
-                await connection.execute(notice)  # a plain message, no transaction behind a pooler
-            return
-        if self._messenger is None or self._messenger.is_closed():
-            self._messenger = await asyncpg.connect(self._listen_dsn, timeout=CONNECT_SEC)
-        await self._messenger.execute(notice)
 
     @asynccontextmanager
     async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
@@ -406,20 +449,34 @@ class PostgresStore:
 
     async def _listen(self) -> None:
         """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
+        told, pause = False, LISTEN_AGAIN_SEC
         while True:
             lost = asyncio.Event()
+            why: object = "the connection has ended"
             try:
-                connection = await asyncpg.connect(self._listen_dsn, timeout=10)
+                connection = await asyncpg.connect(
+                    self._listen_dsn,
+                    timeout=CONNECT_SEC,
+                    command_timeout=ANSWER_SEC,
+                    server_settings=session_name(self.dsn),
+                )
                 try:
                     connection.add_termination_listener(lambda _, lost=lost: lost.set())
                     await connection.add_listener(CHANNEL, self._heard)
+                    if told:
+                        log.info("listening for wake-ups again")
+                    told, pause = False, LISTEN_AGAIN_SEC
                     self.wakes.announce(frozenset())
-                    await lost.wait()
+                    await _until_lost(connection, lost)
                 finally:
                     connection.terminate()
-            except (asyncpg.PostgresError, *_LOST) as error:
-                log.info("not listening for wake-ups (%s); polling goes on", error)
-            await asyncio.sleep(0.25)
+            except (asyncpg.PostgresError, *LOST) as error:
+                why = error
+            if not told:  # once, however long the database is away
+                log.info("not listening for wake-ups (%s); polling goes on", why)
+                told = True
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LISTEN_AGAIN_MAX_SEC)
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         sender, _, lanes = str(payload).partition(":")
@@ -429,101 +486,20 @@ class PostgresStore:
         self.wakes.announce(frozenset(known))
 
 
-def split_url(url: str) -> tuple[str, dict[str, str]]:
-    """The driver's address, and the options that are ours: `pgbouncer` and `listen`."""
-    parts = urlsplit(url)
-    ours: dict[str, str] = {}
-    theirs: list[tuple[str, str]] = []
-    for key, value in parse_qsl(parts.query, keep_blank_values=True):
-        if key in {"pgbouncer", "listen"}:
-            ours[key] = unquote(value)
-        else:
-            theirs.append((key, value))
-    if "," in parts.netloc and not any(key == "target_session_attrs" for key, _ in theirs):
-        theirs.append(("target_session_attrs", "read-write"))  # several hosts: only the primary takes work
-    return urlunsplit(parts._replace(query=urlencode(theirs))), ours
+def _cancellations() -> int:
+    """How often the task that runs here was asked to end: not zero where it is tidying up after that."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
-async def _keep(_connection: Any) -> None:
-    """We leave no session state behind, so there is nothing to reset, and a round trip is saved."""
-
-
-async def _set_up(connection: Any) -> None:
-    """Ids are text on our side, as they are in SQLite. Binary, since COPY takes no other form."""
-    async with connection.transaction():
-        await connection.set_type_codec(
-            "uuid", schema="pg_catalog", encoder=_uuid_to_bytes, decoder=_uuid_from_bytes, format="binary"
-        )
-
-
-@lru_cache(REMEMBERED)
-def _uuid_to_bytes(text: str) -> bytes:
-    return bytes.fromhex(text.replace("-", ""))
-
-
-@lru_cache(REMEMBERED)
-def _uuid_from_bytes(raw: bytes) -> str:
-    h = raw.hex()
-    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
-
-
-async def _connect(dsn: str, *, pool_size: int, behind_pooler: bool, allowed: bool) -> Any:
-    """A pool whose database has the schema."""
-    async with asyncio.timeout(CONNECT_SEC):
-        pool = await asyncpg.create_pool(
-            dsn,
-            min_size=1,
-            max_size=pool_size,
-            command_timeout=30,
-            statement_cache_size=0 if behind_pooler else 512,
-            server_settings={} if behind_pooler else SESSION,
-            init=_set_up,
-            reset=_keep,
-        )
-    try:
-        if not await _is_current(pool):
-            await _migrate(dsn, behind_pooler=behind_pooler, allowed=allowed)
-    except BaseException:
-        pool.terminate()
-        raise
-    return pool
-
-
-async def _migrate(dsn: str, *, behind_pooler: bool, allowed: bool) -> None:
-    """On a connection of its own: a migration may take longer than a verb may."""
-    connection = await asyncpg.connect(dsn, timeout=CONNECT_SEC, statement_cache_size=0 if behind_pooler else 100)
-    try:
-        async with connection.transaction():
-            if not allowed:
-                migrate.refuse_unmigrated(migrate.missing("postgres", await _done(connection)))
-            await connection.execute("select pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            await connection.execute(migrate.LEDGER)
-            for migration in migrate.missing("postgres", await _done(connection)):
-                await connection.execute(migration.text)
-                await connection.execute(
-                    "insert into migrations values ($1, $2, $3)",
-                    migration.number,
-                    migration.name,
-                    migration.checksum,
-                )
-    finally:
-        await connection.close()
-
-
-async def _is_current(pool: Any) -> bool:
-    """True without writing anything, so that a role that may not create tables can open a migrated queue."""
-    async with pool.acquire() as connection, connection.transaction():
-        version = connection.get_server_version()
-        if version.major < OLDEST_SERVER:
-            raise StoreUnsuitable(f"PostgreSQL {version.major} is too old")
-        return not migrate.missing("postgres", await _done(connection))
-
-
-async def _done(connection: Any) -> list[tuple[int, str, str]]:
-    """The migrations a database has had."""
-    if await connection.fetchval("select to_regclass('migrations')") is None:
-        return []
-    return [tuple(row) for row in await connection.fetch("select number, name, checksum from migrations")]
+async def _until_lost(connection: Any, lost: asyncio.Event) -> None:
+    """Who only listens does not notice that a network has dropped its connection: so it asks."""
+    while not lost.is_set():
+        try:
+            async with asyncio.timeout(RESTED_SEC):
+                await lost.wait()
+        except TimeoutError:
+            await connection.execute("select 1")
 
 
 async def _roll_back(connection: Any, tx: PostgresTx) -> None:
@@ -533,6 +509,12 @@ async def _roll_back(connection: Any, tx: PostgresTx) -> None:
     try:
         async with asyncio.timeout(ROLLBACK_SEC):
             await connection.execute("rollback")
-    except (asyncpg.PostgresError, asyncio.CancelledError, *_LOST):
+    except (asyncpg.PostgresError, asyncio.CancelledError, *LOST):
         # A cancellation is how early Pythons 3.11 tell a timeout inside another one; whoever called us raises on.
+        _give_up(connection)
+
+
+def _give_up(connection: Any) -> None:
+    """Without it the pool would wait until the driver has heard from the server, or never will."""
+    with suppress(asyncpg.InterfaceError):  # it broke, and the pool has it back already
         connection.terminate()

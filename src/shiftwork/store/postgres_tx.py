@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from shiftwork.core.errors import InputError
 from shiftwork.store import statements
 from shiftwork.store.store import Row
 
+UUID_CHARS = 36
 COPY_FROM = 8
 """Rows from which an insert is a COPY: half the server's time and a fifth of ours (10 against 22 us a row)."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 _WRITING = re.compile(r"\b(?:insert into|update|delete from) (\w+)")
 _WORD = re.compile(r"\w+")
+_TELLING = re.compile(r"insert(?!.*\breturning\b)", re.DOTALL)
 
 
 class _Late(NamedTuple):
@@ -36,24 +39,25 @@ class _Reach(NamedTuple):
 class PostgresTx:
     """A transaction on one connection, begun by the first statement that needs another after it."""
 
-    def __init__(self, connection: Any, now: float, begin: str) -> None:
+    def __init__(self, connection: Any, now: float, begin: str, settings: str = "") -> None:
         self.now = now
         self.wakes: set[int] = set()
         self.begun = False
         self._connection = connection
         self._begin = begin
+        self._settings = settings
         self._statements = statements.load("postgres")
         self._late: list[_Late] = []
         self._written: frozenset[str] = frozenset()
 
     async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
-        await self.go_on()
+        await self.go_on(asking=True)
         text, values = self._bind(name, parameters)
         rows: Sequence[Row] = await self._connection.fetch(text, *values)
         return rows
 
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
-        await self.go_on()
+        await self.go_on(asking=True)
         text, values = self._bind(name, parameters)
         row: Row | None = await self._connection.fetchrow(text, *values)
         return row
@@ -85,22 +89,42 @@ class PostgresTx:
         self._late.append(_Late(text, values))
         self._written |= reach.writes
 
-    async def go_on(self) -> None:
-        """Begin, and send what was only written so far: more comes after it."""
+    async def go_on(self, *, asking: bool = False) -> None:
+        """Begin, and send what was only written so far: a statement follows at once, which may be a question.
+
+        The beginning travels with it where it is sent with values or for an answer, not as a plain message or a COPY:
+        should it fail, the server would pass over those.
+        """
         if not self.begun:
             self.begun = True
-            await self._connection.execute(self._begin)
+            if self._settings or not (self._late[0].values if self._late else asking):
+                await self._connection.execute(self._begin + self._settings)
+            else:
+                self._connection.begin_with_next(self._begin)
         await self.flush()
 
     async def flush(self, within_sec: float | None = None) -> None:
         """Send what was only written so far, as one statement: a round trip for all."""
         if self._late:
-            late, self._late, self._written = self._late, [], frozenset()
-            values = [value for part in late for value in part.values]
-            await self._connection.execute(_together(*(part.text for part in late)), *values, timeout=within_sec)
+            text, values = self._all_late()
+            await self._connection.execute(text, *values, timeout=within_sec)
+
+    def can_tell(self) -> bool:
+        """Whether what was only written so far can tell others of itself."""
+        return bool(self._late) and _TELLING.match(self._late[0].text) is not None
+
+    async def flush_and_tell(self, channel: str, payload: str, within_sec: float) -> None:
+        """The same, and others hear of it when it is committed."""
+        text, values = self._all_late()
+        text += f" returning pg_notify('{channel}', ${len(values) + 1}) is null"
+        await self._connection.execute(text, *values, payload, timeout=within_sec)
+
+    def _all_late(self) -> tuple[str, list[Any]]:
+        late, self._late, self._written = self._late, [], frozenset()
+        return _together(*(part.text for part in late)), [value for part in late for value in part.values]
 
     async def take_turn(self, name: str, /) -> None:
-        await self.go_on()
+        await self.go_on(asking=True)
         await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
 
     def wake(self, lane: int, /) -> None:
@@ -112,8 +136,19 @@ class PostgresTx:
             rows = parameters.pop(table)
             turned = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
             for column, values in zip(columns, turned, strict=True):
-                parameters[f"{table}.{column.name}"] = values
+                plain = column.type in statements.PLAIN
+                parameters[f"{table}.{column.name}"] = _as_text(values, column.type) if plain else values
         return statement.text, [parameters[key] for key in statement.parameters]
+
+
+def _as_text(values: Sequence[Any], kind: str) -> str:
+    """An array whose values need no quotes, as PostgreSQL reads it. Nobody may smuggle a second value into one."""
+    given = [value for value in values if value is not None] if None in values else values
+    if kind == "uuid" and sum(map(len, given)) != UUID_CHARS * len(given):
+        raise InputError("an id of the batch is not one")
+    if given is not values:
+        values = ["null" if value is None else value for value in values]
+    return f"{{{','.join(map(str, values))}}}"
 
 
 @cache

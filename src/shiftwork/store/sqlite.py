@@ -30,6 +30,7 @@ from shiftwork.core.errors import (
     OperationTimeout,
     ShiftworkError,
     StoreClosed,
+    StoreDamaged,
     StoreError,
     StoreFull,
     StoreLocked,
@@ -54,18 +55,18 @@ OLDEST_ENGINE = (3, 51, 3)
 """Before it, several writing connections could corrupt a WAL database."""
 
 FOREIGN_POLL_SEC = 0.02
-"""How often `data_version` is looked at for commits of other processes, while somebody listens, unasked."""
+"""How often to look whether other processes have told of work, where the system does not say that they did."""
 
-VISIBLE_SEC, SOON = 0.0005, 20
-"""How often, and how many times, after something was written to the log."""
+TOLD_POLL_SEC = 1.0
+"""The same where it does."""
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
     (apsw.FullError, StoreFull),
     (apsw.ReadOnlyError, StoreReadOnly),
     (apsw.BusyError, StoreLocked),
     (apsw.LockedError, StoreLocked),
-    (apsw.NotADBError, StoreUnsuitable),
-    (apsw.CorruptError, StoreUnsuitable),
+    (apsw.NotADBError, StoreDamaged),
+    (apsw.CorruptError, StoreDamaged),
     (apsw.PermissionsError, StoreReadOnly),
     (apsw.CantOpenError, StoreUnavailable),
     (apsw.IOError, StoreUnavailable),
@@ -73,12 +74,14 @@ _ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def translate(error: apsw.Error) -> StoreError:
-    """The queue's own error for what the engine said."""
+def translate(error: apsw.Error | UnicodeDecodeError, where: str | None = None) -> StoreError:
+    """The queue's own error for what the engine said, or for text of a row that its driver cannot read."""
+    if isinstance(error, UnicodeDecodeError):
+        return StoreDamaged(f"a row holds text that is not UTF-8: {error}", where=where)
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"SQLite says: {error}")
-    return StoreError(f"SQLite says: {error}")
+            return ours(f"SQLite says: {error}", where=where)
+    return StoreError(f"SQLite says: {error}", where=where)
 
 
 class SqliteTx:
@@ -102,7 +105,11 @@ class SqliteTx:
             names = [column[0] for column in cursor.get_description()]
         except apsw.ExecutionCompleteError:
             return []
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        try:
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+        except UnicodeDecodeError as error:
+            cursor.close(force=True)  # what it has not read to its end would keep this connection from writing
+            raise translate(error) from error
 
     async def one(self, name: str, /, **parameters: Any) -> Row | None:
         rows = await self.all(name, **parameters)
@@ -187,7 +194,6 @@ class SqliteStore:
         self._readers = ThreadPoolExecutor(READERS, "shiftwork-reader") if path else None
         self._reader = threading.local()
         self._opened_readers: list[apsw.Connection] = []
-        self._foreign_commits = connection.pragma("data_version")
         self._thread = threading.Thread(target=self._work, name="shiftwork-writer", daemon=True)
         self._thread.start()
 
@@ -256,48 +262,29 @@ class SqliteStore:
 
     @asynccontextmanager
     async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
-        poller = asyncio.create_task(self._watch_other_processes()) if self._path else None
+        watcher = None
+        if self._turn is not None:  # from now on: what was told before is in sight of whoever looks after this
+            watcher = asyncio.create_task(self._watch_other_processes(self._turn, self._turn.told_by_others()))
         try:
             async with self.wakes.subscribe() as stream:
                 yield stream
         finally:
-            if poller is not None:
-                poller.cancel()
+            if watcher is not None:
+                watcher.cancel()
 
-    async def _watch_other_processes(self) -> None:
-        """Look whenever something was committed whether it was another process; the writer alone can tell."""
+    async def _watch_other_processes(self, turn: files.Turn, known: int) -> None:
+        """Which lanes they gave work to is not told, so all who wait are woken."""
         assert self._path is not None
-        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
-        changes: files.Changes | None = None
+        changes = files.Changes(files.turn_of(self._path))
         try:
-            seen, asked = connection.pragma("data_version"), time.monotonic()
-            changes = files.Changes(self._path.with_name(self._path.name + "-wal"))
-            await self._ask_writer()  # about commits between the last look of whoever waits and this first one
-            soon = 0
-            while True:
-                # A commit becomes visible a moment after its pages are written: then look again soon.
-                soon = SOON if await changes.wait(VISIBLE_SEC if soon else FOREIGN_POLL_SEC) else max(0, soon - 1)
-                now = connection.pragma("data_version")
-                if now == seen:
-                    continue
-                soon = 0
-                if not self._jobs.empty() and time.monotonic() - asked < FOREIGN_POLL_SEC:
-                    await asyncio.sleep(VISIBLE_SEC)  # a busy writer looks by itself after each job
-                    continue
-                await self._ask_writer()
-                seen, asked = now, time.monotonic()
+            while not self._closed:
+                told = turn.told_by_others()
+                if told > known:
+                    known = told
+                    self.wakes.announce(frozenset())
+                await changes.wait(TOLD_POLL_SEC if changes.are_told else FOREIGN_POLL_SEC)
         finally:
-            if changes is not None:
-                changes.close()
-            connection.close()
-
-    async def _ask_writer(self) -> None:
-        """On the writer's connection only others' commits change `data_version`; it looks after each job.
-
-        Which lanes they touched is not known, so all who wait are woken; commits of our own must not do that.
-        """
-        with contextlib.suppress(ShiftworkError):
-            await self.run(_look)
+            changes.close()
 
     async def close(self) -> None:
         if self._closed:
@@ -350,18 +337,20 @@ class SqliteStore:
                 return group
 
     def _run_group(self, group: list[_Job]) -> None:
-        verbs = [job for job in group if job.verb is not _look]
         try:
-            if verbs:
-                with self._turn or _no_turn():
-                    self._run_verbs(verbs)
+            with self._turn or _no_turn():
+                self._run_verbs(group)
+                lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
+                if lanes and self._turn is not None:
+                    self._turn.tell()
         except ShiftworkError as error:
             for job in group:
                 job.error = error
         except OSError as error:
             for job in group:
                 job.error = StoreUnavailable(f"the writers' turn cannot be taken: {error}")
-        self._announce(group)
+        else:
+            self._announce(group[0].loop, lanes)
 
     def _run_verbs(self, group: list[_Job]) -> None:
         if not self._try_together(group):
@@ -425,15 +414,10 @@ class SqliteStore:
         if self._connection.in_transaction:
             self._connection.execute("rollback")
 
-    def _announce(self, group: list[_Job]) -> None:
-        lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
-        with contextlib.suppress(apsw.Error, RuntimeError):  # a sick disk or a loop that has gone: the poll mends it
-            foreign = self._connection.pragma("data_version")  # on this connection, only other processes move it
-            if foreign != self._foreign_commits:
-                self._foreign_commits = foreign
-                group[0].loop.call_soon_threadsafe(self.wakes.announce, frozenset())
-            elif lanes:
-                group[0].loop.call_soon_threadsafe(self.wakes.announce, lanes)
+    def _announce(self, loop: asyncio.AbstractEventLoop, lanes: frozenset[int]) -> None:
+        if lanes:
+            with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll mends it
+                loop.call_soon_threadsafe(self.wakes.announce, lanes)
 
     def _fail_waiters(self, begun: list[_Job], error: BaseException) -> None:
         for job in begun:
@@ -477,17 +461,20 @@ def _deliver(group: list[_Job]) -> None:
             continue  # that loop has gone, and its callers with it
 
 
-async def _look(_tx: Any) -> None:
-    """Needs no transaction: the writer looks after each job whether others have written."""
-
-
 def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
-    """Run a coroutine that never suspends. One that does has awaited something else than `tx`: a bug."""
+    """Run a coroutine that never suspends. One that does has awaited something else than `tx`: a bug.
+
+    What callers send is read before it comes here: JSON that cannot be decoded comes from a row.
+    """
     coroutine = cast(Coroutine[Any, Any, Any], verb(tx))
     try:
         coroutine.send(None)
     except StopIteration as done:
         return done.value
+    except msgspec.ValidationError:
+        raise  # it is JSON, so the disk has kept what was written
+    except msgspec.DecodeError as error:
+        raise StoreDamaged(f"a row holds what is not JSON: {error}") from error
     coroutine.close()
     raise RuntimeError("a verb may await nothing but its transaction")
 
@@ -496,6 +483,7 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < OLDEST_ENGINE:
         raise StoreUnsuitable(f"SQLite {apsw.sqlite_lib_version()} can corrupt a file that several processes write")
     if file is not None:
+        _refuse_unwritable(str(file))
         try:
             _check_place(file)
         except OSError as error:  # a folder on the way that may not be entered
@@ -510,14 +498,22 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
         except BaseException:
             connection.close()
             raise
-    except apsw.Error as error:
-        raise translate(error) from error
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise translate(error, path) from error
     return connection
+
+
+def _refuse_unwritable(path: str) -> None:
+    """The engine takes names in UTF-8 alone, and a NUL would end one early."""
+    if "\0" in path or path != path.encode(errors="ignore").decode():
+        raise BadText(f"{path!r} is no name that a database can have", where="url")
 
 
 def _check_place(file: Path) -> None:
     if not file.parent.is_dir():
         raise StoreUnavailable(f"the folder {file.parent} does not exist", mend="Make the folder first.")
+    if file.is_dir():
+        raise StoreUnavailable(f"{file} is a folder", where=str(file), mend="Name a file, in it or elsewhere.")
     files.refuse_network_file_system(file.parent)
     if file.exists() and not os.access(file, os.W_OK):
         raise StoreReadOnly(f"{file} may not be written by this user", where=str(file))

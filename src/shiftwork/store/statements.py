@@ -42,6 +42,11 @@ _SQLITE_TYPES = {
     "text": "text",
 }
 _POSTGRES_TYPES = {"float": "double precision"}
+
+PLAIN = frozenset({"uuid", "int", "bigint"})
+"""Columns of a batch that PostgreSQL is sent as one text: their values need no quotes, and its driver takes a
+microsecond for each element of an array."""
+
 _READABLE_TIME = {"postgres": r"to_timestamp(\1)", "sqlite": r"strftime('%Y-%m-%dT%H:%M:%fZ', \1, 'unixepoch')"}
 
 
@@ -157,7 +162,7 @@ def _write_postgres(source: Source, text: str) -> Statement:
 
     def table(match: re.Match[str]) -> str:
         columns = source.tables[match[1]]
-        arrays = ", ".join(f"{place(f'{match[1]}.{c.name}')}::{_pg_type(c.type)}[]" for c in columns)
+        arrays = ", ".join(f"{place(f'{match[1]}.{c.name}')}{_cast(c)}" for c in columns)
         return f"unnest({arrays}) as {match[1]}({', '.join(c.name for c in columns)})"
 
     text = _TABLE.sub(table, text)
@@ -182,6 +187,12 @@ def _write_insert(source: Source, dialect: Dialect) -> Statement:
         arrays = ", ".join(f"{mark}[]" for mark in marks)
         many = f"{into} select * from unnest({arrays}) {source.text}".rstrip()  # noqa: S608  # names come from our own files
     return Statement(source.name, many, (), {}, columns, None if source.text else table, single)
+
+
+def _cast(column: Column) -> str:
+    """How a parameter becomes the array of a batch's column."""
+    kind = f"::{_pg_type(column.type)}[]"
+    return f"::text{kind}" if column.type in PLAIN else kind
 
 
 def _pg_type(name: str) -> str:

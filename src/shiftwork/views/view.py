@@ -127,6 +127,8 @@ MEMBERS = ("tasks", "roots", "leaves")
 """What a DAG in a list does not tell."""
 FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry", "provider", "account", "model"))
 """How a failed attempt is reported where a document has no names of its own for it."""
+BESIDE = tuple(sent(name, name) for name in ("text", "artifacts", "decision_report", "usage", "verdict"))
+"""What may be handed in with a result, under our names, also where a document has none for it."""
 UUID = Pair(plain_id)
 UUIDS = Pair(plain_ids)
 
@@ -248,7 +250,7 @@ class View:
 
     def result_in(self, fields: Record) -> dict[str, Any]:
         """What an agent hands in, under our names."""
-        return self._in(self.result, fields)
+        return self._in((*BESIDE, *self.result), fields)
 
     def failure_in(self, fields: Record) -> dict[str, Any]:
         """What an agent says about a failed attempt, under our names."""

@@ -97,8 +97,16 @@ def check_local(headers: Headers) -> None:
     if not is_local(headers.get("host", "")):
         raise Forbidden("without tokens only this machine is served, by the name localhost", where="Host", mend=_MEND)
     origin = headers.get("origin")
-    if origin is not None and not is_local(urlsplit(origin).netloc):
+    if origin is not None and not is_local(_place_of(origin)):
         raise Forbidden("pages of other sites may not call this server", where="Origin", mend=_MEND)
+
+
+def _place_of(origin: str) -> str:
+    """Host and port of a page; nothing where it cannot be read, and nothing is not local."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 _MEND = "Call it as http://localhost or http://127.0.0.1, or serve with --tokens."

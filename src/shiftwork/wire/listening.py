@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from shiftwork.core.errors import InputError
@@ -21,15 +22,20 @@ def check_guarded(host: str, where: str, *, tokens: bool) -> None:
         )
 
 
-def listen(host: str, port: int, where: str = "--port") -> socket.socket:
-    """The socket to serve on, taken before anything else is done."""
+def listen(host: str, port: int, host_at: str = "--host", port_at: str = "--port") -> socket.socket:
+    """The socket to serve on, taken before anything else is done. The last two say where each was asked for."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host or None, port, family, flags=socket.AI_PASSIVE)
         listening = socket.create_server((host, port), family=family, backlog=2048)
+    except (socket.gaierror, UnicodeError) as error:
+        raise _not_ours(host, host_at, error) from None
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _not_ours(host, host_at, error) from None
         raise InputError(
             f"cannot listen on {host} port {port}: {error.strerror or error}",
-            where=where,
+            where=port_at,
             mend="Choose another port (0 finds a free one), or stop the program that has it.",
         ) from None
     # Connections take these over. asyncio sets the first one only on sockets it made itself: 40 ms an answer.
@@ -37,6 +43,14 @@ def listen(host: str, port: int, where: str = "--port") -> socket.socket:
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * DEAD_SEC)
     return listening
+
+
+def _not_ours(host: str, where: str, error: OSError | UnicodeError) -> InputError:
+    return InputError(
+        f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}",
+        where=where,
+        mend="Give an address or a name that this machine has; 127.0.0.1 is for itself alone, 0.0.0.0 for everybody.",
+    )
 
 
 def address(listening: socket.socket) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from shiftwork.core.errors import InputError, OperationTimeout, StoreError
 from shiftwork.core.task import NewTask, Submitted, Task, Usage, Wait
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment
+from shiftwork.worker import purse
 from shiftwork.worker.content import Content
 from shiftwork.worker.durable import Durable, persist
 from shiftwork.worker.trials import run_tests
@@ -74,13 +75,14 @@ class Subtask(NamedTuple):
 class Context(Durable, Content):
     """One attempt at one task. Heartbeats are not a handler's business: the runner sends them."""
 
-    def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
+    def __init__(self, queue: AnyQueue, assignment: Assignment, slow_for: Callable[[], float]) -> None:
         super().__init__(queue, assignment)
+        self._slow_for = slow_for
         self._task: Task | None = None
         self._cancelled = False
         self._should_yield = False
         self._work_dir: str | None = None
-        self._waited: Counter[str] = Counter()
+        self._waited: dict[str, int] = defaultdict(int)
 
     @property
     def id(self) -> str:
@@ -127,6 +129,14 @@ class Context(Durable, Content):
         An async handler that goes on is interrupted after the worker's `cancel_grace_sec`; a plain one must look here.
         """
         return self._should_yield
+
+    @property
+    def slow_down_sec(self) -> float:
+        """For how many seconds to go slow, since somebody met a rate limit; 0 otherwise.
+
+        A handler that calls the same provider may wait so long before it goes on: its lease is kept up meanwhile.
+        """
+        return self._slow_for()
 
     def ask_to_yield(self) -> None:
         """The queue's wish, passed on by the runner."""
@@ -180,6 +190,8 @@ class Context(Durable, Content):
     def usage(self) -> dict[str, Any] | None:
         """What is noted and not yet booked."""
         noted = self._purse.used
+        if noted is purse.NOTHING:
+            return None
         used = {name: getattr(noted, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
         return {**used, **({} if noted.model is None else {"model": noted.model})} if any(used.values()) else None
 

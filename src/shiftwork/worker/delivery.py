@@ -21,7 +21,7 @@ from shiftwork.core.errors import (
     StoreError,
     Unauthorized,
 )
-from shiftwork.queue.fence import Token
+from shiftwork.queue.fence import Outcome, Token
 from shiftwork.worker.outbox import Kept, Outbox
 
 log = logging.getLogger("shiftwork.worker")
@@ -30,6 +30,9 @@ RETRY_SEC = (0.2, 5.0)
 
 KEEP_AFTER_SEC = 1.0
 """A result that is not answered for so long is written down, whatever the store says later."""
+
+LOOK_FOR_THE_DEAD_SEC = 1.0
+"""How often a worker looks for results of processes that are gone."""
 
 ASKED_SEC = 2.0
 """A server that cannot be reached is asked so long for each answer; what is to be told it is then kept."""
@@ -51,6 +54,8 @@ class Summary(msgspec.Struct):
     cancelled: int = 0
     lost: int = 0
     went_offline: bool = False
+    went_idle: bool = False
+    """It ended because there was nothing left to do."""
 
     def count(self, status: str | None) -> None:
         """A result was handed in, and this became of it."""
@@ -67,24 +72,41 @@ class Delivery:
         self._outbox = outbox
         self._summary = summary
         self._stopping = stopping
+        self._not_ours: set[str] = set()
 
-    async def left(self) -> list[Kept]:
-        """Hand in what earlier runs could not; what cannot be handed in now either is returned."""
+    async def left(self, *, of_the_dead: bool = False) -> list[Kept]:
+        """Hand in what earlier runs could not; what cannot be handed in now either is returned.
+
+        Of the dead: only what was kept by processes that are known to be gone. The living hand in theirs themselves.
+        """
         away = []
-        for kept in list(self._outbox.left()):
+        for kept in list(self._outbox.of_the_dead() if of_the_dead else self._outbox.left()):
+            if kept.token in self._not_ours:
+                continue
             try:
-                await self._hand_in(kept)
+                outcome = await self._hand_in(kept)
             except NotYourClaim:
                 log.info("%s is left in the outbox for the worker whose token claimed it", kept.token)
+                self._not_ours.add(kept.token)
             except InputError as error:
                 log.warning("%s from the outbox is refused: %s", kept.token, error)
                 self._outbox.drop(kept.token)
             except ShiftworkError:
                 away.append(kept)
             else:
-                log.info("%s was handed in from the outbox", kept.token)
+                if outcome is not None:
+                    log.info("%s was handed in from the outbox", kept.token)
                 self._outbox.drop(kept.token)
         return away
+
+    async def for_the_dead(self) -> None:
+        """Hand in, for ever, what processes of this machine leave behind when they die."""
+        while True:
+            try:
+                await self.left(of_the_dead=True)
+            except Exception:  # heartbeats are sent beside us, and must go on
+                log.exception("what dead processes left in the outbox waits")
+            await asyncio.sleep(LOOK_FOR_THE_DEAD_SEC)
 
     async def deliver(self, kept: Kept) -> str | None:
         """Hand a result in; while the queue is away it is kept on disk and tried again. What became of the task."""
@@ -101,7 +123,7 @@ class Delivery:
         wait = RETRY_SEC[0]
         while True:
             try:
-                status = await self._hand_in(kept)
+                outcome = await self._hand_in(kept)
             except InputError as error:
                 kept = _refused(kept, error)
             except SHUT_OUT as error:
@@ -112,8 +134,13 @@ class Delivery:
                     async with asyncio.timeout(wait):
                         await self._stopping.wait()
                 wait = min(wait * 2, RETRY_SEC[1])
+            except Exception as error:
+                if isinstance(error, ShiftworkError) or not kept.done:
+                    raise
+                log.exception("the result of %s cannot be handed in", kept.token)
+                kept = _refused(kept, InputError(f"{type(error).__name__}: {_words(error)}"))
             else:
-                return True, status
+                return True, None if outcome is None else outcome.status
 
     def answered(self, claim: Token) -> None:
         """The queue has it: nothing need be kept."""
@@ -125,7 +152,12 @@ class Delivery:
         if not self._outbox.has(kept.token) and self._outbox.keep(kept):
             log.warning("%s is kept in the outbox: %s", kept.token, why)
 
-    async def _hand_in(self, kept: Kept) -> str | None:
+    def keeps(self, claim: Token) -> bool:
+        """Whether its result is written down, for whoever starts next."""
+        return self._outbox.has(claim.text)
+
+    async def _hand_in(self, kept: Kept) -> Outcome | None:
+        """What it came to; None where it is not wanted any more."""
         try:
             if kept.done:
                 outcome = await self._queue.complete(
@@ -146,7 +178,7 @@ class Delivery:
             self._summary.lost += 1
             log.info("a result was not wanted any more: %s", error)
             return None
-        return outcome.status
+        return outcome
 
 
 def _refused(kept: Kept, error: InputError) -> Kept:
@@ -159,6 +191,13 @@ def _refused(kept: Kept, error: InputError) -> Kept:
 
 
 def clean(text: object, limit: int) -> str:
-    """Text that every store can hold."""
-    plain = text if isinstance(text, str) else "" if text is None else str(text)
+    """Text that every store can hold, also of what cannot even describe itself."""
+    plain = text if isinstance(text, str) else "" if text is None else _words(text)
     return plain.replace("\0", "").encode("utf-8", "replace").decode()[:limit]
+
+
+def _words(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001  # the user's own __str__
+        return type(value).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -13,6 +14,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
+
+from shiftwork.duties import presence
 
 log = logging.getLogger("shiftwork.worker")
 
@@ -31,6 +34,8 @@ class Kept(msgspec.Struct):
     error: str | None = None
     retry: bool = True
     usage: dict[str, Any] | None = None
+    by: presence.Process | None = None
+    """The process that wrote it down."""
 
 
 def default_folder(store: str, kind: str = "outbox") -> Path | None:
@@ -70,14 +75,23 @@ class Outbox:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._written: set[str] = set()
+        self._writers: dict[Path, presence.Process | None] = {}
+        """Of files that were looked at; one that cannot be read has none."""
+
+    @property
+    def folder(self) -> Path | None:
+        """As others find it, wherever they run."""
+        return None if self._folder is None else self._folder.absolute()
 
     def keep(self, kept: Kept) -> bool:
         """Write it down; False where that cannot be done, and memory is all there is."""
         if self._folder is None:
             return False
         try:
+            text = msgspec.json.encode(msgspec.structs.replace(kept, by=presence.this_process()))
+            msgspec.json.decode(text, type=Kept)  # nobody could hand in what cannot be read again
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._write(self._file(kept.token), msgspec.json.encode(kept))
+            self._write(self._file(kept.token), text)
         except (OSError, TypeError, ValueError, RecursionError) as error:
             log.warning("%s cannot be kept in the outbox: %s", kept.token, error)
             return False
@@ -103,20 +117,47 @@ class Outbox:
         """It was handed in, or is not wanted any more."""
         if token in self._written:
             self._written.discard(token)
-            self._file(token).unlink(missing_ok=True)
+            try:
+                self._file(token).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s cannot be removed from the outbox: %s", token, error)
 
     def left(self) -> Iterator[Kept]:
         """What an earlier run, or another worker, could not hand in."""
-        for file in sorted(self._folder.glob("*.json")) if self._folder and self._folder.is_dir() else []:
-            try:
-                kept = msgspec.json.decode(file.read_bytes(), type=Kept)
-            except FileNotFoundError:
-                continue  # its own worker was faster
-            except (OSError, msgspec.DecodeError) as error:
-                log.warning("%s in the outbox cannot be read (%s); it is left for you to look at", file, error)
-                continue
-            self._written.add(kept.token)
-            yield kept
+        for file in self._files():
+            if (kept := self._read(file)) is not None:
+                self._written.add(kept.token)
+                yield kept
+
+    def of_the_dead(self) -> Iterator[Kept]:
+        """The same of processes of this machine that are gone. A file is read once, however long its writer lives."""
+        files = self._files()
+        self._writers = {file: self._writers[file] for file in files if file in self._writers}
+        is_gone = functools.cache(presence.is_gone)
+        for file in files:
+            if file not in self._writers:
+                kept = self._read(file)
+                self._writers[file] = None if kept is None else kept.by
+            writer = self._writers[file]
+            if writer is not None and is_gone(writer) and (kept := self._read(file)) is not None:
+                self._written.add(kept.token)
+                yield kept
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(self._folder.glob("*.json")) if self._folder and self._folder.is_dir() else []
+        except OSError as error:
+            log.warning("the outbox cannot be looked into: %s", error)
+            return []
+
+    def _read(self, file: Path) -> Kept | None:
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=Kept)
+        except FileNotFoundError:
+            return None  # its own worker was faster
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("%s in the outbox cannot be read (%s); it is left for you to look at", file, error)
+            return None
 
     def _file(self, token: str) -> Path:
         assert self._folder is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import sys
@@ -28,8 +29,9 @@ LONGEST_BACKOFF_SEC = 30.0
 HAND_BACK_SEC = 1.0
 """How long a replacement waits for the tasks of the one before it to be handed back."""
 
-OFFLINE = 3
-"""Exit code of a process whose agent was set offline: it is not wanted back."""
+OFFLINE, IDLE, STOPPED = "offline", "idle", "stopped"
+"""What a process says of its end, by a pipe, since any handler may end it with any exit code. Whose agent was set
+offline, or who has found nothing left to do, is not wanted back; who says nothing has died."""
 
 
 class Fleet:
@@ -77,8 +79,8 @@ class Fleet:
         crashes = 0
         while True:
             began = time.monotonic()
-            code = await self._run_child(queue, agent_id)
-            if self._stopping.is_set() or code == OFFLINE or (code == 0 and self._until_idle):
+            code, said = await self._run_child(queue, agent_id)
+            if self._stopping.is_set() or said in {OFFLINE, IDLE}:
                 return 0
             lived = time.monotonic() - began
             crashes = crashes + 1 if lived < CRASH_SEC else 0
@@ -95,23 +97,35 @@ class Fleet:
             if self._stopping.is_set():
                 return 0
 
-    async def _run_child(self, queue: AnyQueue, agent_id: str) -> int:
+    async def _run_child(self, queue: AnyQueue, agent_id: str) -> tuple[int, str]:
+        """Its exit code, and what it said of its end."""
         runtime_id = f"{agent_id}-{secrets.token_hex(4)}"
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
-            str(self._concurrency or 0), "1" if self._until_idle else "0",
-        )  # fmt: skip
-        self._children.add(child)
+        ours, its = os.pipe()
         try:
-            code = await self._end_of(child)
+            child = await self._start_child(agent_id, runtime_id, its)
+            self._children.add(child)
+            try:
+                code = await self._end_of(child)
+            finally:
+                self._children.discard(child)
+            said = _heard(ours)
         finally:
-            self._children.discard(child)
-        if code != 0:
+            os.close(ours)
+        if not said:
             handing = asyncio.create_task(self._hand_back(queue, runtime_id))
             self._under_way.add(handing)
             handing.add_done_callback(self._under_way.discard)
             await asyncio.wait({handing}, timeout=HAND_BACK_SEC)
-        return code
+        return code, said
+
+    async def _start_child(self, agent_id: str, runtime_id: str, pipe: int) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
+                str(self._concurrency or 0), "1" if self._until_idle else "0", str(pipe), pass_fds=(pipe,),
+            )  # fmt: skip
+        finally:
+            os.close(pipe)
 
     async def _end_of(self, child: asyncio.subprocess.Process) -> int:
         """Its exit code. Once told to stop it has the time that its worker gives, and is then killed."""
@@ -134,7 +148,9 @@ class Fleet:
         """Its finished results first: once its claims are taken back, nobody wants them any more."""
         outbox = open_outbox(self._worker.outbox, self._url, queue.workspace)
         try:
-            await Delivery(queue, outbox, Summary(), self._stopping).left()
+            if await Delivery(queue, outbox, Summary(), self._stopping).left():
+                log.warning("what %s held waits until the outbox can be handed in", runtime_id)
+                return
             returned = await queue.runtime_gone(runtime_id)
         except ShiftworkError as error:
             log.warning("what %s held waits for its lease: %s", runtime_id, error)
@@ -148,5 +164,20 @@ def _backoff(crashes: int) -> float:
     return 0.0 if crashes < 2 else float(min(LONGEST_BACKOFF_SEC, 2 ** (crashes - 2)))
 
 
+def _heard(pipe: int) -> str:
+    """What a process has said before it ended. Whoever it forked may hold the pipe open, so it is not waited for."""
+    os.set_blocking(pipe, False)
+    try:
+        said = os.read(pipe, 64).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+    return said if said in {OFFLINE, IDLE, STOPPED} else ""
+
+
 def _name(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"

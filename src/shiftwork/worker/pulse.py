@@ -19,7 +19,8 @@ from shiftwork.duties import presence
 from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
-from shiftwork.worker.delivery import ASKED_SEC
+from shiftwork.worker.delivery import ASKED_SEC, Delivery, Summary
+from shiftwork.worker.outbox import Outbox
 
 log = logging.getLogger("shiftwork.worker")
 LONGEST_DEAFNESS_SEC = 2.0
@@ -46,6 +47,9 @@ class Held(Protocol):
 
     def ask_to_yield(self, token: str, why: str) -> None:
         """Let the handler of this claim give its task back."""
+
+    def slow_down(self, seconds: float) -> None:
+        """For how long handlers shall go slow, since somebody met a rate limit; 0 when that is over."""
 
     def shut_out(self, error: ShiftworkError) -> None:
         """We are let in no more, and shall not be by asking again."""
@@ -91,6 +95,7 @@ class Pulse:
             self._held.stop_work(token, "lost", "the lease was lost")
         for token, why in answer.yields.items():
             self._held.ask_to_yield(token, why)
+        self._held.slow_down(answer.slow_down_sec or 0.0)
 
     async def _let_go(self, unnamed: Sequence[str]) -> None:
         """A claim whose answer never reached us has our heartbeats but nobody's work: it ends as a lease would."""
@@ -107,11 +112,12 @@ class Pulse:
 class PulseThread:
     """Runs a pulse, the duties and a look at the main loop beside the handlers."""
 
-    def __init__(self, make: Callable[[AnyQueue], Pulse], url: str, workspace: str, runtime_id: str) -> None:
+    def __init__(self, make: Callable[[AnyQueue], Pulse], url: str, workspace: str, held: Held, outbox: Outbox) -> None:
         self._make = make
         self._url = url
         self._workspace = workspace
-        self._runtime_id = runtime_id
+        self._held = held
+        self._outbox = outbox
         self._main = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
         self._ready = threading.Event()
@@ -151,7 +157,7 @@ class PulseThread:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with await self._open() as queue:
             if isinstance(queue, Queue):
-                await presence.announce(queue, self._runtime_id)
+                await presence.announce(queue, self._held.runtime_id, self._outbox.folder)
             pulse = self._make(queue)
             await pulse.beat()
             self._ready.set()
@@ -167,6 +173,8 @@ class PulseThread:
     async def _until_stopped(self, stop: asyncio.Event, queue: AnyQueue, pulse: Pulse) -> None:
         stopping = asyncio.create_task(stop.wait())
         tasks = {asyncio.create_task(pulse.beat_for_ever()), asyncio.create_task(self._watch_main_loop())}
+        heir = Delivery(queue.as_caller(f"agent:{self._held.agent_id}"), self._outbox, Summary(), stop)
+        tasks.add(asyncio.create_task(heir.for_the_dead()))
         if isinstance(queue, Queue):
             tasks.add(asyncio.create_task(run_for_ever(queue.engine)))
             tasks.add(asyncio.create_task(Courier(queue.engine).run_for_ever()))

@@ -8,14 +8,14 @@ from contextvars import ContextVar
 
 from shiftwork.core.task import Usage
 
-_NOTHING = Usage()
+NOTHING = Usage()
 
 
 class Purse:
     """A sum of usage."""
 
     def __init__(self) -> None:
-        self._used = _NOTHING
+        self._used = NOTHING
         self.open = True
 
     def add(self, more: Usage) -> None:
@@ -27,7 +27,7 @@ class Purse:
 
     def empty(self) -> Usage:
         """What was in it, for whoever books it now."""
-        used, self._used = self._used, _NOTHING
+        used, self._used = self._used, NOTHING
         return used
 
 
@@ -54,7 +54,7 @@ def current() -> Purse | None:
 def add(one: Usage, more: Usage) -> Usage:
     """The sum; of which model it is known only where that is one."""
     return Usage(
-        model=more.model if one == _NOTHING or one.model == more.model else None,
+        model=more.model if one == NOTHING or one.model == more.model else None,
         cost_usd=one.cost_usd + more.cost_usd,
         tokens_in=one.tokens_in + more.tokens_in,
         tokens_out=one.tokens_out + more.tokens_out,

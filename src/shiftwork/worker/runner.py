@@ -6,8 +6,9 @@ import asyncio
 import logging
 import secrets
 import signal
+import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from shiftwork import tracing
@@ -21,18 +22,19 @@ from shiftwork.core.errors import (
     LeaseLost,
     ShiftworkError,
     StoreClosed,
+    StoreDamaged,
     Unauthorized,
 )
 from shiftwork.duties.runner import run_for_ever
-from shiftwork.queue.claim import Assignment
+from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import threads
 from shiftwork.worker.calling import as_coroutine, describe
 from shiftwork.worker.context import Context, Done, Fail, Parked, Release
-from shiftwork.worker.delivery import Delivery, Summary
-from shiftwork.worker.outbox import Kept, open_outbox
+from shiftwork.worker.delivery import Delivery, Summary, clean
+from shiftwork.worker.outbox import Kept, Outbox, open_outbox
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
 from shiftwork.worker.sending import Parcel, Sender
 
@@ -89,16 +91,17 @@ class Runner:
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[Any]] = set()
+        self._slow_until = 0.0
+        """Until when handlers are asked to go slow, on this machine's own clock."""
         self._no_entry: ShiftworkError | None = None
-        """Why a server lets us in no more."""
+        """Why there is nothing more to be had: a server lets us in no more, or the store is damaged."""
 
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def run(self, queue: AnyQueue, url: str | None, *, until_idle: bool) -> Summary:
         """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
-        outbox = open_outbox(self._worker.outbox, url or queue.url, queue.workspace)
-        self._delivery = Delivery(self._queue, outbox, self.summary, self._stopping)
+        self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         await self._register()
         await self._take_up_what_was_left()
@@ -115,6 +118,9 @@ class Runner:
         if self._no_entry is not None:
             raise self._no_entry
         return self.summary
+
+    def _open_outbox(self, url: str | None) -> Outbox:
+        return open_outbox(self._worker.outbox, url or self._queue.url, self._queue.workspace)
 
     async def _register(self) -> None:
         worker = self._worker
@@ -153,9 +159,12 @@ class Runner:
             return Pulse(self, queue, interval, lease)
 
         if url is not None and ":memory:" not in url:
-            await stack.enter_async_context(PulseThread(make, url, self._queue.workspace, self.runtime_id))
+            outbox = self._open_outbox(url)  # not ours: the pulse has a thread of its own
+            await stack.enter_async_context(PulseThread(make, url, self._queue.workspace, self, outbox))
             return
         own = [make(self._queue).beat_for_ever()]
+        if not until_idle:
+            own.append(self._delivery.for_the_dead())
         if not until_idle and isinstance(self._queue, Queue):
             own += [run_for_ever(self._queue.engine), Courier(self._queue.engine).run_for_ever()]
         for coroutine in own:
@@ -189,8 +198,14 @@ class Runner:
     def ask_to_yield(self, token: str, why: str) -> None:
         self._loop.call_soon_threadsafe(self._ask_to_yield, token, why)
 
+    def slow_down(self, seconds: float) -> None:
+        self._slow_until = time.monotonic() + seconds
+
     def shut_out(self, error: ShiftworkError) -> None:
         self._loop.call_soon_threadsafe(self._shut_out, error)
+
+    def _slow_for(self) -> float:
+        return max(0.0, self._slow_until - time.monotonic())
 
     def _shut_out(self, error: ShiftworkError) -> None:
         """What runs may finish: its results are kept for whoever starts next."""
@@ -245,8 +260,10 @@ class Runner:
             assignments = await self._claim(free, wait=0 if until_idle else CLAIM_WAIT_SEC)
             for assignment in assignments or ():
                 self._begin(assignment)
+            await asyncio.sleep(0)  # handlers begin before more is asked for
             if until_idle and not assignments:
                 if was_idle and assignments is not None:
+                    self.summary.went_idle = True
                     return
                 self._room.clear()
                 with suppress(TimeoutError):
@@ -258,7 +275,9 @@ class Runner:
         types = sorted(self._worker.handlers)
         most = min(free, LARGEST_CLAIM)
         claiming = asyncio.create_task(
-            self._queue.claim(self.agent_id, most, start=True, runtime_id=self.runtime_id, wait=wait, types=types)
+            self._queue.claim_answer(
+                self.agent_id, most, start=True, runtime_id=self.runtime_id, wait=wait, types=types
+            )
         )
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -268,12 +287,12 @@ class Runner:
             if not claiming.done():
                 claiming.cancel()  # what it may still get is given back by the queue
         try:
-            return await claiming
+            return self._taken(await claiming)
         except asyncio.CancelledError:
             return None
         except StoreClosed:
             self.stop()
-        except (Unauthorized, Forbidden) as error:
+        except (Unauthorized, Forbidden, StoreDamaged) as error:
             self._shut_out(error)
         except AgentUnavailable as error:
             await self._wait_while_unwanted(error, patient=wait > 0)
@@ -281,6 +300,11 @@ class Runner:
             log.warning("cannot claim: %s", error)
             await self._pause(1.0)
         return None
+
+    def _taken(self, answer: ClaimAnswer) -> list[Assignment]:
+        if answer.slow_down_sec is not None:
+            self.slow_down(answer.slow_down_sec)
+        return answer.assignments
 
     async def _wait_while_unwanted(self, error: AgentUnavailable, *, patient: bool) -> None:
         """A draining agent may be set active again; one that is offline has nothing more to do."""
@@ -299,14 +323,15 @@ class Runner:
     # -- working ---------------------------------------------------------------------------------------------------
 
     def _begin(self, assignment: Assignment) -> None:
-        work = _Work(assignment, Context(self._queue, assignment))
+        work = _Work(assignment, Context(self._queue, assignment, self._slow_for))
         self._work[work.claim] = work
         work.task = self._loop.create_task(self._execute(work))
 
     async def _execute(self, work: _Work) -> None:
         """Run the handler and send whatever it came to; what is logged meanwhile names the task."""
-        with tracing.working_on(work.assignment.id):
-            parcel = await self._outcome(work)
+        tracing.work_on(work.assignment)
+        parcel = await self._outcome(work)
+        tracing.work_on(None)  # what is started from here on, to report this one, goes on with others
         if work.ending is not None and not (work.ending == "cut_off" and parcel is not None and parcel.failure is None):
             self._settle(work)
         elif parcel is None:
@@ -317,16 +342,30 @@ class Runner:
     async def _outcome(self, work: _Work) -> Parcel | None:
         """What the handler came to, done in the trace its task was submitted in."""
         held = work.assignment
-        about: dict[str, Any] = {"task_id": held.id, "type": held.type, "fence": held.fence, "agent_id": self.agent_id}
         try:
-            with tracing.span(f"execute {held.type}", "consumer", held.traceparent, **about):
+            with self._span(held):
                 data = await self._calls[held.type](work.context)
                 if held.tests is not None and self._worker.run_tests:
                     data = await _tested(work.context, data)
             return Parcel(work.claim, data, work.context.usage())
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
-            failure = self._judge(work, error)
+            failure = self._failure(work, error)
             return Parcel(work.claim, None, None, failure) if failure is not None else None
+
+    def _span(self, held: Assignment) -> AbstractContextManager[None]:
+        """What it is about is worked out only where spans are made."""
+        about: dict[str, Any] = {}
+        if tracing.is_on():
+            about = {"task_id": held.id, "type": held.type, "fence": held.fence, "agent_id": self.agent_id}
+        return tracing.span(f"execute {held.type}", "consumer", held.traceparent, **about)
+
+    def _failure(self, work: _Work, error: BaseException) -> Kept | None:
+        try:
+            return self._judge(work, error)
+        except Exception:  # a class of the user's own may lack what ours have
+            log.exception("%s failed with an error that cannot be read", work)
+            text, usage = describe(error), work.context.usage()
+            return Kept(work.assignment.token, done=False, reason=reasons.CRASH, error=text, usage=usage)
 
     def _judge(self, work: _Work, error: BaseException) -> Kept | None:
         """What an exception of a handler means for its task."""
@@ -343,7 +382,7 @@ class Runner:
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
         if isinstance(error, Release) or stopped or made_way:
             self.summary.released += 1
-            why = "its worker was stopped" if stopped else str(error) or "given back by its handler"
+            why = "its worker was stopped" if stopped else clean(error, 1000) or "given back by its handler"
             why = "it made way for an urgent task" if made_way and not stopped else why
             self._spawn_report(self._release(work, why))
             return None
@@ -371,7 +410,7 @@ class Runner:
         """Give back without cost. What does not get through is let go by the pulse, since nobody names it any more."""
         with suppress(ShiftworkError):
             await work.context.book_usage()
-            await self._queue.release(work.assignment.token, why[:1000])
+            await self._queue.release(work.assignment.token, why)
 
     def _forget(self, claim: Token) -> None:
         self._work.pop(claim, None)
@@ -403,14 +442,16 @@ class Runner:
         await self._wait_for_handlers(self._worker.cancel_grace_sec)
         while self._reports:
             await asyncio.wait(set(self._reports))
-        deaf = self._executing()
-        for work in deaf:
-            log.warning("the handler of %s does not end; its task is given back", work)
+        # Nothing is being reported any more. What is in the outbox stays ours, until the next start hands it in.
+        left = [work for work in self._work.values() if not self._delivery.keeps(work.claim)]
+        for work in left:
+            what = "its handler does not end" if work.executing else "its end was not told"
+            log.warning("%s is given back: %s", work, what)
         with suppress(ShiftworkError):
-            if deaf:
-                await self._queue.release_many([work.assignment.token for work in deaf], "its worker has stopped")
+            if left:
+                await self._queue.release_many([work.assignment.token for work in left], "its worker has stopped")
             await self._queue.deregister_agent(self.agent_id)
-        self.summary.released += len(deaf)
+        self.summary.released += len(left)
 
     def _executing(self) -> list[_Work]:
         return [work for work in self._work.values() if work.executing]

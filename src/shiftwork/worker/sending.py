@@ -1,4 +1,8 @@
-"""Sends results in batches: what ends while the batch before is being answered goes with the next."""
+"""Sends results in batches: what ends while the batch before is being answered goes with the next.
+
+They are told in the order in which they came: a circuit breaker counts failures in a row, and a batch whose failures
+all come behind its successes would open one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import groupby
 from typing import Any
 
 from shiftwork.client.opening import AnyQueue
@@ -39,7 +44,8 @@ class Parcel:
         if self.failure is not None:
             return self.failure
         data, text, _, decision_report, verdict, artifacts = self.done
-        said: dict[str, Any] = {"text": text, "artifacts": list(artifacts)}
+        # What is no list is refused when it is handed in; here it must not keep the attempt from ending.
+        said: dict[str, Any] = {"text": text, "artifacts": list(artifacts) if type(artifacts) is tuple else artifacts}
         said |= {"decision_report": decision_report, "verdict": verdict}
         return Kept(self.claim.text, done=True, data=data, usage=self.usage, **said)
 
@@ -77,8 +83,8 @@ class Sender:
         try:
             while self._waiting:
                 self._under_way = [self._waiting.popleft() for _ in range(min(LARGEST, len(self._waiting)))]
-                await self._send([p for p in self._under_way if p.failure is None], self._complete)
-                await self._send([p for p in self._under_way if p.failure is not None], self._fail)
+                for failed, alike in groupby(self._under_way, lambda parcel: parcel.failure is not None):
+                    await self._send(list(alike), self._fail if failed else self._complete)
         finally:
             self._under_way, self._sending = (), False
 
@@ -86,14 +92,14 @@ class Sender:
         self, batch: list[Parcel], hand_in: Callable[[list[Parcel]], Coroutine[Any, Any, list[Outcome]]]
     ) -> None:
         try:
-            outcomes = await hand_in(batch) if batch else []
+            answered = list(zip(batch, await hand_in(batch), strict=True))
         except Exception as error:  # whatever it is, no result may be lost over it
             if not isinstance(error, ShiftworkError):
                 log.exception("%d results could not be sent together; each is sent alone", len(batch))
             for parcel in batch:
                 self._spawn(self._send_alone(parcel))
             return
-        for parcel, outcome in zip(batch, outcomes, strict=True):
+        for parcel, outcome in answered:
             if outcome.error is None:
                 self._count(parcel, outcome)
                 self._tell_accepted(parcel, outcome.status)
@@ -114,8 +120,12 @@ class Sender:
             self._summary.failed += 1
 
     def _tell_accepted(self, parcel: Parcel, status: str | None) -> None:
-        if parcel.done.once_accepted is not None and status == "completed":
+        if parcel.done.once_accepted is None or status != "completed":
+            return
+        try:
             parcel.done.once_accepted()
+        except BaseException:  # it is the handler's own, and others' results are behind it
+            log.exception("what was to be called once the result of %s was accepted failed", parcel.claim.text)
 
     async def _complete(self, batch: list[Parcel]) -> list[Outcome]:
         return await self._queue.complete_many([parcel.report() for parcel in batch])

@@ -71,8 +71,7 @@ class Worker:
         Given an address, heartbeats and duties have a connection and a thread of their own. Given an open queue, they
         share its loop, and with `until_idle` there are no duties: that is for tests. A server does its duties itself.
         """
-        if not self.handlers:
-            raise InputError("this worker has no handlers", mend="Register one with @worker.handler('type').")
+        self.must_have_handlers()
         runner = Runner(self, self.agent_id or default_agent_id(), runtime_id)
         self._runners.add(runner)
         try:
@@ -83,6 +82,10 @@ class Worker:
                 return await runner.run(queue, store, until_idle=until_idle)
         finally:
             self._runners.discard(runner)
+
+    def must_have_handlers(self) -> None:
+        if not self.handlers:
+            raise InputError("this worker has no handlers", mend="Register one with @worker.handler('type').")
 
     def stop(self) -> None:
         """Stop what `run` does in this process, as SIGTERM would; called from the loop that runs it."""

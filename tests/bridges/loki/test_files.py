@@ -1,10 +1,15 @@
 """The files of a `.loki` folder show the queue, and what stood in them before is taken in."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
+from shiftwork.bridges.loki.bridge import Bridge
+from shiftwork.core.errors import StoreUnavailable
+from shiftwork.core.task import Task
 from shiftwork.testing import MovedClock
 from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, dead, enqueue, plain
 from tests.conformance.steps import REPORT, take
@@ -73,6 +78,60 @@ async def test_what_was_purged_or_deleted_is_shown_no_longer(loki: Queue, folder
     await bridge.once()
     assert (folder.where(letter), folder.where(gone)) == ([], [])
     assert (await loki.status()).counts == {"dead_lettered": 1}
+
+
+async def failing_once(bridge: Bridge, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A pass during which the store is away when tasks are read for the time with this number; then another."""
+    mirror, reads = bridge._mirror, list[int]()
+    read = mirror._read
+
+    async def fail(uuids: Sequence[str]) -> list[Task]:
+        reads.append(len(uuids))
+        if len(reads) == number:
+            raise StoreUnavailable("the database restarts")
+        return await read(uuids)
+
+    monkeypatch.setattr(mirror, "_read", fail)
+    with pytest.raises(StoreUnavailable):
+        await bridge.tend()
+    await bridge.tend()
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_tasks_that_could_not_be_read_at_first_are_shown_later(
+    loki: Queue, folder: DotLoki, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    letter, held = await dead(loki, 1), await enqueue(loki, 2)
+    await take(loki)
+    waits = await enqueue(loki, 3)
+    await failing_once(await bridged(loki, folder), monkeypatch, number)
+    assert [folder.where(t) for t in (waits, held, letter)] == [["pending"], ["in-progress"], ["dead-letter"]]
+
+
+async def test_what_happened_while_the_store_could_not_be_read_is_shown_later(
+    loki: Queue, folder: DotLoki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge = await bridged(loki, folder)
+    first = await enqueue(loki, 1)
+    await bridge.once()
+    await take(loki)
+    second = await enqueue(loki, 2)
+    await failing_once(bridge, monkeypatch, 1)
+    assert (folder.where(first), folder.where(second)) == (["in-progress"], ["pending"])
+
+
+async def test_others_that_wait_are_looked_for_until_they_are_found(
+    loki: Queue, folder: DotLoki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file holds one task and two are known: the third is looked for when both are gone."""
+    bridge = await bridged(loki, folder, most=1)
+    made = [await enqueue(loki, number) for number in range(3)]
+    await bridge.once()
+    for _ in range(2):
+        await loki.complete((await take(loki)).token, decision_report=REPORT)
+    await failing_once(bridge, monkeypatch, 2)
+    assert folder.ids("pending") == [plain(made[2])]
 
 
 # -- files that cannot be read ---------------------------------------------------------------------------------------
@@ -149,6 +208,42 @@ async def test_a_task_that_cannot_be_submitted_stays_as_it_is(
     assert len([line for line in caplog.messages if line.startswith("bad in pending.json")]) == 1
 
 
+async def test_a_task_for_which_there_is_no_room_is_taken_in_when_there_is(
+    loki: Queue, folder: DotLoki, caplog: pytest.LogCaptureFixture
+) -> None:
+    await loki.set_setting("max_queue_size", 1)
+    folder.put("pending", *({**TASK, "id": f"own-{n}", "payload": {"n": n}} for n in range(3)))
+    bridge = await bridged(loki, folder)
+    report = await bridge.once(take_new=True)
+    assert (report.taken, report.strays, folder.ids("pending")) == ({"submitted": 1}, 2, ["own-0", "own-1", "own-2"])
+    await bridge.once(take_new=True)
+    assert len([line for line in caplog.messages if "waits in the file for room" in line]) == 1
+    await take(loki)
+    assert (await bridge.once(take_new=True)).taken == {"submitted": 1}
+    await loki.unset_setting("max_queue_size")
+    report = await bridge.once(take_new=True)
+    assert (report.taken, report.strays, folder.ids("pending")) == ({"submitted": 1}, 0, ["own-1", "own-2"])
+
+
+async def test_a_running_bridge_looks_for_room_by_itself(
+    loki: Queue, folder: DotLoki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More room is a setting, and no event."""
+    monkeypatch.setattr("shiftwork.bridges.loki.bridge.FULL_SEC", 0.0)
+    await loki.set_setting("max_queue_size", 1)
+    bridge = await bridged(loki, folder, two_way=True)
+    folder.put("pending", *({**TASK, "id": f"own-{n}", "payload": {"n": n}} for n in range(2)))
+    running = asyncio.ensure_future(bridge.run())
+    async with asyncio.timeout(30):
+        while not (await loki.status()).counts:  # noqa: ASYNC110 -- the bridge tells nobody
+            await asyncio.sleep(0.01)
+        await loki.unset_setting("max_queue_size")
+        while (await loki.status()).counts != {"ready": 2}:  # noqa: ASYNC110 -- nor now
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_duplicate_is_the_task_that_is_there(loki: Queue, folder: DotLoki) -> None:
     folder.put("pending", {**TASK, "id": "first"}, {**TASK, "id": "second"})
     report = await (await bridged(loki, folder)).once(take_new=True)
@@ -185,6 +280,22 @@ async def test_each_decision_about_a_dead_letter_is_logged_once(
     await person.review(first, "abandon")
     await bridge.once()
     assert "**abandon**" in (file.parent / "dlq-review-2025-10-10.md").read_text()
+
+
+async def test_decisions_that_could_not_be_written_are_written_later(
+    loki: Queue, folder: DotLoki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shiftwork.bridges.loki.reviews.LOOK_BACK", 0)
+    bridge = await bridged(loki, folder)
+    await loki.review(await dead(loki), "escalate", note="is it ours?")
+    decisions = folder.path / "logs" / "decisions"
+    decisions.parent.mkdir()
+    decisions.write_text("a file where the folder should be")
+    with pytest.raises(OSError, match="exists"):
+        await bridge.once()
+    decisions.unlink()
+    await bridge.once()
+    assert "is it ours?" in next(decisions.iterdir()).read_text()
 
 
 # -- the rules of breakers -------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 import asyncio
 import fcntl
 import json
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from shiftwork import Queue
 from shiftwork.bridges.loki.bridge import Bridge
 from shiftwork.core.errors import AgentUnavailable, ConflictError, FolderUnavailable, LockTimeout
 from shiftwork.testing import MovedClock, pass_time
-from tests.bridges.loki.dot_loki import DotLoki, bridged, claimed, dead, enqueue, plain
+from tests.bridges.loki.dot_loki import DotLoki, bridged, claimed, dead, enqueue, plain, start_bridge
 from tests.bridges.loki.test_files import TASK
 from tests.conformance.steps import REPORT, take
 
@@ -227,6 +229,36 @@ async def test_what_a_script_has_moved_is_not_ours_before_the_bridge_has_seen_it
     assert (await loki.get(held)).claim.agent_id == "script-1"
 
 
+async def test_a_bridge_that_is_stopped_in_the_middle_of_a_file_keeps_the_lock_until_it_is_written(
+    loki: Queue, folder: DotLoki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the file would take its place later, over what a script has written meanwhile."""
+    bridge = await bridged(loki, folder, two_way=True)
+    task_id = await enqueue(loki, 1)
+    await bridge.once()
+    await enqueue(loki, 2, priority=90)
+    fsync, writing, go_on = os.fsync, threading.Event(), threading.Event()
+
+    def slow(file: int) -> None:
+        writing.set()
+        go_on.wait()
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    stopped = asyncio.ensure_future(bridge.tend())
+    await asyncio.to_thread(writing.wait)
+    stopped.cancel()
+    try:
+        assert not (await asyncio.wait({stopped}, timeout=0.05))[0]
+    finally:
+        go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await stopped
+    monkeypatch.undo()
+    assert await folder.claim("script-1") == plain(task_id)
+    assert folder.one(task_id)["claimedBy"] == "script-1"
+
+
 @pytest.mark.requirement("L-039")
 async def test_a_claim_gives_up_when_it_does_not_get_the_lock(loki: Queue, folder: DotLoki) -> None:
     (limit,) = [setting for setting in await loki.settings() if setting.key == "lock_timeout_sec"]
@@ -361,3 +393,10 @@ async def test_one_task_tries_a_breaker_that_was_open(loki: Queue, folder: DotLo
     await bridge.once()
     assert (await loki.breakers("eng-backend"))[0].state == "closed"
     assert await folder.claim("script-2") is not None
+
+
+async def test_a_bridge_that_says_it_runs_may_be_stopped_at_once(store_url: str, folder: DotLoki) -> None:
+    for _ in range(3):
+        bridge = await start_bridge(store_url, folder)
+        bridge.terminate()
+        assert await bridge.wait() == 0

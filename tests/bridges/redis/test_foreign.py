@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
+from shiftwork.bridges.redis import running
 from shiftwork.bridges.redis.foreign import Foreign
 from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.core.errors import QueueFull, WrongState
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import DLQ, GROUP, RESULT, TASK, Client, entries, foreign, pending, submit
 
@@ -112,6 +115,7 @@ async def test_the_same_key_sent_twice_is_done_once_and_answered_twice(
         ({"payload": "{"}, "payload: not JSON"),
         ({"payload": "[1]"}, "payload: expected a JSON object"),
         ({"retry_count": "many"}, "retry_count: expected a whole number"),
+        ({"retry_count": "9" * 5000}, "retry_count: expected a whole number"),
         ({"type": "x" * 300}, "type"),
     ],
 )
@@ -169,6 +173,71 @@ async def test_no_more_is_taken_in_than_wanted(queue: Queue, redis: Client, redi
     await narrow.run_once()
     await narrow.run_once()
     assert len((await queue.tasks()).tasks) == 2
+    await narrow.desk.redis.aclose()
+
+
+@pytest.mark.parametrize("ahead", [100, 200])
+async def test_entries_for_which_there_is_no_room_wait_for_it(
+    queue: Queue, redis: Client, redis_url: str, side: Foreign, ahead: int
+) -> None:
+    """Not one is refused, and none is read that another worker of the group could do."""
+    await queue.set_setting("max_queue_size", 1)
+    for n in range(120):
+        await order(redis, f"key-{n}")
+    await side.run_once()
+    (claim,) = await queue.claim("ada", 5, start=True)
+    await side.run_once()
+    assert (len((await queue.tasks()).tasks), await pending(redis)) == (2, 100)
+    assert (await redis.xlen(DLQ), await redis.xlen(RESULT)) == (0, 0)
+    await queue.complete(claim.token)
+    await queue.unset_setting("max_queue_size")
+    restarted = foreign(queue, redis_url, ahead=ahead)
+    await restarted.run_once()
+    await restarted.run_once()
+    # One is answered, so that there is room for another.
+    assert len((await queue.tasks(limit=200)).tasks) == min(ahead + 1, 120)
+    await restarted.desk.redis.aclose()
+
+
+async def test_a_key_that_the_settings_refuse_the_second_time_is_the_same_task_all_the_same(
+    queue: Queue, side: Foreign, redis: Client
+) -> None:
+    await queue.set_setting("idempotency.on_duplicate", "reject")
+    await order(redis)
+    await order(redis)
+    await side.run_once()
+    (claim,) = await queue.claim("ada", 5, start=True)
+    await queue.complete(claim.token, 7)
+    await order(redis)
+    await side.run_once()
+    await side.run_once()
+    assert [each["result"] for each in await entries(redis, RESULT)] == ["7", "7", "7"]
+    assert await pending(redis) == 0
+
+
+async def test_a_bridge_goes_on_whatever_a_look_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is no error of ours ends it: a mistake in the program."""
+    monkeypatch.setattr(running, "SHORTEST_PAUSE_SEC", 0.0)
+    outcomes: list[Exception] = [QueueFull("1 task waits"), WrongState("it is completed"), ZeroDivisionError()]
+
+    class Odd:
+        async def run_once(self, **_: Any) -> int:
+            raise outcomes.pop(0)
+
+    with pytest.raises(ZeroDivisionError):
+        await running.look_for_ever(Odd())
+    assert outcomes == []
+
+
+async def test_a_bridge_that_may_read_nothing_does_not_spin(
+    queue: Queue, redis: Client, redis_url: str, side: Foreign
+) -> None:
+    narrow = foreign(queue, redis_url, ahead=1)
+    await order(redis)
+    await narrow.run_once()
+    began = asyncio.get_running_loop().time()
+    await narrow.run_once(thorough=False, wait_ms=50)
+    assert asyncio.get_running_loop().time() - began >= 0.049
     await narrow.desk.redis.aclose()
 
 

@@ -17,10 +17,12 @@ from redis.exceptions import ConnectionError as Away
 from redis.exceptions import ResponseError
 
 from shiftwork import Queue
+from shiftwork.bridges.redis import results
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.bridges.redis.running import look, look_for_ever
 from shiftwork.core.errors import RedisUnavailable
 from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, given_up, pending, submit
+from tests.outages.relay import relay_to
 from tests.services.redis import Redis as Server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,6 +44,34 @@ async def test_what_redis_has_lost_is_offered_again(
         await worker.succeed(entry)
     await bridge.run_once()
     assert {(await streams.get(task_id)).status for task_id in tasks} == {"completed"}
+
+
+async def test_results_are_heard_before_they_are_trimmed(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client, worker: HandWorker
+) -> None:
+    """The bridge was away, while its workers went on."""
+    bridge = make_bridge(ahead=300, keep=1)
+    tasks = [await submit(streams, f"order-{n}") for n in range(300)]
+    await bridge.run_once()
+    for entry in await worker.read(300):
+        await worker.succeed(entry, "done")
+    await bridge.run_once()
+    assert {(await streams.get(task_id)).status for task_id in tasks} == {"completed"}
+    assert await redis.xlen(RESULT) <= 100  # whole nodes of the stream go, and no part of one
+
+
+@pytest.mark.parametrize(("heard", "read", "left"), [(0, 0, 500), (0, 250, 500), (250, 250, 300), (500, 500, 100)])
+async def test_what_nobody_has_heard_is_not_trimmed(
+    bridge: Orchestrator, redis: Client, heard: int, read: int, left: int
+) -> None:
+    await bridge.desk.make_groups()
+    ids = [await redis.xadd(RESULT, {"n": n}) for n in range(500)]
+    if read:
+        await redis.xreadgroup("cg:orchestrator", bridge.desk.us, {RESULT: ">"}, count=read)
+    if heard:
+        await redis.xack(RESULT, "cg:orchestrator", *ids[:heard])
+    await results.trim(bridge.desk, 1)
+    assert await redis.xlen(RESULT) == left
 
 
 async def test_dead_letters_that_redis_has_lost_are_written_again(
@@ -76,6 +106,25 @@ async def test_work_goes_on_when_redis_is_back(
     await bridge.run_once()
     assert seen == {first: 1, second: 1}
     assert {(await streams.get(task_id)).status for task_id in (first, second)} == {"completed"}
+
+
+async def test_a_connection_that_the_network_dropped_is_replaced(
+    streams: Queue,
+    make_bridge: Callable[..., Orchestrator],
+    redis: Client,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shiftwork.bridges.redis.desk.ANSWER_SEC", 0.5)
+    async with relay_to(redis_url) as (relay, url):
+        bridge = make_bridge(url)
+        await bridge.run_once()
+        relay.drop()
+        task_id = await submit(streams)
+        with pytest.raises(RedisUnavailable):
+            await look(bridge)
+        await look(bridge)
+    assert [entry["task_id"] for entry in await entries(redis, TASK)] == [task_id]
 
 
 async def test_a_running_bridge_waits_for_redis_and_goes_on_by_itself(

@@ -7,10 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from shiftwork import Queue
+from shiftwork.bridges.redis import reclaiming, results
+from shiftwork.bridges.redis.desk import Desk
 from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.bridges.redis.reclaiming import Way
+from shiftwork.bridges.redis.sight import Sight
 from shiftwork.duties.runner import run_once
 from shiftwork.testing import MovedClock
-from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, HandWorker, given, pending, taken, told
+from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, HandWorker, given, pending, submit, taken, told
 from tests.services.redis import Redis as Server
 
 
@@ -186,3 +190,85 @@ async def test_signs_of_life_are_not_written_to_the_streams(
         await streams.heartbeat(token, {"percent": 50})
         await bridge.run_once(thorough=False)
     assert [await redis.xlen(TASK), await redis.xlen(RESULT)] == before
+
+
+@pytest.mark.parametrize("read_by", ["us", "another bridge"])
+@pytest.mark.parametrize("look", ["thorough", "short"])
+async def test_a_result_that_comes_in_the_middle_of_a_look_counts(
+    streams: Queue,
+    make_bridge: Callable[..., Orchestrator],
+    redis: Client,
+    worker: HandWorker,
+    clock: MovedClock,
+    monkeypatch: pytest.MonkeyPatch,
+    read_by: str,
+    look: str,
+) -> None:
+    """The worker has kept its entry for longer than the visibility timeout, and is done between two steps of ours."""
+    bridge, other = make_bridge(), make_bridge()
+    task_id, entry = await taken(streams, bridge, worker)
+    clock.advance(3600)
+    await bridge.run_once()
+    sight = bridge.desk.sight
+
+    async def after_the_result() -> Sight:
+        if not await redis.xlen(RESULT):
+            await worker.succeed(entry, "in time")
+            if read_by == "another bridge":
+                await results.read_words(other.desk)
+        return await sight()
+
+    monkeypatch.setattr(bridge.desk, "sight", after_the_result)
+    await bridge.run_once(thorough=look == "thorough")
+    task = await streams.get(task_id)
+    assert (task.status, task.attempts, task.result and task.result.data) == ("completed", 0, "in time")
+    assert (await redis.xlen(TASK), (await redis.xpending(RESULT, "cg:orchestrator"))["pending"]) == (0, 0)
+
+
+async def test_a_result_that_comes_while_its_entry_is_taken_back_counts(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id, entry = await taken(streams, bridge, worker)
+    await worker.idle_for(entry, 301)
+    recover = reclaiming.recover
+
+    async def before_the_result(desk: Desk, way: Way, visibility_sec: float) -> int:
+        found = await recover(desk, way, visibility_sec)
+        await worker.say(entry, "succeeded", result='"in time"')
+        return found
+
+    monkeypatch.setattr(reclaiming, "recover", before_the_result)
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.status, task.result and task.result.data) == ("completed", "in time")
+    assert (await redis.xlen(TASK), await pending(redis)) == (0, 0)
+
+
+async def test_an_entry_read_and_answered_in_the_middle_of_a_look_is_believed(
+    streams: Queue,
+    bridge: Orchestrator,
+    redis: Client,
+    worker: HandWorker,
+    clock: MovedClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the look gives up another task: what it saw at its beginning is not the whole truth any more."""
+    silent, entry = await taken(streams, bridge, worker)
+    quick = await submit(streams, "order-2")
+    await bridge.run_once()
+    await worker.acknowledge(entry)
+    clock.advance(3600)
+    sight, read = bridge.desk.sight, list[str]()
+
+    async def before_the_reading() -> Sight:
+        seen = await sight()
+        if not read:
+            second = await worker.read_one()
+            read.append(second[0])
+            await worker.succeed(second, "quick")
+        return seen
+
+    monkeypatch.setattr(bridge.desk, "sight", before_the_reading)
+    await bridge.run_once(thorough=False)
+    assert (await streams.get(silent)).failure_reason == "crash"
+    assert (await streams.get(quick)).status == "completed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import msgspec
 from shiftwork.bridges.loki.mirror import Mirror
 from shiftwork.bridges.loki.reader import Place, Reader, Refused, as_lines, places
 from shiftwork.bridges.loki.reviews import Reviews
+from shiftwork.copying.content import in_thread
 from shiftwork.core import keys
 from shiftwork.core.breaker_file import parse
 from shiftwork.core.errors import ConflictError, FolderUnavailable, InputError, ShiftworkError
@@ -30,6 +32,8 @@ from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.bridges.loki")
 EVERY_SEC = 0.2
+FULL_SEC = 5.0
+"""Until tasks that found no room are tried again, if nothing has happened before."""
 MOST = 1000
 BREAKERS = "config/circuit-breakers.yaml"
 REFUSED = "logs/shiftwork-refused.jsonl"
@@ -62,6 +66,7 @@ class Bridge:
         self._stamps: dict[str, Stamp] = {}
         self._shown: dict[str, Place] = {}
         self._more = False
+        self._try_again_at = math.inf
         self._closed: frozenset[str | Key] = frozenset()
         self._broken: dict[str, str] = {}
 
@@ -102,7 +107,9 @@ class Bridge:
     async def _is_due(self) -> bool:
         changed = await self._mirror.catch_up()
         closed = await self._closed_now()
-        return self._more or changed or closed != self._closed or self._stamps != self._stamps_now()
+        if self._more or changed or asyncio.get_running_loop().time() >= self._try_again_at:
+            return True
+        return closed != self._closed or self._stamps != self._stamps_now()
 
     async def once(self, *, take_new: bool = False) -> Report:
         """As many passes as it takes until all new tasks are in."""
@@ -125,14 +132,16 @@ class Bridge:
             found = places(files)
             fresh = [place for place in found if self._shown.get(place.entry.get("id", "")) != place]
             taken = await self._reader.take_in(fresh, new=new, deeds=self._two_way)
-            await asyncio.to_thread(self._keep, taken.refused)
+            await in_thread(self._keep, taken.refused)
             await self._mirror.catch_up()
-            await self._write(files, [*taken.strays, *taken.left])
+            await self._write(files, [*taken.strays, *taken.left, *taken.waiting])
             self._stamps, self._more = self._folder.stamps() | {BREAKERS: rules}, bool(taken.left)
+            self._try_again_at = asyncio.get_running_loop().time() + FULL_SEC if taken.waiting else math.inf
         await self._reviews.write()
         shown = Counter(place.queue for place in self._shown.values())
         counts = {queue: shown[queue] for queue in QUEUES}
-        return Report(counts, dict(taken.done), len(taken.strays), len(taken.refused), list(self._broken.values()))
+        strays = len(taken.strays) + len(taken.waiting)
+        return Report(counts, dict(taken.done), strays, len(taken.refused), list(self._broken.values()))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +195,7 @@ class Bridge:
             if queue in before and (missing or wanted != before[queue]):
                 await self._folder.write(queue, wanted)
         if self._two_way:
-            await asyncio.to_thread(self._folder.note)
+            await in_thread(self._folder.note)
         self._shown = {entry["id"]: Place(queue, entry) for queue in QUEUES for entry in files[queue]}
 
     async def _closed_now(self) -> frozenset[str | Key]:

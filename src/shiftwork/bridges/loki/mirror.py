@@ -31,23 +31,31 @@ class Mirror:
         """What was made of a task the last time: most stand still, and the lock is held while files are made."""
         self._cursor: int | None = None
         self._more_wait = False
+        self._untrimmed = False
 
     async def catch_up(self) -> bool:
-        """Read what has happened since the last time, or the first part of it; whether anything has."""
+        """Read what has happened since the last time, or the first part of it; whether anything has.
+
+        Only what was read whole is taken over. The rest is read again the next time, when the store is back.
+        """
         if self._cursor is None:
-            self._cursor = await self._queue.newest_event()
+            newest, self._tasks = await self._queue.newest_event(), {}
             await self._load(QUEUES)
+            self._cursor = newest
             return True
         changed = False
         for _ in range(MOST_PAGES):
             before = self._cursor
-            events, self._cursor = await self._queue.events(before, limit=PAGE)
-            if self._cursor == before:
+            events, after = await self._queue.events(before, limit=PAGE)
+            if after == before:
                 break
-            changed = changed or bool(events)
             await self._refresh({event.task_id for event in events if event.task_id is not None})
-        if changed:
+            self._cursor = after
+            changed = changed or bool(events)
+            self._untrimmed = self._untrimmed or changed
+        if self._untrimmed:
             await self._trim()
+            self._untrimmed = False
         return changed
 
     async def _load(self, queues: Sequence[str]) -> None:
@@ -71,10 +79,10 @@ class Mirror:
         uuids = sorted({ids.parse(name) or name for name in names})
         for start in range(0, len(uuids), PAGE):
             part = uuids[start : start + PAGE]
+            found = await self._read(part)
             for uuid in part:
                 self._tasks.pop(uuid, None)  # one that is gone, or was archived, is shown no longer
-            for task in await self._read(part):
-                self._tasks[ids.parse(task.id) or task.id] = task
+            self._tasks.update((ids.parse(task.id) or task.id, task) for task in found)
 
     async def _read(self, uuids: Sequence[str]) -> list[Task]:
         """Tasks but for dead letters that a person has deleted: they are kept, and shown to nobody."""

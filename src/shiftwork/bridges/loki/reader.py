@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shiftwork.bridges.loki import entries
 from shiftwork.bridges.loki.entries import Deed
 from shiftwork.core import ids
-from shiftwork.core.errors import ConflictError, InputError, NotFound, ShiftworkError, WrongState
+from shiftwork.core.errors import ConflictError, InputError, NotFound, QueueFull, ShiftworkError, WrongState
 from shiftwork.core.states import HELD
 from shiftwork.core.task import Task
 from shiftwork.queue import check, read
@@ -51,6 +51,8 @@ class Taken(NamedTuple):
     """What the queue's own truth is written over."""
     left: list[Place]
     """New tasks for the next time; strays until then."""
+    waiting: list[Place]
+    """New tasks that the queue has no room for now; strays until it has."""
 
 
 def places(files: Mapping[str, Sequence[Entry]]) -> list[Place]:
@@ -86,10 +88,11 @@ class Reader:
         self._queue = queue
         self._agents = queue.as_caller("system")  # what is done under a claim is done by its agent
         self._hopeless: list[Place] = []
+        self._told_full = False
 
     async def take_in(self, found: Sequence[Place], *, new: bool, deeds: bool) -> Taken:
         """Submit tasks that only the files know, and do what scripts have done to the others, where asked to."""
-        taken = Taken(Counter(), [], [], [])
+        taken = Taken(Counter(), [], [], [], [])
         known = await self._known([place.entry["id"] for place in found if "id" in place.entry])
         for place in found:
             task = known.get(_name(place.entry)) if "id" in place.entry else None
@@ -98,12 +101,15 @@ class Reader:
                     await self._learn(place, task, taken)
             elif not entries.is_ours(place.entry):
                 await self._meet(place, taken, new=new)
+        self._told_full = bool(taken.waiting)
         return taken
 
     async def _meet(self, place: Place, taken: Taken, *, new: bool) -> None:
         """A task that only the files know."""
         if not new or place in self._hopeless:
             taken.strays.append(place)
+        elif taken.waiting:
+            taken.waiting.append(place)  # behind the one that was refused, on which it may depend
         elif taken.done["submitted"] + taken.done["duplicates"] >= MOST_NEW:
             taken.left.append(place)
         else:
@@ -127,6 +133,11 @@ class Reader:
     async def _submit(self, place: Place, taken: Taken) -> None:
         try:
             answer = await self._queue.submit(entries.new_task(place.queue, place.entry))
+        except QueueFull as error:
+            taken.waiting.append(place)
+            if not self._told_full:
+                self._tell(place, "and what follows waits in the file for room", error)
+            return
         except (InputError, ConflictError) as error:
             taken.strays.append(place)
             self._hopeless.append(place)

@@ -29,8 +29,8 @@ class Reviews:
         added = 0
         after = max(0, self._last - LOOK_BACK)
         while rows := await self._after(after):
-            after = self._last = int(rows[-1]["seq"])
             added += await asyncio.to_thread(self._add, rows)
+            after = self._last = int(rows[-1]["seq"])  # only now: what could not be written is written the next time
         return added
 
     async def _after(self, after: int) -> list[Row]:

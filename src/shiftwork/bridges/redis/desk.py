@@ -23,6 +23,8 @@ Entry = tuple[str, dict[str, str]]
 """A message id and its fields."""
 
 PAGE = 1000
+ANSWER_SEC = 5
+"""Longer than any read waits for entries; who has not answered by then was cut off."""
 
 
 def connect(url: str) -> Client:
@@ -35,7 +37,12 @@ def connect(url: str) -> Client:
         ) from None
     try:
         return Redis.from_url(
-            url, decode_responses=True, encoding_errors="replace", socket_connect_timeout=5, health_check_interval=30
+            url,
+            decode_responses=True,
+            encoding_errors="replace",
+            socket_timeout=ANSWER_SEC,
+            socket_connect_timeout=ANSWER_SEC,
+            health_check_interval=30,
         )
     except ValueError as error:
         raise InputError(f"this is no address of a Redis server: {error}", where="--redis-url") from None

@@ -19,6 +19,9 @@ LETTER = ("task_id", "tool_name", "payload", "error", "retry_count", "failed_at"
 MARK = "written_by"
 """Stands in the dead letters that the queue writes; those of workers are reports to it."""
 
+MOST_DIGITS = 18
+"""Of a number in an entry: far more than anybody counts to, and far from what Python refuses to read."""
+
 SUCCEEDED, FAILED = "succeeded", "failed"
 Fields = Mapping[str, str]
 
@@ -151,8 +154,8 @@ def _must(fields: Fields, name: str) -> str:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise Malformed(f"retry_count: expected a whole number, got {text!r}")
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise Malformed(f"retry_count: expected a whole number of up to {MOST_DIGITS} digits, got {text[:50]!r}")
     return int(text)
 
 

@@ -5,8 +5,10 @@ The orchestrator decides about retries: a task from its stream is tried once, an
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,9 +18,9 @@ from shiftwork.bridges.redis.desk import Desk, Entry
 from shiftwork.bridges.redis.fields import GROUP, Malformed, Order, Result, letter_out, result_out, task_in, task_out
 from shiftwork.bridges.redis.results import refuse
 from shiftwork.core import ids
-from shiftwork.core.errors import InputError, NotFound
+from shiftwork.core.errors import ConflictError, DuplicateTask, InputError, NotFound, QueueFull
 from shiftwork.core.states import SETTLED, State
-from shiftwork.core.task import Task
+from shiftwork.core.task import Submitted, Task
 from shiftwork.store.store import Row
 
 log = logging.getLogger("shiftwork.bridges")
@@ -34,6 +36,8 @@ class Foreign:
         self.desk = desk
         self._ahead = ahead
         self._max_retries = max_retries
+        self._full = False
+        """Whether entries of ours wait for room in the queue: no others are read meanwhile, which others could do."""
         self._queue = desk.queue.in_workspace(desk.bridge.workspace).as_caller(f"bridge:{desk.bridge.name}")
 
     async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
@@ -43,12 +47,12 @@ class Foreign:
             await desk.see()
             await desk.make_groups((desk.streams.task, GROUP))
             await self._keep()
-            for entry in await self._entries("0"):
-                done += await self._take_in(entry)
+            done += await self._go_on()
         room = self._ahead - len(await desk.rows("list_taken_in", bridge=desk.bridge.name))
-        if room > 0:
-            for entry in await self._entries(">", min(room, PAGE), wait_ms):
-                done += await self._take_in(entry)
+        if room > 0 and not self._full:
+            done += await self._take_in_all(await self._entries(">", min(room, PAGE), wait_ms))
+        elif wait_ms:
+            await asyncio.sleep(wait_ms / 1000)  # as long as it would have waited for entries
         return done + await self._answer()
 
     async def _entries(self, start: str, count: int = PAGE, wait_ms: int | None = None) -> list[Entry]:
@@ -70,6 +74,27 @@ class Foreign:
 
     # -- in --------------------------------------------------------------------------------------------------------
 
+    async def _go_on(self) -> int:
+        """Take in what was read before, and is not a task yet."""
+        self._full, start, done = False, "0", 0
+        while not self._full and (entries := await self._entries(start)):
+            done += await self._take_in_all(entries)
+            start = entries[-1][0]
+        return done
+
+    async def _take_in_all(self, entries: Sequence[Entry]) -> int:
+        """What the queue does not take now stays pending with us, and is tried again by the next thorough look."""
+        done = 0
+        for entry in entries:
+            try:
+                done += await self._take_in(entry)
+            except ConflictError as error:
+                log.warning("entry %s waits: %s", entry[0], error)
+                if isinstance(error, QueueFull):
+                    self._full = True
+                    break
+        return done
+
     async def _take_in(self, entry: Entry) -> int:
         """Make a task of an entry; what cannot be one goes to the dead letters."""
         desk, (message_id, fields) = self.desk, entry
@@ -89,18 +114,27 @@ class Foreign:
 
     async def _submit(self, order: Order) -> str:
         """The same key is the same task: one that failed before is tried again, one that is done is not."""
-        made = await self._queue.submit(
-            type=order.type,
-            tool_name=order.tool_name,
-            payload=order.payload,
-            idempotency_key=order.idempotency_key,
-            max_attempts=1,
-            created_by=f"bridge:{self.desk.bridge.name}",
-            traceparent=order.trace if order.trace and TRACEPARENT.fullmatch(order.trace) else None,
-        )
+        try:
+            made = await self._queue.submit(
+                type=order.type,
+                tool_name=order.tool_name,
+                payload=order.payload,
+                idempotency_key=order.idempotency_key,
+                max_attempts=1,
+                created_by=f"bridge:{self.desk.bridge.name}",
+                traceparent=order.trace if order.trace and TRACEPARENT.fullmatch(order.trace) else None,
+            )
+        except DuplicateTask as error:  # as the settings say; here it is no mistake of the sender
+            made = await self._known(error.facts["task_id"])
         if made.duplicate and made.status in SETTLED:
             await self._queue.review(made.id, "retry", note=f"sent again, retry_count {order.retry_count}")
         return made.id
+
+    async def _known(self, task_id: str) -> Submitted:
+        try:
+            return Submitted(task_id, (await self._queue.get(task_id)).status, duplicate=True)
+        except NotFound:
+            return Submitted(task_id, State.COMPLETED, duplicate=True)  # ended, and gone since
 
     # -- out -------------------------------------------------------------------------------------------------------
 

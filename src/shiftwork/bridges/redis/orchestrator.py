@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shiftwork.bridges.redis import bus, letters, publishing, reclaiming, results
-from shiftwork.bridges.redis.desk import Desk
+from shiftwork.bridges.redis.desk import PAGE, Desk
 from shiftwork.bridges.redis.fields import GROUP
 from shiftwork.bridges.redis.reclaiming import Way
 from shiftwork.bridges.redis.sight import Findings, Rules, Sight, judge
@@ -61,7 +61,12 @@ class Orchestrator:
             done += await results.hear(desk, words, sight)
         if words or found.taken or thorough:
             found = await self._judge(sight)
+        if found.recovered or found.unanswered:
+            done += await self._hear_the_rest()
+            found = await self._judge(sight)
         done += await self._settle(found, thorough=thorough)
+        if thorough:
+            await results.trim(desk, self._options.keep)
         done += await publishing.offer(desk, self._options.ahead)
         done += await letters.write(desk) + await letters.remove(desk)
         if self._options.events:
@@ -83,13 +88,29 @@ class Orchestrator:
         await desk.make_groups()
         await desk.see()
         await letters.find_lost(desk)
-        await desk.redis.xtrim(desk.streams.result, maxlen=self._options.keep, approximate=True)
         await desk.note("forget_heard", before=desk.queue.now() - KEPT_SEC)
 
     async def _recover(self) -> int:
         """After the look, which knows whose they were."""
         self._way = self._way or await reclaiming.way_of(self.desk)
         return await reclaiming.recover(self.desk, self._way, await self.visibility_sec())
+
+    async def _hear_the_rest(self) -> int:
+        """What was said since the words of this look were read; how many had an effect.
+
+        Whoever is seen to have acknowledged has answered before that. So the answer is found now, and only what has
+        none then may be ended by the same sight.
+        """
+        desk, done = self.desk, 0
+        while True:
+            new = await results.read_words(desk)
+            words = await results.read_words(desk, again=True)  # these, and what another bridge has just read
+            if words:
+                await publishing.write(desk)
+                # Looked at after they were read: they may be about entries that nobody had before.
+                done += await results.hear(desk, words, await desk.sight())
+            if len(new) < PAGE and len(words) < PAGE:
+                return done
 
     async def _judge(self, sight: Sight) -> Findings:
         desk = self.desk

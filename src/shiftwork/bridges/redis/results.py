@@ -57,6 +57,11 @@ async def _acknowledge(desk: Desk, words: Sequence[Word], accepted: set[str]) ->
         await pipe.execute()
 
 
+async def trim(desk: Desk, keep: int) -> None:
+    """Keep so many results to be looked at, and all that nobody has heard yet."""
+    await desk.call(scripts.TRIM, [desk.streams.result], READERS, keep)
+
+
 async def _understand(desk: Desk, word: Word) -> Said | None:
     """None where there is nothing to do, or nothing that could be done; the latter goes to the dead letters."""
     try:

@@ -16,7 +16,7 @@ from shiftwork.bridges.redis.foreign import Foreign
 from shiftwork.bridges.redis.orchestrator import Options as Looking
 from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.bridges.redis.reclaiming import Way
-from shiftwork.core.errors import OperationTimeout, RedisUnavailable, StoreError
+from shiftwork.core.errors import RedisUnavailable, ShiftworkError
 from shiftwork.queue.bridged.published import Bridge
 from shiftwork.queue.queue import Queue
 
@@ -81,7 +81,7 @@ async def look_for_ever(side: Side) -> None:
         thorough = loop.time() >= due
         try:
             await look(side, thorough=thorough, wait_ms=WAIT_MS)
-        except (RedisUnavailable, StoreError, OperationTimeout) as error:
+        except ShiftworkError as error:
             log.warning("the bridge waits: %s", error)
             await asyncio.sleep(pause)
             due, pause = 0.0, min(2 * pause, LONGEST_PAUSE_SEC)

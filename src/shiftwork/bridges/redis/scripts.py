@@ -32,6 +32,29 @@ return 1
 """
 """Remove an entry that nobody was given, else answer 0: (stream, published; group, message id, offer)."""
 
+TRIM = """
+local groups = redis.call('EXISTS', KEYS[1]) == 1 and redis.call('XINFO', 'GROUPS', KEYS[1]) or {}
+for _, group in ipairs(groups) do
+  local said = {}
+  for i = 1, #group, 2 do said[group[i]] = group[i + 1] end
+  if said['name'] == ARGV[1] then
+    local oldest = redis.call('XPENDING', KEYS[1], ARGV[1])[2]
+    local first = oldest or said['last-delivered-id']
+    local rest = redis.call('XRANGE', KEYS[1], first, '+', 'COUNT', 1000)
+    if #rest == 1000 then return 0 end
+    local unheard = #rest
+    if not oldest and rest[1] and rest[1][1] == first then unheard = unheard - 1 end
+    return redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', math.max(tonumber(ARGV[2]), unheard))
+  end
+end
+return 0
+"""
+"""Keep so many entries, and every one that the group has not acknowledged: (stream; group, how many).
+
+All servers know MAXLEN, those before 6.2 no MINID: so the unheard are counted. Where they are many, nothing is removed
+until they are heard.
+"""
+
 ANSWER = """
 local held = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1)
 if not held[1] or held[1][2] ~= ARGV[3] then return 0 end

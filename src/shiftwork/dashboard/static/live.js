@@ -2,6 +2,9 @@
 
 import { address, headers } from "./api.js";
 
+// The server shows life every 15 s. A network that dropped the stream tells nobody, nor does a laptop that was asleep.
+const SILENT_MS = 45000;
+
 const listeners = new Set();
 const watchers = new Set();
 let state = "connecting";
@@ -39,17 +42,25 @@ export function stop() {
 async function run(signal) {
   let pause = 500;
   while (!signal.aborted) {
+    const attempt = new AbortController();
+    const end = () => attempt.abort();
+    signal.addEventListener("abort", end);
     try {
-      const answer = await fetch(address("/api/events", { after: cursor ?? "now" }), {
-        headers: headers({ Accept: "text/event-stream" }),
-        signal,
-      });
+      const answer = await inTime(
+        fetch(address("/api/events", { after: cursor ?? "now" }), {
+          headers: headers({ Accept: "text/event-stream" }),
+          signal: attempt.signal,
+        }),
+      );
       if (!answer.ok) throw new Error(String(answer.status));
       setState("live");
       pause = 500;
       await read(answer.body);
     } catch {
       if (signal.aborted) return;
+    } finally {
+      signal.removeEventListener("abort", end);
+      attempt.abort();
     }
     setState("away");
     await new Promise((done) => setTimeout(done, pause));
@@ -61,13 +72,21 @@ async function read(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await inTime(reader.read());
     if (done) return;
     const messages = (rest + value).split(/\r?\n\r?\n/);
     rest = messages.pop();
     const events = messages.map(parse).filter(Boolean);
     if (events.length) for (const listener of listeners) listener(events);
   }
+}
+
+function inTime(promise) {
+  let timer;
+  const silence = new Promise((_, refuse) => {
+    timer = setTimeout(() => refuse(new Error("silence")), SILENT_MS);
+  });
+  return Promise.race([promise, silence]).finally(() => clearTimeout(timer));
 }
 
 function parse(message) {

@@ -34,7 +34,7 @@ async def adopt(
     if not free:
         return {}
     request = ClaimRequest(workspace, agent_id, start=True)
-    agent = await lock_claimer(tx, engine, request)
+    agent = (await lock_claimer(tx, engine, request)).agent
     purse = await open_purse(tx, engine, workspace, agent)
     await purse.look(tx, free)
     paid = []

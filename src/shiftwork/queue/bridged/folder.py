@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from shiftwork.copying.content import in_thread
 from shiftwork.core import ids
 from shiftwork.core.errors import FolderUnavailable, LockTimeout
 from shiftwork.queue.claim import ClaimAnswer
@@ -56,7 +57,11 @@ class Folder:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """While nobody else, script or not, reads and writes. Whoever is killed lets go."""
+        """While nobody else, script or not, reads and writes. Whoever is killed lets go.
+
+        What is done to the files meanwhile is seen to its end, also when the caller is cancelled: a thread that went on
+        would write over what the next holder of the lock has written.
+        """
         try:
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -84,7 +89,7 @@ class Folder:
 
     async def read(self, queue: str) -> list[Entry]:
         """The tasks in one file; none where there is no file."""
-        return await asyncio.to_thread(self._read, queue)
+        return await in_thread(self._read, queue)
 
     def _read(self, queue: str) -> list[Entry]:
         file = self.file(queue)
@@ -103,7 +108,7 @@ class Folder:
 
     async def write(self, queue: str, tasks: Sequence[Entry]) -> None:
         """Replace one file by a rename, so that nobody ever sees half of it."""
-        await asyncio.to_thread(self._write, queue, tasks)
+        await in_thread(self._write, queue, tasks)
 
     def stamps(self) -> dict[str, Stamp]:
         return {queue: stamp(self.file(queue)) for queue in QUEUES}
@@ -204,7 +209,7 @@ def claimer(task: Mapping[str, Any]) -> str | None:
 async def _moved(folder: Folder) -> list[ScriptClaim]:
     """What scripts have moved out of `pending.json`, to which a claim belongs. The last three files may be broken."""
     claims = []
-    for queue in await asyncio.to_thread(folder.touched):
+    for queue in await in_thread(folder.touched):
         try:
             tasks = await folder.read(queue)
         except FolderUnavailable:

@@ -16,7 +16,7 @@ from shiftwork.core.errors import AgentUnavailable
 from shiftwork.core.states import State
 from shiftwork.policy.decide import Decision, after_failure, after_loss
 from shiftwork.queue import finish
-from shiftwork.queue.claim import eligible, hand_over, lock_claimer
+from shiftwork.queue.claim import eligible, find_claimer, hand_over, lock_claimer
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Token
 from shiftwork.queue.lanes import Wants
@@ -83,15 +83,15 @@ async def _best(tx: Tx, engine: Engine, bridge: Bridge, most: int) -> Sequence[R
         bridge.workspace, bridge.group, most=most, types=bridge.types, capabilities=bridge.capabilities
     )
     await _add_consumer(tx, bridge, bridge.group)
-    agent = await lock_claimer(tx, engine, request)
+    claimer = await lock_claimer(tx, engine, request)
     types = None if bridge.types is None else frozenset(bridge.types)
     wants = Wants(bridge.group, types, frozenset(bridge.capabilities), frozenset())
-    purse = await open_purse(tx, engine, bridge.workspace, agent)
+    purse = await open_purse(tx, engine, bridge.workspace, claimer.agent)
     if purse.day_is_spent:
         return ()
-    found = await eligible(tx, engine, request, agent, wants)
+    found = await eligible(tx, engine, request, claimer, wants)
     lanes = [lane for lane in found.lanes if lane.key.serial is None]
-    return await Picker(tx, engine, request, agent, wants, found.gates, purse).pick(lanes, most)
+    return await Picker(tx, engine, request, claimer.agent, wants, found.gates, purse).pick(lanes, most)
 
 
 async def _tell(work: Work, rows: Iterable[Row], verb: str, bridge: Bridge) -> None:
@@ -185,13 +185,11 @@ async def give(
 
 
 async def _consumer(tx: Tx, bridge: Bridge, consumer: str) -> Row:
-    names = {"workspace": bridge.workspace, "id": consumer, "runtime": None}
-    row = await tx.one("lock_claimer", **names)
-    if row is None:
+    found = await find_claimer(tx, bridge.workspace, consumer)
+    if not found:
         await _add_consumer(tx, bridge, consumer)
-        row = await tx.one("lock_claimer", **names)
-        assert row is not None
-    return row
+        found = await find_claimer(tx, bridge.workspace, consumer)
+    return found[0]
 
 
 async def _add_consumer(tx: Tx, bridge: Bridge, consumer: str) -> None:

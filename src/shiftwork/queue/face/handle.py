@@ -93,13 +93,26 @@ class Handle:
 
     async def _find(self, reference: str) -> str:
         """The UUID of a task, however the caller names it; tasks of other workspaces do not exist here."""
-        known = ids.parse(check.name(reference, "task_id"))
-        if known is None:
-            return await self._read(lambda tx: read.find(tx, self.workspace, reference))
-        row = await self._read(lambda tx: tx.one("read_tasks", items=[(known,)]))
-        if row is not None and row["workspace"] != self.workspace:
-            raise NotFound(f"there is no task {reference!r}", task_id=reference)
-        return known
+        (found,) = await self._find_many([reference])
+        if isinstance(found, NotFound):
+            raise found
+        return found
+
+    async def _find_many(self, references: Sequence[str]) -> list[str | NotFound]:
+        """The same for many. An id without a task is left to the verb, which says the same about it."""
+
+        async def look(tx: Tx) -> list[str | NotFound]:
+            uuids = await read.find_many(tx, self.workspace, references)
+            rows = await tx.all("read_tasks", items=[(uuid,) for uuid in uuids if uuid is not None])
+            foreign = {row["id"] for row in rows if row["workspace"] != self.workspace}
+            return [
+                _unknown(reference if uuid is None else ids.show_task(uuid))
+                if uuid is None or uuid in foreign
+                else uuid
+                for uuid, reference in zip(uuids, references, strict=True)
+            ]
+
+        return await self._read(look)
 
     def _find_dag(self, reference: str) -> str:
         uuid = ids.parse(reference)
@@ -118,6 +131,11 @@ class Handle:
 
     async def _tokens(self, tokens: Sequence[str | Token]) -> list[Token]:
         return [token if isinstance(token, Token) else await self._token(token) for token in tokens]
+
+
+def _unknown(name: str) -> NotFound:
+    shown = name if ids.parse(name) else repr(name)  # as the verbs say it
+    return NotFound(f"there is no task {shown}", task_id=name)
 
 
 def one(outcomes: Sequence[Outcome]) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from shiftwork.core import ids
 from shiftwork.core.errors import ConflictError, InputError
 from shiftwork.queue import check
 from shiftwork.queue.face.handle import Handle
@@ -88,6 +89,8 @@ class Notifying(Handle):
         if status is not None:
             check.one_of(status, STATUSES, "status")
         named, cursor = check.text(sink, "sink", 255), check.text(after, "after", 255)
+        if cursor is not None and not ids.is_delivery(cursor):
+            raise InputError(f"{after!r} is not the id of a notification", where="after")
         which = Which(named, status, cursor, check.page(limit))
         return await self._read(lambda tx: deliveries.read_page(tx, self.workspace, which))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from shiftwork.core import ids
 from shiftwork.core.errors import ConflictError, InputError, NotFound
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import STORED
@@ -39,8 +40,14 @@ class Operating(Handle):
     async def cancel_many(
         self, task_ids: Sequence[str], reason: str = "cancelled", *, version: int | None = None
     ) -> list[Outcome]:
-        uuids = [await self._find(task_id) for task_id in task_ids]
-        return await self._run(change.cancel, uuids, check.text(reason, "reason"), version)
+        """Each has an outcome of its own."""
+        found = await self._find_many(task_ids)
+        known = [uuid for uuid in found if isinstance(uuid, str)]
+        told = iter(await self._run(change.cancel, known, check.text(reason, "reason"), version) if known else ())
+        return [
+            next(told) if isinstance(uuid, str) else Outcome(ids.shown(task_id), error=uuid)
+            for task_id, uuid in zip(task_ids, found, strict=True)
+        ]
 
     async def cancel_dag(self, dag_id: str, reason: str = "cancelled") -> list[Outcome]:
         """Cancel everything of a DAG that has not ended."""
@@ -54,9 +61,10 @@ class Operating(Handle):
     async def rerun_issue(self, issue_id: str, task_id: str | None = None) -> Outcome:
         """Rerun the newest task of an issue, or the one named."""
         if task_id is not None:
-            uuid = await self._find(task_id)
-            named = await self._read(lambda tx: tx.one("read_tasks", items=[(uuid,)]))
-            if named is None or named["workspace"] != self.workspace or named["issue_id"] != issue_id:
+            (uuid,) = await self._find_many([task_id])
+            known = [(uuid,)] if isinstance(uuid, str) else []
+            named = await self._read(lambda tx: tx.one("read_tasks", items=known))
+            if named is None or named["issue_id"] != issue_id:
                 raise NotFound(f"issue {issue_id!r} has no task {task_id!r}", where="task_id")
             return await self.rerun(task_id)
         row = await self._read(lambda tx: tx.one("newest_of_issue", workspace=self.workspace, issue=issue_id))
@@ -181,9 +189,12 @@ class Operating(Handle):
         profile: str | None = None,
     ) -> list[InForce]:
         """Change several settings, and perhaps the profile, all together or none."""
+        scope = _scope(type)
+        if scope and profile is not None:
+            raise InputError("a profile is of the whole workspace, not of a type", where="type")
         try:
             return await self._run(
-                control.change_settings, self.workspace, type or "", dict(values or {}), list(unset), profile
+                control.change_settings, self.workspace, scope, dict(values or {}), list(unset), profile
             )
         finally:
             self._engine.book.forget(self.workspace)
@@ -194,7 +205,7 @@ class Operating(Handle):
 
     async def _change_setting(self, key: str, value: Any, type_: str | None, *, unset: bool) -> list[InForce]:
         try:
-            return await self._run(control.change_setting, self.workspace, type_ or "", key, value, unset=unset)
+            return await self._run(control.change_setting, self.workspace, _scope(type_), key, value, unset=unset)
         finally:
             self._engine.book.forget(self.workspace)
 
@@ -254,3 +265,8 @@ class Operating(Handle):
     async def snapshots(self) -> list[Snapshot]:
         """The snapshots there are, the newest first."""
         return [snapshots.snapshot(found) for found in await snapshots.folder_of(self._engine).all()]
+
+
+def _scope(type_: str | None) -> str:
+    """What a setting is changed for: a type, or the workspace, which has no name."""
+    return "" if type_ is None else check.name(type_, "type")

@@ -62,9 +62,11 @@ class Reading(Observing):
         return found[0]
 
     async def get_many(self, task_ids: Sequence[str]) -> list[Task]:
+        """Those of the tasks that there are."""
+
         async def load(tx: Tx) -> list[Task]:
-            uuids = [await read.find(tx, self.workspace, t) for t in task_ids]
-            return await read.tasks(tx, self._engine, self.workspace, uuids)
+            found = await read.find_many(tx, self.workspace, task_ids)
+            return await read.tasks(tx, self._engine, self.workspace, [uuid for uuid in found if uuid is not None])
 
         return await self._read(load)
 
@@ -97,12 +99,12 @@ class Reading(Observing):
             rows = await tx.all(
                 "list_newest_tasks" if newest else "list_tasks",
                 workspace=self.workspace,
-                after=ids.parse(after) if after else None,
+                after=None if after is None else await read.find(tx, self.workspace, after),
                 type=type,
                 agent=agent,
                 issue=issue,
-                dag=self._find_dag(dag) if dag else None,
-                parent=ids.parse(parent) if parent else None,
+                dag=None if dag is None else self._find_dag(dag),
+                parent=None if parent is None else await read.find(tx, self.workspace, parent),
                 since=since,
                 until=until,
                 tag=tag,
@@ -175,7 +177,7 @@ class Reading(Observing):
         return found[0]
 
     async def runtimes(self) -> list[dict[str, Any]]:
-        return await self._read(lambda tx: agents.read_runtimes(tx, self.workspace))
+        return await self._read(lambda tx: agents.read_runtimes(tx, self._engine, self.workspace))
 
     async def dead_letters(
         self,
@@ -186,7 +188,7 @@ class Reading(Observing):
         limit: int = 100,
     ) -> list[DeadLetter]:
         """Dead letters that wait for a decision, or all of them."""
-        count = check.page(limit)
+        count, cursor = check.page(limit), check.cursor(after)
 
         async def load(tx: Tx) -> list[DeadLetter]:
             rows = await tx.all(
@@ -194,7 +196,7 @@ class Reading(Observing):
                 workspace=self.workspace,
                 reviewed_too=reviewed_too,
                 signature=signature,
-                after=ids.parse(after) if after else None,
+                after=cursor,
                 count=count,
             )
             tasks = await read.tasks(tx, self._engine, self.workspace, sorted({row["task_id"] for row in rows}))

@@ -6,17 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from shiftwork.core import ids
 from shiftwork.core.errors import InputError
 from shiftwork.core.settings import Bounds
 from shiftwork.core.task import Wait
 from shiftwork.policy import verdict
-from shiftwork.queue import check
+from shiftwork.queue import check, read
 from shiftwork.queue.face.handle import Handle
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.waits import approvals, waits
 from shiftwork.queue.waits.approvals import Asked, Kind
 from shiftwork.queue.waits.waits import KEEP_SIGNALS_SEC, NewWait, Signalled
+from shiftwork.store.store import Tx
 
 KINDS: tuple[str, ...] = get_args(Kind)
 FURTHEST = 1e11
@@ -74,10 +74,14 @@ class Waiting(Handle):
         if kind is not None:
             check.one_of(kind, KINDS, "kind")
         count = check.page(limit)
-        uuid = None if task is None else await self._find(task)
-        cursor = None if after is None else ids.parse(after)
+        cursor = check.cursor(after)
         check.text(type, "type")
-        return await self._read(lambda tx: approvals.listed(tx, self.workspace, kind, type, uuid, cursor, count))
+
+        async def load(tx: Tx) -> list[Asked]:
+            uuid = None if task is None else await read.must_find(tx, self._engine, self.workspace, task)
+            return await approvals.listed(tx, self.workspace, kind, type, uuid, cursor, count)
+
+        return await self._read(load)
 
     async def approve(
         self, task_id: str, *, revision: str | None = None, note: str | None = None, version: int | None = None

@@ -231,11 +231,11 @@ class Working(Handle):
 def _completion(token: Token, report: Report) -> Completion:
     fields: dict[str, Any] = {} if report.data is None else {"data": report.data}
     if report.text is not None:
-        fields["text"] = report.text
-    if report.artifacts:
-        fields["artifacts"] = list(report.artifacts)
+        fields["text"] = _words(report.text)
+    if artifacts := _references(report.artifacts):
+        fields["artifacts"] = artifacts
     if report.decision_report is not None:
-        fields["decision_report"] = report.decision_report
+        fields["decision_report"] = _object(report.decision_report)
     return Completion(
         token,
         _json(fields, "result") if fields else "{}",
@@ -244,8 +244,30 @@ def _completion(token: Token, report: Report) -> Completion:
         report.text,
         is_report(report.decision_report),
         None if report.verdict is None else _verdict(report.verdict),
-        artifacts=[ref for ref in report.artifacts if ref.startswith(ARTIFACT)] if report.artifacts else (),
+        artifacts=[ref for ref in artifacts if ref.startswith(ARTIFACT)] if artifacts else (),
     )
+
+
+def _words(told: object) -> str:
+    """Text of any length that the result has room for."""
+    if not isinstance(told, str):
+        raise InputError(f"expected text, got {type(told).__name__}", where="text")
+    return told
+
+
+def _references(told: object) -> list[str]:
+    """Each is a name, as over HTTP; a text is no list of its letters."""
+    if told is None:
+        return []
+    if isinstance(told, str | bytes) or not isinstance(told, Sequence):
+        raise InputError(f"expected a list of references, got {type(told).__name__}", where="artifacts")
+    return [check.name(ref, f"artifacts[{place}]") for place, ref in enumerate(told)]
+
+
+def _object(told: object) -> Mapping[str, Any]:
+    if not isinstance(told, Mapping):
+        raise InputError(f"expected an object, got {type(told).__name__}", where="decision_report")
+    return told
 
 
 def _verdict(told: NewVerdict | Mapping[str, Any]) -> NewVerdict:

@@ -12,6 +12,7 @@ from shiftwork.core import ids
 from shiftwork.core.task import Usage, dollars, micros
 from shiftwork.policy import budget
 from shiftwork.queue.fence import Token
+from shiftwork.queue.lanes import wake_all
 from shiftwork.queue.money.purse import let_go, to_save
 from shiftwork.store.store import Row
 
@@ -115,7 +116,13 @@ class Money:
         work = self._work
         work.add_event(
             [work.now, row["workspace"], row["id"], row["dag_id"], "overrun", None]
-            + [work.caller.for_agent(row["agent_id"]), work.request_of(row["id"]), row["fence"], None, data]
+            + [
+                work.caller.for_agent(row["agent_id"]),
+                work.request_of(row["id"], row["fence"]),
+                row["fence"],
+                None,
+                data,
+            ]
         )
 
     async def book_late(self, token: Token, usage: Usage, *, last: bool) -> bool:
@@ -280,8 +287,7 @@ class Money:
         if row["closed_at"] is not None:
             await let_go(work.tx, work.engine, row, FREED_AT_ONCE)
         if row["kind"] == "day" and before <= 0:
-            for lane in await work.tx.all("lanes_of_workspace", workspace=row["workspace"]):
-                work.tx.wake(lane["id"])
+            await wake_all(work.tx, row["workspace"])
 
     async def _load_charges(self) -> None:
         unread = sorted(self._moves.keys() - self._charges.keys())

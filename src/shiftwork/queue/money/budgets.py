@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -14,15 +15,27 @@ from shiftwork.core.task import dollars, micros
 from shiftwork.policy import budget
 from shiftwork.queue.control import change_setting
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lanes import wake_all
 from shiftwork.queue.money.booking import dag_of, shown, usd, words
-from shiftwork.queue.money.purse import BATCH, Level, Purse, day_of, hold_under, let_go, to_save, today
+from shiftwork.queue.money.counting import count_in
+from shiftwork.queue.money.purse import (
+    BATCH,
+    FIRST,
+    Level,
+    Purse,
+    day_begins,
+    day_of,
+    hold_under,
+    let_go,
+    to_save,
+    today,
+)
 from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
 Kind = Literal["agent", "dag", "tree", "day"]
 KINDS: tuple[str, ...] = get_args(Kind)
-_FIRST = "00000000-0000-0000-0000-000000000000"
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -61,11 +74,26 @@ async def set_ceiling(
 
 
 async def _set_day(tx: Tx, engine: Engine, caller: Caller, workspace: str, ceiling: float | None) -> Budget:
+    row = await _limit_day(tx, engine, workspace, None if ceiling is None else micros(ceiling))
     await change_setting(tx, engine, caller, workspace, "", "budget.daily_usd", ceiling, unset=False)
-    for lane in await tx.all("lanes_of_workspace", workspace=workspace):
-        tx.wake(lane["id"])
-    row = await today(tx, engine, workspace)
-    return _budget({**row, "ceiling": None if ceiling is None else micros(ceiling)})
+    await wake_all(tx, workspace)
+    return _budget(row)
+
+
+async def _limit_day(tx: Tx, engine: Engine, workspace: str, ceiling: int | None) -> Mapping[str, Any]:
+    """Today's budget with this ceiling, and with what runs; a day that never had a limit needs none to be without."""
+    names = {"workspace": workspace, "kind": "day", "owner": day_of(tx.now)}
+    found = await tx.one("find_budget", **names) if ceiling is None else await today(tx, engine, workspace)
+    if found is None:
+        spent = await tx.one("spent_since", workspace=workspace, since=day_begins(tx.now))
+        assert spent is not None
+        return {**names, "ceiling": None, "spent": int(spent["cost"]), "granted": 0}
+    if found["counted_to"] is not None:
+        await count_in(tx, engine, found)
+    row = dict((await tx.all("lock_budgets", items=[(found["id"],)]))[0])
+    row |= {"ceiling": ceiling, "told": budget.reached(ceiling, row["spent"])}
+    await tx.run("save_budgets", items=[to_save(row)])
+    return row
 
 
 async def _set_agent(tx: Tx, workspace: str, agent_id: str, ceiling: int | None) -> Mapping[str, Any]:
@@ -74,6 +102,7 @@ async def _set_agent(tx: Tx, workspace: str, agent_id: str, ceiling: int | None)
         raise NotFound(f"there is no agent {agent_id!r}", where="id")
     told = budget.reached(ceiling, row["spent"])
     await tx.run("set_agent_budget", workspace=workspace, id=agent_id, budget=ceiling, told=told)
+    await wake_all(tx, workspace)
     return {**row, "kind": "agent", "owner": agent_id, "ceiling": ceiling}
 
 
@@ -100,12 +129,12 @@ async def _begin(work: Work, workspace: str, kind: str, owner: str) -> None:
     tx = work.tx
     await tx.all("lock_tasks", items=[(owner,)])  # a lone task that ends or spawns now must find what we make
     await tx.all("lock_dags", items=[(owner,)])
-    rows = await tx.all("tasks_to_count", dag=owner, after=_FIRST, count=1)
+    rows = await tx.all("tasks_to_count", dag=owner, after=FIRST, count=1)
     first = await tx.one("read_tasks", items=[(rows[0]["id"],)]) if rows else None
     if first is None or first["workspace"] != workspace:
         raise NotFound(f"there is no DAG {ids.show_dag(owner)}", where="id", dag_id=ids.show_dag(owner))
     id_ = work.engine.ids.make(work.now)
-    await tx.insert("insert_budgets", [(id_, workspace, "dag", owner, None, None, 0, _FIRST)])
+    await tx.insert("insert_budgets", [(id_, workspace, "dag", owner, None, None, 0, FIRST)])
     await tx.run("join_trees", budget=id_, dag=owner)
 
 
@@ -125,47 +154,36 @@ async def settle(tx: Tx, engine: Engine, _caller: Caller, workspace: str, kind: 
     return _budget(row), more
 
 
-async def count_in(tx: Tx, engine: Engine, found: Row) -> int:
-    """Put the next tasks of a DAG under its new budget, with all that they have cost and may still cost."""
-    work = Work(tx, engine, Caller("duty:budgets"))
-    page = await tx.all("tasks_to_count", dag=found["owner"], after=found["counted_to"], count=BATCH)
-    rows = await work.lock(row["id"] for row in page)
-    attempts = await tx.all("read_attempts", items=[(row.id,) for row in rows]) if rows else ()
-    estimate = micros((await engine.book.of(tx, found["workspace"])).settings().budget.default_estimate_usd)
-    shares = {(a["task_id"], a["fence"]): (a["granted"], a["cost"], True) for a in attempts}
-    shares |= {(row.id, row.fence): (_granted(row, estimate), row.attempt_cost, False) for row in rows if row.held}
-    items = [(*token, found["id"], share[0]) for token, share in sorted(shares.items())]
-    fresh = await tx.all("add_charges", items=items) if items else ()
-    if rows:
-        await tx.run("put_under", items=[(row.id,) for row in rows], budget=found["id"])
-    sums = [budget.share(g, used, over=over) for g, used, over in (shares[c["task_id"], c["fence"]] for c in fresh)]
-    row = dict((await tx.all("lock_budgets", items=[(found["id"],)]))[0])
-    row["spent"] += sum(share.spent for share in sums)
-    row["granted"] += sum(share.granted for share in sums)
-    row["counted_to"] = page[-1]["id"] if len(page) == BATCH else None
-    await tx.run("save_budgets", items=[to_save(row)])
-    return len(page)
-
-
-def _granted(row: TaskRow, estimate: int) -> int:
-    """What an attempt that runs already is taken to be granted."""
-    return row.granted if row.charged else estimate if row.estimated_cost is None else row.estimated_cost
-
-
 # -- keeping -----------------------------------------------------------------------------------------------------
+
+
+COUNTED_AT_ONCE = {False: 1, True: 10}
+"""Budgets that one turn of the duty counts a page into: of DAGs, whose pages are mostly full, and of days."""
+
+LOOKED_AT = 100
+"""Closed budgets that one turn of the duty looks at; meanwhile nobody else writes to SQLite."""
+
+_PLACES: WeakKeyDictionary[Engine, dict[str, str]] = WeakKeyDictionary()
+"""How far this process has come with its walks over budgets; whoever else has the turn has places of its own."""
 
 
 async def tend(tx: Tx, engine: Engine) -> dict[str, int]:
     """Go on with what began in other verbs: count in, hold back what cannot be paid, let go what can."""
     counts = {"counted": 0, "held": 0, "freed": 0, "opened": 0}
-    for row in await tx.all("counting_budgets", count=1):
-        counts["counted"] += await count_in(tx, engine, row)
-    after = _FIRST
-    while page := await tx.all("closed_budgets", after=after, count=BATCH):
-        for row in page:
-            await _tend(tx, engine, row, counts)
-        after = page[-1]["id"]
+    for days, most in COUNTED_AT_ONCE.items():
+        for row in await _next(tx, engine, "counting_budgets", most, days=days):
+            counts["counted"] += await count_in(tx, engine, row)
+    for row in await _next(tx, engine, "closed_budgets", LOOKED_AT):
+        await _tend(tx, engine, row, counts)
     return {name: count for name, count in counts.items() if count}
+
+
+async def _next(tx: Tx, engine: Engine, statement: str, count: int, **names: Any) -> Sequence[Row]:
+    """The next page of a walk that begins again behind the last."""
+    places, walk = _PLACES.setdefault(engine, {}), f"{statement} {names}"
+    page = await tx.all(statement, after=places.get(walk, FIRST), count=count, **names)
+    places[walk] = page[-1]["id"] if len(page) == count else FIRST
+    return page
 
 
 async def _tend(tx: Tx, engine: Engine, row: Row, counts: dict[str, int]) -> None:
@@ -177,18 +195,20 @@ async def _tend(tx: Tx, engine: Engine, row: Row, counts: dict[str, int]) -> Non
     freed, more = await let_go(tx, engine, row) if rest is None or rest >= 0 else (0, True)
     counts["freed"] += freed
     if not held and not more and not await tx.all("held_under", id=row["id"], count=1):
-        counts["opened"] += 1
-        await _reopen(tx, engine, row)
+        counts["opened"] += await _reopen(tx, engine, row)
 
 
-async def _reopen(tx: Tx, engine: Engine, found: Row) -> None:
-    """Nothing is held back any more."""
+async def _reopen(tx: Tx, engine: Engine, found: Row) -> bool:
+    """Nothing is held back any more, unless a claim has held something back while we waited for the budget."""
     row = dict((await tx.all("lock_budgets", items=[(found["id"],)]))[0])
+    if await tx.all("held_under", id=row["id"], count=1):
+        return False
     await tx.run("save_budgets", items=[to_save({**row, "closed_at": None})])
     work = Work(tx, engine, Caller("duty:budgets"))
     data = {"budget": row["kind"], "id": shown(row)}
     work.tell_of(row["workspace"], "budget_opened", dag_id=dag_of(row), data=data)
     await work.save_events()
+    return True
 
 
 async def shortages(tx: Tx, resolver: Resolver, row: TaskRow) -> list[tuple[str, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from shiftwork.core.resolve import Resolver
 from shiftwork.core.task import micros
 from shiftwork.policy import budget
+from shiftwork.queue.book import FRESH_SEC
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Row, Tx
 
@@ -18,6 +21,12 @@ HELD = "budget"
 
 BATCH = 500
 """Tasks that are held back, or let go, by one statement."""
+
+FIRST = "00000000-0000-0000-0000-000000000000"
+"""Before every id: where a walk begins."""
+
+_NONE_YET: WeakKeyDictionary[Engine, dict[str, tuple[float, float]]] = WeakKeyDictionary()
+"""Workspaces whose day had no budget when this process looked: the day, and until when that is taken for granted."""
 
 
 def day_of(at: float) -> str:
@@ -28,6 +37,12 @@ def day_of(at: float) -> str:
 def day_begins(at: float) -> float:
     """The first moment of that day."""
     return at - at % 86_400
+
+
+def span_of(day: str) -> dict[str, float]:
+    """When what is paid by this day is claimed."""
+    since = dt.datetime.fromisoformat(day).replace(tzinfo=dt.UTC).timestamp()
+    return {"since": since, "until": since + 86_400}
 
 
 class Level:
@@ -61,7 +76,8 @@ class Purse:
         self._levels: dict[str, Level] = {}
         self._day: Level | None = None
         if day is not None:
-            self._day = self._levels[day["id"]] = Level(day, micros(settings.daily_usd))
+            most = settings.daily_usd
+            self._day = self._levels[day["id"]] = Level(day, None if most is None else micros(most))
         self.closed: dict[str, Level] = {}
         """Budgets of DAGs and trees that could not pay a task."""
         self.grants: dict[str, int] = {}
@@ -79,9 +95,16 @@ class Purse:
     async def look(self, tx: Tx, rows: Iterable[Row]) -> None:
         """Read the budgets of these tasks that are not known yet, with all above them."""
         unknown = {row["budget_id"] for row in rows if row["budget_id"] is not None} - self._levels.keys()
-        if unknown:
-            for row in await tx.all("read_chains", items=[(id_,) for id_ in sorted(unknown)]):
-                self._levels[row["id"]] = Level(row, row["ceiling"])
+        await self._learn(tx, unknown)
+
+    async def _learn(self, tx: Tx, names: set[str]) -> set[str]:
+        """Read these budgets with all above them; which were not known. What is known keeps what it has counted."""
+        if not names:
+            return names
+        rows = await tx.all("read_chains", items=[(name,) for name in sorted(names)])
+        fresh = {row["id"]: Level(row, row["ceiling"]) for row in rows if row["id"] not in self._levels}
+        self._levels |= fresh
+        return set(fresh)
 
     def levels(self, row: Row) -> list[Level]:
         """Every budget that pays for this task, but for the agent's own."""
@@ -137,17 +160,28 @@ class Purse:
             return rows
         self._agent_left = self._agent_had
         self.grants.clear()
-        for locked in await tx.all("lock_budgets", items=[(name,) for name in sorted(names)]):
-            level = self._levels[locked["id"]]
-            if level is not self._day:
-                level.ceiling = locked["ceiling"]
-            level.count(locked)
+        while names:
+            names = await self._learn(tx, await self._count_again(tx, names))
         paid = []
         for row in rows:
             if self.fits(row):
                 self.take(row)
                 paid.append(row)
         return paid
+
+    async def _count_again(self, tx: Tx, names: set[str]) -> set[str]:
+        """Lock these budgets and begin with what they say now; those above them that nobody has looked at.
+
+        Such a budget came after we looked. It is newer than what stands under it: the next in the order of locks.
+        """
+        above = set()
+        for locked in await tx.all("lock_budgets", items=[(name,) for name in sorted(names)]):
+            level = self._levels[locked["id"]]
+            if level is not self._day:
+                level.ceiling = locked["ceiling"]
+            level.count(locked)
+            above.add(locked["parent_id"])
+        return above - self._levels.keys() - {None}
 
     async def pay(self, tx: Tx, rows: Sequence[Row]) -> list[Row]:
         """Set aside what these tasks, which are claimed now, were granted; answers the budgets found closed by that."""
@@ -192,22 +226,50 @@ async def open_purse(tx: Tx, engine: Engine, workspace: str, agent: Row) -> Purs
     resolver = await engine.book.of(tx, workspace)
     left = budget.left(agent["budget"], agent["spent"], agent["granted"])
     if resolver.settings().budget.daily_usd is None:
-        return Purse(resolver, left)
+        return Purse(resolver, left, await _begun(tx, engine, workspace))
     return Purse(resolver, left, await today(tx, engine, workspace))
 
 
+async def _begun(tx: Tx, engine: Engine, workspace: str) -> Row | None:
+    """The day's budget if there is one: without its limit it goes on counting, so that a new limit misses nothing.
+
+    Mostly there is none, which is asked for as often as settings are.
+    """
+    none_yet = _NONE_YET.setdefault(engine, {})
+    day, until = none_yet.get(workspace, (0.0, 0.0))
+    if day == day_begins(tx.now) and time.monotonic() < until:
+        return None
+    row = await tx.one("find_budget", workspace=workspace, kind="day", owner=day_of(tx.now))
+    if row is None:
+        none_yet[workspace] = day_begins(tx.now), time.monotonic() + FRESH_SEC
+    return row
+
+
 async def today(tx: Tx, engine: Engine, workspace: str) -> Row:
-    """The day's budget; a day begins with what its attempts have cost, also before there was a limit."""
+    """The day's budget; a day begins with what its attempts have cost, also before there was a limit.
+
+    What runs is counted in later, since a claim must not wait for tasks.
+    """
+    _NONE_YET.setdefault(engine, {}).pop(workspace, None)
     names = {"workspace": workspace, "kind": "day", "owner": day_of(tx.now)}
     row = await tx.one("find_budget", **names)
     if row is None:
-        spent = await tx.one("spent_since", workspace=workspace, since=day_begins(tx.now))
-        assert spent is not None
-        made = (engine.ids.make(tx.now), *names.values(), None, None, int(spent["cost"]), None)
-        await tx.insert("insert_budgets", [made])
+        gone = await tx.one("spent_by_removed", workspace=workspace, **span_of(names["owner"]))
+        assert gone is not None
+        id_ = engine.ids.make(tx.now)
+        await tx.insert("insert_budgets", [(id_, *names.values(), None, None, int(gone["cost"]), FIRST)])
         row = await tx.one("find_budget", **names)
         assert row is not None
+        if row["id"] == id_:  # nobody else was faster
+            row = {**row, "spent": row["spent"] + await count_ended(tx, row)}
+            await tx.run("save_budgets", items=[to_save(row)])
     return row
+
+
+async def count_ended(tx: Tx, day: Row) -> int:
+    """Charge to a day what is over and was not charged to it yet; what it has cost."""
+    names = {"id": day["id"], "workspace": day["workspace"], **span_of(day["owner"])}
+    return sum(int(row["cost"]) for row in await tx.all("charge_ended", **names))
 
 
 async def let_go(tx: Tx, engine: Engine, held_by: Row, count: int = BATCH) -> tuple[int, bool]:

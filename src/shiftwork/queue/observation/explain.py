@@ -7,7 +7,7 @@ import msgspec
 from shiftwork.core import ids, reasons
 from shiftwork.core.errors import NotFound
 from shiftwork.core.resolve import Resolver
-from shiftwork.core.states import IN_HAND, State
+from shiftwork.core.states import IN_HAND, SETTLED, State
 from shiftwork.core.task import dollars
 from shiftwork.policy import budget, guard, rank
 from shiftwork.policy.share import is_on
@@ -111,7 +111,15 @@ async def _waiting(tx: Tx, row: TaskRow) -> list[Hold]:
         return await _approval(tx, row)
     if row.status == State.VALIDATING:
         return [await _verdict(tx, row)]
+    if row.status in SETTLED and (newer := await _newer(tx, row)):
+        return [Hold("superseded", "it was tried again as another task", "look at that one", tasks=[newer])]
     return [hold] if (hold := _settled(row)) else []
+
+
+async def _newer(tx: Tx, row: TaskRow) -> str | None:
+    """The task that answers for its lineage instead of this one."""
+    (newest,) = await tx.all("lineage_states", items=[(row.root_id,)])
+    return None if newest["id"] == row.id else ids.show_task(newest["id"])
 
 
 def _settled(row: TaskRow) -> Hold | None:
@@ -311,8 +319,8 @@ async def _share(tx: Tx, engine: Engine, resolver: Resolver, lanes: list[Lane]) 
     number = lanes[0].key.share if lanes else None
     if number is None or not is_on(fair):
         return None
-    rows = await tx.all("open_lanes", bound=TARGETED, workspace=lanes[0].key.workspace, agent="", counted=False)
-    with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows if row["lane"] is not None])
+    rows = await tx.all("open_lanes", bound=TARGETED)
+    with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows])
     others = {lane.key.share for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
     return Share(fair.by, number, fair.shares, len(others | {number}))
 

@@ -125,7 +125,7 @@ async def _miss_report(work: Work, row: Row, item: Completion, settings: Setting
     if await work.tx.one("mark_incomplete", id=row["id"], fence=row["fence"], now=work.now):
         actor = work.caller.for_agent(row["agent_id"])
         event = [work.now, row["workspace"], row["id"], row["dag_id"], "report_missing", None, actor]
-        work.add_event([*event, work.request_of(row["id"]), row["fence"], None, None])
+        work.add_event([*event, work.request_of(row["id"], row["fence"]), row["fence"], None, None])
     task_id = ids.show_task(row["id"])
     checked.refused.append((item, ReportRequired(f"{why} for task {task_id}", where="decision_report", booked=True)))
 

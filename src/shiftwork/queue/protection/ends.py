@@ -62,14 +62,20 @@ class Ends:
         report = Report(row.workspace, row.type, row.id, row.fence, row.agent_id, named, wait_sec)
         self._reports.append(report)
 
-    async def save(self, work: Work) -> None:
-        if self._serial:
+    def __bool__(self) -> bool:
+        return bool(self._ended or self._handed_in or self._reports or self._serial)
+
+    async def save(self, work: Work, around: Row) -> None:
+        """`around` says what there is at all that an end could touch."""
+        if around["serialized"] and self._serial:
             await serials.give_back(work, self._serial)
-        if self._ended:
+        failed = any(ended.outcome == "failed" for ended in self._ended)
+        if failed or (around["tripped"] and self._ended):
             await breakers.judge(work, [((e.workspace, e.type), _end(work, e)) for e in self._ended])
         for report in self._reports:
             await cooldowns.begin(work, report)
-        if endings := [*self._handed_in, *(ended.ending for ended in self._ended)]:
+        endings = [*self._handed_in, *(ended.ending for ended in self._ended)]
+        if around["limited"] and endings:
             await limits.give_back(work, endings)
 
 

@@ -59,8 +59,8 @@ async def skip_for(tx: Tx, engine: Engine, trigger: Armed, seen: Seen, why: str)
 
 async def _is_news(tx: Tx, trigger: Armed, seen: Seen) -> bool:
     row = await tx.one("lock_trigger_by_id", id=trigger.id)
-    if row is None or row["paused_at"] is not None:
-        return False
+    if row is None or row["paused_at"] is not None or row["looked_at"] is None:
+        return False  # without a look it was resumed or saved anew after whoever has seen this read what it knew
     saved = await tx.one("save_watched_file", trigger_id=trigger.id, path=seen.path, hash=seen.sha256)
     assert isinstance(trigger.on, Files)
     return saved is not None and seen.change in trigger.on.changes

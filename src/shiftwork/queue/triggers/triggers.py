@@ -167,6 +167,7 @@ async def resume(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
         tick, at = next_times(trigger.on, trigger.id, tx.now) if isinstance(trigger.on, Cron) else (None, None)
         after = await log.last(tx)
         await tx.run("resume_trigger", id=row["id"], tick_at=tick, next_at=at, after_seq=after, now=tx.now)
+        await tx.run("delete_watched_files", id=row["id"])  # what changed meanwhile is seen for the first time
         await _tell(tx, engine, caller, workspace, "trigger_resumed", name)
     return await read(tx, workspace, name)
 

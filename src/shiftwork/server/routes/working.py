@@ -99,7 +99,7 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
         answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
-    if answer.assignments and await ask.request.is_disconnected():
+    if answer.assignments and ask.has_hung_up:
         await _give_back(ask, answer)
     return _claimed(ask, answer)
 

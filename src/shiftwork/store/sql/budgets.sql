@@ -117,12 +117,38 @@ update tasks set hold = null, version = version + 1, updated_at = :now from {ite
 select * from budgets where closed_at is not null and id > :after order by id limit :count
 
 -- name: counting_budgets
-select * from budgets where counted_to is not null order by id limit :count
+-- Of days, or of all others.
+select * from budgets where counted_to is not null and (kind = 'day') = :days and id > :after order by id limit :count
 
 -- name: tasks_to_count
 -- The next tasks of a DAG that gets a budget.
 select t.id from tasks t where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id > :after
 order by t.id limit :count
+
+-- name: claims_to_count
+-- The next attempts that run and are paid by a day. (As an inner query: in the order of ids all tasks would be walked.)
+with held as materialized (
+  select t.id from tasks t where t.agent_id is not null and t.workspace || '' = :workspace
+    and t.claimed_at >= :since and t.claimed_at < :until
+) select held.id from held where held.id > :after order by held.id limit :count
+
+-- name: charge_claims
+-- What these run is charged from now on; for rows that are locked.
+-- rows items: id uuid
+update tasks set charged = agent_id is not null from {items} where tasks.id = items.id
+
+-- name: charge_ended
+-- Attempts that are over, are paid by this day and were not charged to it, and what each has cost.
+insert into charges (task_id, fence, budget_id, granted)
+select distinct c.task_id, c.fence, cast(:id as {pg: uuid}{lite: text}), 0 from costs c join tasks t on t.id = c.task_id
+where c.workspace = :workspace and c.claimed_at >= :since and c.claimed_at < :until and (t.agent_id is null or t.fence <> c.fence)
+on conflict do nothing
+returning (select sum(c.cost) from costs c where c.task_id = charges.task_id and c.fence = charges.fence) as cost
+
+-- name: spent_by_removed
+-- What tasks have cost that were removed since: no charge can name them.
+select coalesce(sum(c.cost), 0) as cost from costs c where c.workspace = :workspace and c.claimed_at >= :since and c.claimed_at < :until
+  and not exists (select 1 from tasks t where t.id = c.task_id)
 
 -- name: put_under
 -- Tasks that stand under no budget stand under this one; what they run is charged from now on.

@@ -1,7 +1,6 @@
--- name: open_lanes
--- Lanes that hold work, by jumping from one to the next in the claim index, the gates that are closed, what is limited,
--- and how much the agent holds, where that matters: what has been handed in and waits for its verdict takes no slot.
-with recursive walk(lane) as (
+-- part: walk
+-- Lanes that hold work, by jumping from one to the next in the claim index.
+recursive walk(lane) as (
   select lane from (
     select t.lane from tasks t where t.status = 'ready' and t.hold is null and t.lane < :bound order by t.lane limit 1
   ) as lowest
@@ -10,18 +9,38 @@ with recursive walk(lane) as (
           order by t.lane limit 1)
   from walk where walk.lane is not null
 )
-select walk.lane as lane, null as scope, null as kind, null as agent_id, {pg: null::double precision}{lite: null} as until,
-  {pg: null::bigint}{lite: null} as held
-from walk where walk.lane is not null
-union all
-select l.id, null, null, null, null, null from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
-union all
-select null, g.scope, g.kind, g.agent_id, g.until, null from gates g where g.workspace = :workspace
-union all
-select null, l.key, 'limited', '', null, null from limits l where l.workspace = :workspace
-union all
-select null, null, null, null, null, count(*) from tasks t
-where :counted and t.agent_id = :agent and t.workspace = :workspace and t.status <> 'validating'
+
+-- name: lock_claimer
+-- The agent, locked, and in each row something it finds: a lane that holds work or is its own, a gate that is closed, a
+-- limit, how much it holds where that matters (what has been handed in and waits for its verdict takes no slot). With the
+-- last sign of life of the runtime it claims for. All but the agent is as of before it was locked: if somebody changed it
+-- meanwhile, as every claim that got work does, this is not `exact` and must be asked again.
+with {walk}, me as materialized (
+  select a.*, {pg: a.xmin as written_by, }
+    (select r.seen_at from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active') as runtime_seen_at
+  from agents a where a.workspace = :workspace and a.id = :agent {pg: for update of a}
+), found as (
+  select walk.lane as lane, null as scope, null as kind, null as agent_id, {pg: null::double precision}{lite: null} as until,
+    {pg: null::bigint}{lite: null} as held
+  from walk where walk.lane is not null
+  union all
+  select l.id, null, null, null, null, null from lanes l where l.workspace = :workspace and l.target_agent_id = :agent
+  union all
+  select null, g.scope, g.kind, g.agent_id, g.until, null from gates g where g.workspace = :workspace
+  union all
+  select null, l.key, 'limited', '', null, null from limits l where l.workspace = :workspace
+  union all
+  select null, null, null, null, null, count(*) from tasks t
+  where (select me.max_concurrent_tasks is not null from me)
+    and t.agent_id = :agent and t.workspace = :workspace and t.status <> 'validating'
+)
+select me.*, found.lane, found.scope, found.kind, found.agent_id, found.until, found.held,
+  {pg: me.written_by = (select s.xmin from agents s where s.workspace = :workspace and s.id = :agent)}{lite: true} as exact
+from me left join found on true
+
+-- name: open_lanes
+-- Lanes that hold work.
+with {walk} select walk.lane from walk where walk.lane is not null
 
 -- part: handed_over
 -- What a claim tells of its task. What a ready row never has is not read.
@@ -95,11 +114,6 @@ group by l.target_agent_id order by min(t.rank), min(t.ordered_at), l.target_age
 
 -- name: lock_agent
 select * from agents where workspace = :workspace and id = :id {pg: for update}
-
--- name: lock_claimer
--- With the last sign of life of the runtime it claims for, which need not be exact.
-select a.*, (select r.seen_at from runtimes r where r.workspace = :workspace and r.id = :runtime and r.status = 'active') as runtime_seen_at
-from agents a where a.workspace = :workspace and a.id = :id {pg: for update of a}
 
 -- name: read_agent
 select * from agents where workspace = :workspace and id = :id

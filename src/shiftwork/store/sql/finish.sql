@@ -13,9 +13,15 @@ from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.s
   and (cast(:workspace as text) is null or tasks.workspace = :workspace)
   and (cast(:holder as text) is null or tasks.holder = :holder)
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
-  started_at, granted, charged, attempt_cost, idempotency_key, tokens_in, tokens_out,
+  started_at, granted, charged, attempt_cost, idempotency_key, own_settings, tokens_in, tokens_out,
   (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
   exists (select 1 from serials) as serialized
+
+-- name: ties_of
+-- Whether anybody waits for one of these, and whether one of these DAGs is more than a lone task.
+-- rows items: root uuid, dag uuid
+select exists (select 1 from {items} join edges e on e.dependency = items.root where not e.satisfied) as awaited,
+  exists (select 1 from {items} join dags d on d.id = items.dag) as joined
 
 -- name: satisfy_edges
 -- Flip what is still open; only a flip counts, so a dependency that completes twice frees nobody twice.
@@ -26,6 +32,10 @@ update edges set satisfied = true where dependency in (select items.id from {ite
 -- rows items: id uuid
 select e.dependent, e.dependency from {items} join edges e on e.dependency = items.id where not e.satisfied
 
+-- name: lock_roots
+-- rows items: id uuid
+select t.id from {items} join tasks t on t.id = items.id order by t.id {pg: for update of t}
+
 -- name: lock_lineages
 -- The newest row of each lineage, locked in id order.
 -- rows items: id uuid
@@ -35,6 +45,16 @@ order by t.id {pg: for update of t}
 -- name: edges_of
 -- rows items: id uuid
 select e.dependent, e.dependency, e.satisfied, e.waits from {items} join edges e on e.dependent = items.id order by e.dependent, e.dependency
+
+-- name: lock_what_ends_touch
+-- The DAGs of tasks that change, locked, and in each row whether any claim has a serial key, any breaker has seen a failure,
+-- and any claim counts against a limit. Mostly there is nothing, and one row says so.
+-- rows items: id uuid
+with locked as (select d.* from {items} join dags d on d.id = items.id order by d.id {pg: for update of d})
+select found.*, locked.* from (
+  select exists (select 1 from serials) as serialized, exists (select 1 from limit_claims) as limited,
+    exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') as tripped
+) as found left join locked on true
 
 -- name: lock_dags
 -- rows items: id uuid
@@ -47,15 +67,21 @@ update dags set open = items.open, settled = items.settled, status = items.statu
 from {items} where dags.id = items.id
 
 -- name: dag_motion
--- Of each DAG: what can still move by itself, and what ended how. A row with a successor does not count.
+-- Of each DAG: whether something can still move by itself, and whether something was completed; the first that is found
+-- will do. A row with a successor does not count. (The last line is the task that a DAG began with, alone.)
 -- rows items: id uuid
-select t.dag_id,
-  sum(case when t.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying') then 1
-           when t.status = 'pending' and t.hold in ('time', 'event', 'person') then 1 else 0 end) as moving,
-  sum(case when t.status = 'completed' then 1 else 0 end) as completed
-from {items} join tasks t on (t.dag_id = items.id and t.dag_id <> t.id) or (t.id = items.id and t.dag_id = t.id)
-join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
-group by t.dag_id
+select items.id as dag_id,
+  exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+          where t.dag_id = items.id and t.dag_id <> t.id
+            and t.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying'))
+  or exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+             where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'pending' and t.hold in ('time', 'signal', 'person'))
+  or coalesce(o.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying')
+              or (o.status = 'pending' and o.hold in ('time', 'signal', 'person')), false) as moving,
+  exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+          where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'completed')
+  or coalesce(o.status = 'completed', false) as completed
+from {items} left join tasks o on o.id = items.id and o.dag_id = o.id and o.newest_id is null
 
 -- name: settle_agents
 -- What was granted is given back, what was spent is booked.

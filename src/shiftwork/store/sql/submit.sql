@@ -12,6 +12,11 @@ on conflict do nothing
 -- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
 on conflict do nothing
 
+-- name: insert_waits_for
+-- A parent may wait again for a subtask that was done before, and runs once more.
+-- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
+on conflict (dependent, dependency) do update set satisfied = excluded.satisfied, waits = true
+
 -- name: lock_dependencies
 -- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
 -- rows items: id uuid
@@ -34,7 +39,7 @@ select a.id, a.status, a.workspace from {items} join archive a on a.id = items.i
 
 -- name: purged
 -- rows items: id uuid
-select s.task_id as id from {items} join tombstones s on s.task_id = items.id
+select s.task_id as id, s.workspace from {items} join tombstones s on s.task_id = items.id
 
 -- name: add_names
 -- insert names: workspace text, name text, task_id uuid, known boolean

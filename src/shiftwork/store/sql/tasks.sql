@@ -15,7 +15,7 @@ select t.* from {items} join tasks t on t.id = items.id order by t.id
 
 -- name: save_tasks
 -- Every column a verb may change, for rows it has locked.
--- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float, own_settings boolean, validation text, target_agent_id text
+-- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
 update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,
   ordered_at = items.ordered_at, rerank_at = items.rerank_at, priority = items.priority, deadline = items.deadline,
   path_weight = items.path_weight, front = items.front, newest_id = items.newest_id, waiting = items.waiting,
@@ -29,7 +29,7 @@ update tasks set status = items.status, hold = items.hold, lane = items.lane, ra
   attempt_cost = items.attempt_cost, tokens_in = items.tokens_in, tokens_out = items.tokens_out,
   session_id = items.session_id, work_dir = items.work_dir, failure_reason = items.failure_reason,
   cancel_reason = items.cancel_reason, updated_at = items.updated_at, finished_at = items.finished_at,
-  own_settings = items.own_settings, validation = items.validation, target_agent_id = items.target_agent_id
+  own_settings = items.own_settings, validation = items.validation, at_most_once = items.at_most_once, target_agent_id = items.target_agent_id
 from {items} where tasks.id = items.id
 
 -- name: add_usage
@@ -57,10 +57,13 @@ update bodies set body = items.body{pg: ::json} from {items} where bodies.task_i
 select t.id from {items} join tasks t on t.id = items.id
 
 -- name: failed_agents
--- Agents of the counted failures of a task's present round.
--- rows items: id uuid, round int
-select a.task_id, a.agent_id from {items} join attempts a on a.task_id = items.id and a.round = items.round
-where a.counted
+-- Agents of the counted failures of a task's present round, and of those that it was tried again for as a new row.
+with recursive tried(id, round, retry_of) as (
+  select t.id, t.round, t.retry_of from tasks t where t.id = :id
+  union all
+  select t.id, t.round, t.retry_of from tried join tasks t on t.id = tried.retry_of where tried.round = 1
+)
+select a.agent_id from tried join attempts a on a.task_id = tried.id and a.round = tried.round where a.counted
 
 -- name: read_attempts
 -- rows items: id uuid

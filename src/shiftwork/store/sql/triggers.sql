@@ -21,7 +21,9 @@ select * from triggers where workspace = :workspace and name > :after order by n
 update triggers set paused_at = :now, tick_at = null, next_at = null, updated_at = :now where id = :id
 
 -- name: resume_trigger
-update triggers set paused_at = null, tick_at = :tick_at, next_at = :next_at, after_seq = :after_seq, updated_at = :now
+-- Its files are looked at as if for the first time.
+update triggers set paused_at = null, tick_at = :tick_at, next_at = :next_at, after_seq = :after_seq, looked_at = null,
+  updated_at = :now
 where id = :id
 
 -- name: delete_trigger

@@ -6,6 +6,7 @@ import { chip, empty, link, meter, panel, parted, sparkline, table, taskLink } f
 import { count, label, money, now, percent, plural, shortId, span, when } from "../words.js";
 
 const TIERS = ["critical", "high", "normal", "low", "background"];
+const HELD = ["running", "claimed", "validating"];
 const FEED = 12;
 const SHOWN = 60; // points of the throughput's line
 
@@ -17,7 +18,7 @@ export default {
     const [status, agents, running, budgets, costs, alerts, metrics, history] = await Promise.all([
       get("/api/queue"),
       get("/api/agents"),
-      get("/api/tasks", { status: "running", limit: 8 }),
+      get("/api/tasks", { status: HELD, limit: 8 }),
       get("/api/budgets", { kind: "day" }),
       get("/api/costs", { by: "type", limit: 5 }),
       get("/api/alerts", { open_only: true, limit: 1000 }),
@@ -55,7 +56,7 @@ async function lately() {
 function tiles({ status, agents, day, costs, metrics, history }) {
   const counts = status.counts;
   const waiting = (counts.ready ?? 0) + (counts.pending ?? 0) + (counts.retrying ?? 0);
-  const running = (counts.running ?? 0) + (counts.claimed ?? 0) + (counts.validating ?? 0);
+  const running = HELD.reduce((sum, status) => sum + (counts[status] ?? 0), 0);
   const spent = day?.spent_usd ?? costs.daily_spend_usd;
   return h(
     "div",
@@ -108,11 +109,12 @@ function runningNow({ running }) {
   const columns = [
     { title: "Task", cell: (task) => taskLink(task.id, task.title ?? task.type) },
     { title: "Agent", cell: (task) => task.claim.agent_id },
+    { title: "State", class: "slim wide", cell: (task) => chip(task.status) },
     { title: "Progress", class: "slim", cell: (task) => (task.progress?.pct === undefined ? "–" : meter(task.progress.pct, 100, "Done")) },
     { title: "Since", class: "end", cell: (task) => span(now() - (task.started_at ?? task.claimed_at)) },
   ];
   const none = empty("Nothing runs.", "Start an agent: shiftwork work, or claim over HTTP.");
-  return panel("Running now", { actions: link("/tasks?status=running", "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
+  return panel("Running now", { actions: link(`/tasks?status=${HELD.join(",")}`, "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
 }
 
 function failures({ status }) {

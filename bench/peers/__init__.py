@@ -1,0 +1,1 @@
+"""Programs on other queues, run with a Python of their own: see `bench.beside`."""

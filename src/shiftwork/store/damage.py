@@ -1,0 +1,121 @@
+"""Looks through a SQLite file for damage: broken pages, text that is no UTF-8, and JSON that is none."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from shiftwork.store.catalogue import Table, tables
+from shiftwork.store.sqlite import translate
+
+SECONDS = 5.0
+"""For the pages, and again for the rows: a large file is looked at in part."""
+
+MOST = 10
+"""Found so much, nobody needs to know of more."""
+
+STEPS = 10_000
+"""Of the engine, between two looks at the clock."""
+
+FIRST = ("bodies", "tasks", "lanes", "agents", "settings", "attempts")
+"""What every claim and list reads comes first."""
+
+
+class Seen(NamedTuple):
+    """What was found, and whether the time was enough for all of the file."""
+
+    damage: list[str]
+    whole: bool
+
+
+def look(file: Path, seconds: float = SECONDS) -> Seen:
+    """Without writing anything. Whatever the engine refuses, say because the file is locked, is raised."""
+    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        pages = _pages(connection, seconds)
+        rows = _rows(connection, seconds) if not pages.damage else Seen([], whole=False)
+    except (apsw.Error, UnicodeDecodeError) as error:
+        raise translate(error, str(file)) from error
+    finally:
+        connection.close()
+    return Seen([*pages.damage, *rows.damage][:MOST], pages.whole and rows.whole)
+
+
+def _pages(connection: apsw.Connection, seconds: float) -> Seen:
+    """As the engine itself checks them."""
+    is_over = _limit(seconds)
+    connection.set_progress_handler(is_over, STEPS)
+    try:
+        told = [str(line) for (line,) in connection.execute(f"pragma quick_check({MOST})")]
+    except apsw.InterruptError:
+        return Seen([], whole=False)
+    finally:
+        connection.set_progress_handler(None)
+    return Seen([] if told == ["ok"] else told, whole=True)
+
+
+def _rows(connection: apsw.Connection, seconds: float) -> Seen:
+    """Each row is read as the queue reads it: the engine does not look into what stands in a column."""
+    is_over = _limit(seconds)
+    order = {name: place for place, name in enumerate(FIRST)}
+    damage: list[str] = []
+    for table in sorted(tables(), key=lambda table: order.get(table.name, len(order))):
+        for found in _damaged_rows(connection, table):
+            if is_over():
+                return Seen(damage, whole=False)
+            if found is not None:
+                damage.append(found)
+            if len(damage) >= MOST:
+                return Seen(damage, whole=False)
+    return Seen(damage, whole=True)
+
+
+def _damaged_rows(connection: apsw.Connection, table: Table) -> Iterator[str | None]:
+    """For each row what is wrong with it, or None."""
+    rows: Iterator[Any] = connection.execute(f"select {', '.join(table.names)} from {table.name}")  # noqa: S608  # names of our own
+    for number in itertools.count():
+        try:
+            yield _what_is_no_json(table, next(rows))
+        except StopIteration:
+            return
+        except UnicodeDecodeError:
+            yield _what_is_no_text(connection, table, number)
+
+
+def _what_is_no_json(table: Table, row: Sequence[Any]) -> str | None:
+    for place in table.places("json"):
+        try:
+            if row[place] is not None:
+                msgspec.json.decode(row[place])
+        except msgspec.DecodeError as error:
+            return f"{table.name}.{table.names[place]} of {row[0]} is not JSON: {error}"
+    return None
+
+
+def _what_is_no_text(connection: apsw.Connection, table: Table, number: int) -> str:
+    """Which column of the row, as bytes, cannot be read, and of whom."""
+    columns = ", ".join(f"cast({name} as blob)" for name in table.names)
+    query = f"select {columns} from {table.name} limit 1 offset ?"  # noqa: S608  # likewise
+    values: list[bytes | None] = list(next(iter(connection.execute(query, (number,)))))
+    owner = (values[0] or b"").decode(errors="backslashreplace")
+    bad = [name for name, value in zip(table.names, values, strict=True) if not _is_text(value)]
+    return f"{table.name}.{', '.join(bad)} of {owner} is not UTF-8"
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _limit(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end

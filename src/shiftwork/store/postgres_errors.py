@@ -1,0 +1,73 @@
+"""What PostgreSQL, its driver and the network say, in the queue's own errors."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from shiftwork.core.errors import (
+    BadText,
+    InputError,
+    OperationTimeout,
+    ShiftworkError,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreNeedsMigration,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
+
+AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+LOST = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that broke between two of our statements
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,  # a demoted primary: look for the new one
+)
+_ERRORS: tuple[tuple[type[BaseException], type[ShiftworkError]], ...] = (
+    (asyncpg.ReadOnlySQLTransactionError, StoreReadOnly),
+    (asyncpg.InsufficientPrivilegeError, StoreReadOnly),
+    (asyncpg.DiskFullError, StoreFull),
+    (asyncpg.LockNotAvailableError, StoreLocked),
+    (asyncpg.QueryCanceledError, OperationTimeout),
+    (asyncpg.UndefinedTableError, StoreNeedsMigration),
+    (asyncpg.DuplicateTableError, StoreUnsuitable),  # a database with tables of another program
+    (asyncpg.UntranslatableCharacterError, BadText),
+    (asyncpg.CharacterNotInRepertoireError, BadText),
+    (asyncpg.DataError, InputError),  # the driver's, too: what it cannot write is the caller's mistake
+    (asyncpg.InvalidCatalogNameError, StoreUnavailable),
+    (asyncpg.InvalidAuthorizationSpecificationError, StoreUnavailable),
+    (asyncpg.PostgresConnectionError, StoreUnavailable),
+    (asyncpg.InterfaceError, StoreUnavailable),
+    (asyncpg.InternalClientError, StoreUnavailable),
+    (asyncpg.OperatorInterventionError, StoreUnavailable),
+    (asyncpg.InsufficientResourcesError, StoreUnavailable),
+    (OSError, StoreUnavailable),
+)
+
+
+_DAMAGED = (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError)
+RESTORE = (
+    "Stop the server, keep its files as they are and restore a backup or a snapshot into a new database: "
+    "`shiftwork restore`. Where only an index is named, `reindex` makes it anew."
+)
+
+
+def translate(error: BaseException) -> ShiftworkError:
+    """The queue's own error for what the server or the network said."""
+    if isinstance(error, _DAMAGED):
+        return StoreDamaged(f"PostgreSQL says: {error}", mend=RESTORE)
+    if isinstance(error.__cause__, UnicodeEncodeError):
+        return BadText("text holds a lone surrogate")
+    for theirs, ours in _ERRORS:
+        if isinstance(error, theirs):
+            return ours(f"PostgreSQL says: {error}")
+    return StoreError(f"PostgreSQL says: {error}")

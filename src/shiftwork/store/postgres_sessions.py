@@ -1,0 +1,100 @@
+"""Sessions on a PostgreSQL server: our own, which a network may drop, and others', whose process may stop.
+
+The server itself ends a session that is idle in a transaction. It does not count as idle the one that has sent a
+statement and not yet the values for it, or the rows of a COPY: a process that is stopped or cut off right there would
+hold its locks for ever. Others end such a session. It has done nothing; its process, if it comes back, begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import asyncpg
+
+log = logging.getLogger("shiftwork.store")
+
+NAME = "shiftwork"
+CLOSE_SEC = 2.0
+LOOK_EVERY_SEC = 5.0
+
+WAITING = """
+select a.pid, a.backend_start, a.state_change, coalesce(c.bytes_processed, 0)
+from pg_stat_activity a left join pg_stat_progress_copy c on c.pid = a.pid
+where a.datname = current_database() and a.usename = current_user
+  and a.application_name = current_setting('application_name') and a.pid <> pg_backend_pid()
+  and a.state = 'active' and a.wait_event = 'ClientRead' and a.xact_start is not null"""
+"""Sessions of this fleet, which go by one name, that wait until their process says the rest."""
+
+END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
+
+
+def session_name(dsn: str) -> dict[str, str]:
+    """What sessions are called where administrators see them, unless the address names them."""
+    return {"application_name": dict(parse_qsl(urlsplit(dsn).query)).get("application_name", NAME)}
+
+
+def passed() -> float:
+    """Seconds, those included in which the machine was suspended, where the system counts them."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+@cache
+def _unanswered(text: str) -> bytes:
+    """Parse, Bind and Execute of a statement without parameters, as the protocol writes them."""
+    statement = b"\0" + text.encode() + b"\0" + struct.pack("!h", 0)
+    values = b"\0\0" + struct.pack("!hhh", 0, 0, 0)
+    limit = b"\0" + struct.pack("!i", 0)
+    messages = (b"P", statement), (b"B", values), (b"E", limit)
+    return b"".join(kind + struct.pack("!i", 4 + len(body)) + body for kind, body in messages)
+
+
+class Session(asyncpg.Connection):
+    """A connection that knows when it was last answered, and that is soon closed, also when nobody answers."""
+
+    __slots__ = ("_answered_at",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._answered_at = passed()
+
+    def note_answer(self) -> None:
+        self._answered_at = passed()
+
+    def has_answered_since(self, moment: float) -> bool:
+        return self._answered_at >= moment
+
+    def begin_with_next(self, begin: str) -> None:
+        """Begin a transaction with the statement that is sent next, and save a round trip.
+
+        The driver cannot send two messages and then wait, so this goes around it: without a Sync of its own the server
+        answers it together with what follows, and the driver passes over an answer that belongs to no rows.
+        """
+        self._transport.write(_unanswered(begin))  # type: ignore[attr-defined]  # the stubs do not show it
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as the driver has it
+        with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # the driver gives it up all the same
+            await super().close(timeout=CLOSE_SEC if timeout is None else timeout)
+
+
+class Silence:
+    """Compares each look with the one before: who has not moved in between is silent."""
+
+    def __init__(self) -> None:
+        self._waited: set[tuple[Any, ...]] = set()
+
+    async def end(self, connection: Any) -> None:
+        """End the sessions that stand where they stood at the last look."""
+        async with connection.transaction():  # outside of one a pooler may send each message to another server
+            waiting = {tuple(row) for row in await connection.fetch(WAITING)}
+            silent = sorted(pid for pid, *_ in waiting & self._waited)
+            self._waited = waiting
+            if silent:
+                ended = await connection.fetchval(END, silent)
+                log.warning("ended %d sessions whose process stopped in the middle of a transaction: %s", ended, silent)

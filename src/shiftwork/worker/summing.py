@@ -1,0 +1,68 @@
+"""What a worker has done, told when it ends: by one process, or by all processes of a fleet together."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shiftwork.worker.delivery import Summary
+
+FOLDER = "SHIFTWORK_SUMMARIES"
+"""Where the processes of a fleet note what they have done, where somebody wants to know. The fleet alone sets it."""
+
+COUNTS = [field.name for field in msgspec.structs.fields(Summary) if field.type is int]
+Report = Callable[[Sequence[Summary], int], None]
+"""Is told what each process has done, and how many ended without a word, say by SIGKILL."""
+
+
+def total(summaries: Sequence[Summary], silent: int) -> dict[str, Any]:
+    """The sum, as a document. What silent processes did is not in it."""
+    counts = {name: sum(getattr(summary, name) for summary in summaries) for name in COUNTS}
+    went_offline = any(summary.went_offline for summary in summaries)
+    return {"processes": len(summaries), "silent": silent, **counts, "went_offline": went_offline}
+
+
+@contextmanager
+def gathering(report: Report | None) -> Iterator[None]:
+    """Processes that are started within it note what they do, and at its end it is reported."""
+    if report is None:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="shiftwork-") as folder:
+        os.environ[FOLDER] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FOLDER]
+        summaries, silent = [], 0
+        for page in Path(folder).iterdir():
+            try:
+                summaries.append(msgspec.json.decode(page.read_bytes(), type=Summary))
+            except msgspec.DecodeError:  # begun, and never written to its end
+                silent += 1
+    report(summaries, silent)
+
+
+def noting() -> Report | None:
+    """The report of one process of a fleet; None where nobody wants to know.
+
+    Its page is there from the start, so that a process that is killed is missed.
+    """
+    folder = os.environ.pop(FOLDER, None)  # what handlers start has nothing to note here
+    if folder is None:
+        return None
+    page = Path(folder) / secrets.token_hex(8)
+
+    def write(summaries: Sequence[Summary], _silent: int) -> None:
+        with suppress(OSError):  # a full disk: the work itself is done
+            page.write_bytes(b"".join(msgspec.json.encode(summary) for summary in summaries))
+
+    write([], 0)
+    return write

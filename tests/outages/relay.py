@@ -1,0 +1,71 @@
+"""A network in between that can drop connections without telling anybody, as firewalls and dying machines do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit, urlunsplit
+
+
+class Relay:
+    """Passes bytes on in both directions. Connections that it drops stay open, and nothing comes over them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._links: list[set[asyncio.StreamWriter]] = []
+        self._dropped: set[asyncio.StreamWriter] = set()
+        self.silent = False
+        """Whether new connections are met with silence, too."""
+
+    @property
+    def carried(self) -> int:
+        """Connections that were not dropped."""
+        return len([link for link in self._links if not link & self._dropped])
+
+    def drop(self) -> None:
+        """Everybody who is connected now is never heard again."""
+        for link in self._links:
+            self._dropped |= link
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        link = {writer, there_writer}
+        self._links.append(link)
+        if self.silent:
+            self._dropped |= link
+        try:
+            await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+        finally:
+            self._links.remove(link)
+            for end in link:
+                end.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while piece := await reader.read(1 << 16):
+                if writer not in self._dropped:
+                    writer.write(piece)
+                    await writer.drain()
+        if writer not in self._dropped:
+            writer.close()
+
+
+@asynccontextmanager
+async def relay_to(url: str) -> AsyncIterator[tuple[Relay, str]]:
+    """A relay on the way to a server of this machine, and the server's address by way of it."""
+    parts = urlsplit(url)
+    assert parts.port is not None
+    relay = Relay(parts.port)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.create_task(relay.carry(reader, writer)))
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield relay, urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")))
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

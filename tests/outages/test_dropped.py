@@ -1,0 +1,140 @@
+"""A network that drops connections and tells nobody: they are found out and replaced, and wake-ups come again."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import OperationTimeout, StoreUnavailable
+from shiftwork.store import postgres as store
+from shiftwork.store import postgres_sessions
+from shiftwork.store.postgres_sessions import Session
+from tests.outages.relay import Relay, relay_to
+from tests.stores.stalling import given
+from tests.worker.steps import until
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RESTED_SEC", 0.1)
+    monkeypatch.setattr(store, "ANSWER_SEC", 0.3)
+
+
+@pytest.fixture
+async def far(postgres_url: str) -> AsyncIterator[tuple[Queue, Relay]]:
+    """A queue at the other end of such a network."""
+    async with relay_to(postgres_url) as (relay, url), await Queue.open(url) as queue:
+        yield queue, relay
+
+
+async def rest() -> None:
+    """Longer than a connection is trusted without having been asked."""
+    await asyncio.sleep(2 * store.RESTED_SEC)
+
+
+async def test_a_call_after_a_rest_goes_over_a_new_connection(far: tuple[Queue, Relay]) -> None:
+    queue, relay = far
+    await queue.submit_many([{"type": "code"}] * 3)
+    relay.drop()
+    await rest()
+    assert (await queue.submit(type="code")).status == "ready"
+    relay.drop()
+    await rest()
+    assert len(await queue.claim("worker")) == 1
+
+
+async def test_many_calls_after_a_rest_all_get_through(far: tuple[Queue, Relay]) -> None:
+    queue, relay = far
+    await asyncio.gather(*(queue.submit(type="code", priority=n) for n in range(30)))
+    relay.drop()
+    await rest()
+    made = (await queue.tasks()).tasks
+    found = await asyncio.gather(*(queue.get(task.id) for task in made))
+    assert len({task.id for task in found}) == 30
+
+
+async def test_who_waits_is_woken_again(far: tuple[Queue, Relay], postgres_url: str) -> None:
+    queue, relay = far
+    waiting = asyncio.create_task(queue.claim("worker", wait=25))
+    await until(lambda: relay.carried >= 2)  # one that listens, one that looks
+    await rest()
+    relay.drop()
+    await until(lambda: relay.carried >= 1)  # listening again
+    async with await Queue.open(postgres_url) as near:
+        made = await near.submit(type="code")
+        assert [taken.id for taken in await asyncio.wait_for(waiting, 15)] == [made.id]
+
+
+async def test_others_are_woken_again(far: tuple[Queue, Relay], postgres_url: str) -> None:
+    queue, relay = far
+    async with await Queue.open(postgres_url) as near:
+        for number in range(3):
+            waiting = asyncio.create_task(near.claim(f"worker-{number}", wait=25))
+            made = await queue.submit(type="code")
+            assert [taken.id for taken in await asyncio.wait_for(waiting, 15)] == [made.id]
+            relay.drop()
+            await rest()
+
+
+async def test_a_call_that_is_cut_off_in_the_middle_ends_when_its_time_is_over(
+    far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the driver has given up the connection, too, which takes as long as a statement may."""
+    monkeypatch.setattr(store, "RESTED_SEC", 60)
+    queue, relay = far
+    for call in (lambda: queue.submit(type="code"), lambda: queue.claim("worker")):
+        await queue.submit(type="code")  # with settings that are known, the next is one statement
+        relay.drop()
+        with given(queue.engine.store, 0.5), pytest.raises((StoreUnavailable, OperationTimeout)):
+            await asyncio.wait_for(call(), 20)
+        assert (await queue.submit(type="code")).status == "ready"
+
+
+async def test_dropped_connections_leave_no_trace(
+    far: tuple[Queue, Relay], closings: list[asyncio.Task[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, relay = far
+    task = await queue.submit(type="code")
+    await asyncio.gather(*(queue.get(task.id) for _ in range(30)))
+    relay.drop()
+    await rest()
+    await queue.get(task.id)  # finds out about one, and the others are not trusted
+    await asyncio.gather(*(queue.get(task.id) for _ in range(30)))
+    assert closings
+    await until(lambda: all(closing.done() for closing in closings))
+    closings.clear()
+    gc.collect()  # who ended with an exception that nobody asked for complains here
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.fixture
+def closings(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Task[Any]]:
+    """The tasks in which connections were closed that nobody answers on, soon given up."""
+    monkeypatch.setattr(postgres_sessions, "CLOSE_SEC", 0.1)
+    seen: list[asyncio.Task[Any]] = []
+    close = Session.close
+
+    async def noted(self: Session, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as the driver has it
+        if (task := asyncio.current_task()) is not None:
+            seen.append(task)
+        await close(self, timeout=timeout)
+
+    monkeypatch.setattr(Session, "close", noted)
+    return seen
+
+
+async def test_a_network_that_stays_away_is_said_to_be_away(
+    far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RECONNECT_SEC", 0.3)
+    queue, relay = far
+    relay.silent = True
+    relay.drop()
+    await rest()
+    with given(queue.engine.store, 3), pytest.raises((StoreUnavailable, OperationTimeout)):
+        await queue.submit(type="code")
+    relay.silent = False
+    assert (await queue.submit(type="code")).status == "ready"

@@ -1,0 +1,179 @@
+"""A call on PostgreSQL that is cut short at its rollback, its commit or its notice, or that meets a standby."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
+from shiftwork.store import postgres as store
+from shiftwork.store.postgres import PostgresStore
+from shiftwork.store.postgres_sessions import Session
+from shiftwork.store.store import Tx
+from tests.stores.stalling import given
+from tests.worker.steps import until
+
+
+@pytest.fixture
+async def rolling_back(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when a rollback has begun, which then takes a while."""
+    begun = asyncio.Event()
+    execute = Session.execute
+
+    async def slow(self: Session, query: str, *values: Any, **options: Any) -> Any:
+        if query == "rollback":
+            begun.set()
+            await asyncio.sleep(0.3)
+        return await execute(self, query, *values, **options)
+
+    monkeypatch.setattr(Session, "execute", slow)
+    return begun
+
+
+class Deadlocked:
+    """A verb that meets a deadlock the first time."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    async def __call__(self, tx: Tx) -> None:
+        self.tries += 1
+        await tx.run("add_duty", name="mine", due_at=1.0)
+        await tx.one("duty_row", name="mine")
+        if self.tries == 1:
+            raise asyncpg.DeadlockDetectedError("deadlock")
+
+
+async def duties(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    found: int = await connection.fetchval("select count(*) from duties where name = 'mine'")
+    await connection.close()
+    return found
+
+
+async def test_who_is_cancelled_during_a_rollback_does_nothing_after_it(
+    postgres_url: str, rolling_back: asyncio.Event
+) -> None:
+    async with await Queue.open(postgres_url) as queue:
+        verb = Deadlocked()
+        call = asyncio.ensure_future(queue.engine.store.run(verb))
+        await rolling_back.wait()
+        call.cancel()
+        assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], asyncio.CancelledError)
+        assert (verb.tries, await duties(postgres_url)) == (1, 0)
+
+
+async def test_a_call_whose_time_ends_during_a_rollback_says_so(postgres_url: str, rolling_back: asyncio.Event) -> None:
+    async with await Queue.open(postgres_url) as queue:
+        with given(queue.engine.store, 0.2), pytest.raises(OperationTimeout):
+            await queue.engine.store.run(Deadlocked())
+        assert await duties(postgres_url) == 0
+
+
+async def test_who_tidies_up_after_a_cancellation_may_try_again(postgres_url: str, rolling_back: asyncio.Event) -> None:
+    async with await Queue.open(postgres_url) as queue:
+
+        async def cancelled() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await queue.engine.store.run(Deadlocked())
+
+        call = asyncio.create_task(cancelled())
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert await duties(postgres_url) == 1
+
+
+async def test_a_caller_that_goes_at_its_commit_still_wakes_who_waits(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")
+        (held,) = await queue.claim("first", start=True)
+        waiting = asyncio.create_task(queue.claim("second", wait=25))
+        await until(lambda: bool(queue._shared.parking._waiters))
+        commit = PostgresStore._commit
+
+        async def go(self: PostgresStore, connection: Any, tx: Any, left: float) -> bool:
+            told = await commit(self, connection, tx, left)
+            if tx.wakes:
+                releasing.cancel()
+                await asyncio.sleep(0)
+            return told
+
+        monkeypatch.setattr(PostgresStore, "_commit", go)
+        releasing = asyncio.create_task(queue.release(held.token))
+        assert isinstance((await asyncio.gather(releasing, return_exceptions=True))[0], asyncio.CancelledError)
+        assert [taken.id for taken in await asyncio.wait_for(waiting, 10)] == [held.id]
+
+
+async def test_a_notice_that_meets_a_lock_is_no_failed_commit(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Queue.open(postgres_url) as queue:
+        await queue.submit(type="code", idempotency_key="a")
+        execute = Session.execute
+
+        async def locked(self: Session, query: str, *values: Any, **options: Any) -> Any:
+            if query.startswith("commit;"):
+                await execute(self, "commit")
+                raise asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+            return await execute(self, query, *values, **options)
+
+        monkeypatch.setattr(Session, "execute", locked)
+        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        made = await queue.submit(type="code", idempotency_key="b")
+        assert (await queue.get(made.id)).status == "ready"
+
+
+async def test_a_session_on_a_standby_is_left_for_one_that_may_write(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a name leads to the old primary until it is pointed to the new one."""
+    monkeypatch.setattr(store, "RECONNECT_SEC", 0.3)
+    admin = await asyncpg.connect(postgres_url)
+    name = await admin.fetchval("select current_database()")
+    async with await Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")
+        try:
+            await admin.execute(f'alter database "{name}" set default_transaction_read_only = on')
+            await admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where pid <> pg_backend_pid() and datname = current_database()"
+            )
+            with suppress(StoreUnavailable, StoreReadOnly):  # of the session that was ended, or the next
+                await queue.submit(type="code")
+            with pytest.raises(StoreReadOnly):
+                await queue.submit(type="code")
+        finally:
+            await admin.execute(f'alter database "{name}" reset default_transaction_read_only')
+        assert (await queue.submit(type="code")).status == "ready"
+        assert (await queue.submit(type="code", idempotency_key="k")).status == "ready"
+    await admin.close()
+
+
+async def test_an_open_that_is_given_up_leaves_no_session(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring = asyncio.Event()
+
+    async def never(*_: Any) -> None:
+        measuring.set()
+        await asyncio.sleep(60)
+
+    admin = await asyncpg.connect(postgres_url)
+    monkeypatch.setattr(store.DatabaseClock, "measure", never)
+    opening = asyncio.create_task(Queue.open(postgres_url))
+    await measuring.wait()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    sessions = (
+        "select count(*) from pg_stat_activity where application_name = 'shiftwork' and datname = current_database()"
+    )
+    async with asyncio.timeout(10):
+        while await admin.fetchval(sessions):  # noqa: ASYNC110  # the server notices in its own time
+            await asyncio.sleep(0.05)
+    await admin.close()

@@ -1,0 +1,113 @@
+"""A process that stops in the middle of a transaction holds its locks until others end its session."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.duties.runner import run_once
+from shiftwork.store import postgres_sessions
+from tests.worker.steps import until
+
+UNDER_WAY: list[asyncio.Task[str]] = []
+Stop = Callable[[asyncpg.Connection], Awaitable[None]]
+
+
+async def after_a_statement(connection: asyncpg.Connection) -> None:
+    """The statement was sent, the values for it were not."""
+    await connection.prepare("select $1::text")
+
+
+async def in_a_copy(connection: asyncpg.Connection) -> None:
+    """The rows that were announced do not come."""
+
+    async def none() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    UNDER_WAY.append(asyncio.create_task(connection.copy_to_table("alerts", source=none(), format="csv")))
+
+
+@pytest.fixture
+async def stopped(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncpg.Connection]:
+    """A session as a worker of the same fleet has it."""
+    monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.2)
+    name = postgres_sessions.session_name(postgres_url)
+    connection = await asyncpg.connect(postgres_url, server_settings=name)
+    yield connection
+    connection.terminate()
+    for task in UNDER_WAY:
+        task.cancel()
+    await asyncio.gather(*UNDER_WAY, return_exceptions=True)
+    UNDER_WAY.clear()
+
+
+@pytest.mark.parametrize("stop", [after_a_statement, in_a_copy])
+async def test_who_waits_for_its_lock_goes_on(postgres_url: str, stop: Stop, stopped: asyncpg.Connection) -> None:
+    async with await Queue.open(postgres_url) as queue:
+        task = await queue.submit(type="code")
+        await stopped.execute("begin; select * from tasks for update")
+        await stop(stopped)
+        await queue.cancel(task.id)
+        assert (await queue.get(task.id)).status == "cancelled"
+        await until(stopped.is_closed)
+
+
+@pytest.mark.parametrize("stop", [after_a_statement, in_a_copy])
+async def test_a_duty_that_it_had_begun_is_done_by_others(
+    postgres_url: str, stop: Stop, stopped: asyncpg.Connection
+) -> None:
+    """Nobody waits for this lock: duties that another has taken are left to it."""
+    watcher = await asyncpg.connect(postgres_url)
+    async with await Queue.open(postgres_url) as queue:
+        await run_once(queue.engine)
+        await stopped.execute("begin; select * from duties where name = 'reclaim' for update")
+        await stop(stopped)
+
+        async def runs_again() -> bool:
+            await run_once(queue.engine, force=True)
+            return bool(await watcher.fetchval("select runs > 1 from duties where name = 'reclaim'"))
+
+        assert not await runs_again()
+        await until(runs_again)
+    await watcher.close()
+
+
+async def test_sessions_of_others_are_left_alone(postgres_url: str, stopped: asyncpg.Connection) -> None:
+    stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
+    async with await Queue.open(postgres_url) as queue:
+        for connection in (stranger, stopped):
+            await connection.execute("begin")
+            await after_a_statement(connection)
+        await until(stopped.is_closed)
+        assert await stranger.fetchval("select 1") == 1
+        assert (await queue.status()).counts == {}
+    await stranger.close()
+
+
+async def test_a_copy_that_goes_on_is_left_alone(postgres_url: str, stopped: asyncpg.Connection) -> None:
+    silence = postgres_sessions.Silence()
+    watcher = await asyncpg.connect(postgres_url, server_settings=postgres_sessions.session_name(postgres_url))
+    await stopped.execute("create temporary table slow (n int)")
+    rows: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def trickle() -> AsyncIterator[bytes]:
+        while (row := await rows.get()) is not None:
+            yield row
+
+    copying = asyncio.create_task(stopped.copy_to_table("slow", source=trickle(), format="csv"))
+    for number in range(1, 6):
+        rows.put_nowait(b"1\n" * 50_000)
+        await until(partial(has_read, watcher, 100_000 * number))
+        await silence.end(watcher)
+    rows.put_nowait(None)
+    assert await copying == "COPY 250000"
+    await watcher.close()
+
+
+async def has_read(watcher: asyncpg.Connection, count: int) -> bool:
+    """Waits for more after so many bytes."""
+    return [row[3] >= count for row in await watcher.fetch(postgres_sessions.WAITING)] == [True]
