@@ -99,20 +99,23 @@ async def every_event(queue: Queue) -> AsyncIterator[Any]:
             yield event
 
 
-async def start_worker(url: str, agent: str) -> tuple[Process, str]:
-    """A worker that has begun its task, and the claim it works under."""
+async def start_worker(url: str, agent: str, clock: MovedClock | None = None) -> tuple[Process, str]:
+    """A worker that has begun its task, and its claim. It lives by the real time, to which the clock is moved."""
     program = [sys.executable, "-m", "tests.crashes.worker", url, agent]
     process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None
-    return process, (await process.stdout.readline()).decode().strip()
+    token = (await process.stdout.readline()).decode().strip()
+    if clock is not None:
+        clock.advance(time.time() - clock())
+    return process, token
 
 
 @pytest.mark.requirement("C-096")
 async def test_the_task_of_a_killed_worker_goes_to_another(store_url: str) -> None:
-    clock = MovedClock(time.time())  # the worker lives by the real one
+    clock = MovedClock(time.time())
     async with await Queue.open(store_url, clock=clock) as queue:
         task = await queue.submit(type="code", retry={"strategy": "immediate"})
-        worker, _ = await start_worker(store_url, "killed")
+        worker, _ = await start_worker(store_url, "killed", clock)
         worker.kill()
         await worker.wait()
         assert await queue.claim("other") == []
@@ -128,7 +131,7 @@ async def test_a_worker_that_was_frozen_finds_its_task_gone(store_url: str) -> N
     clock = MovedClock(time.time())
     async with await Queue.open(store_url, clock=clock) as queue:
         task = await queue.submit(type="code", retry={"strategy": "immediate"})
-        worker, _ = await start_worker(store_url, "frozen")
+        worker, _ = await start_worker(store_url, "frozen", clock)
         worker.send_signal(signal.SIGSTOP)
         await pass_time(queue, clock, 95)
         (again,) = await queue.claim("other", start=True)

@@ -43,10 +43,10 @@ async def test_the_books_are_right_whenever_a_process_is_killed(store_url: str) 
 
 
 async def test_what_a_killed_worker_may_have_spent_is_spent_until_somebody_knows_better(store_url: str) -> None:
-    clock = MovedClock(time.time())  # the worker lives by the real one
+    clock = MovedClock(time.time())
     async with await Queue.open(store_url, clock=clock) as queue:
         await queue.submit_dag({"tasks": [{"type": "code", "estimated_cost_usd": 0.60}], "budget_ceiling_usd": 1.00})
-        worker, token = await start_worker(store_url, "killed")
+        worker, token = await start_worker(store_url, "killed", clock)
         worker.kill()
         await worker.wait()
         await pass_time(queue, clock, 95)

@@ -1,6 +1,7 @@
 """A process that stops in the middle of a transaction holds its locks until others end its session."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
@@ -85,6 +86,31 @@ async def test_sessions_of_others_are_left_alone(postgres_url: str, stopped: asy
         await until(stopped.is_closed)
         assert await stranger.fetchval("select 1") == 1
         assert (await queue.status()).counts == {}
+    await stranger.close()
+
+
+async def test_who_keeps_a_call_waiting_is_named_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.1)
+    tell, looks = postgres_sessions.Waits.tell, Counter[bool]()
+
+    async def count(waits: postgres_sessions.Waits, connection: asyncpg.Connection, pids: list[int]) -> None:
+        await tell(waits, connection, pids)
+        looks["for a lock of session" in caplog.text] += 1
+
+    monkeypatch.setattr(postgres_sessions.Waits, "tell", count)
+    stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
+    async with await Queue.open(postgres_url) as queue:
+        task = await queue.submit(type="code")
+        await stranger.execute("begin; select * from tasks for update")
+        cancelling = asyncio.create_task(queue.cancel(task.id))
+        await until(lambda: looks[True] == 3)
+        await stranger.execute("rollback")
+        await cancelling
+    (told,) = [record.getMessage() for record in caplog.records if "for a lock" in record.getMessage()]
+    assert f"session {stranger.get_server_pid()} (psql, idle in transaction, " in told
+    assert told.endswith("select * from tasks for update")
     await stranger.close()
 
 

@@ -30,7 +30,7 @@ from shiftwork.core.errors import (
 from shiftwork.store import postgres_sessions
 from shiftwork.store.postgres_errors import AGAIN, LOST, translate
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
-from shiftwork.store.postgres_sessions import Silence, passed, session_name
+from shiftwork.store.postgres_sessions import Silence, Waits, passed, session_name
 from shiftwork.store.postgres_tx import PostgresTx
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -118,6 +118,7 @@ class PostgresStore:
         self.operation_max_sec = 30.0
         self.dsn = dsn
         self._pool = pool
+        self._in_use: set[Any] = set()
         self._listen_dsn = listen_dsn
         self._behind_pooler = behind_pooler
         self._each_time = SET_LOCAL if behind_pooler else ""
@@ -166,7 +167,7 @@ class PostgresStore:
                 pool.terminate()  # whoever was cancelled waits no longer
                 raise
             store._background.append(asyncio.create_task(store._keep_clock()))
-        store._background.append(asyncio.create_task(store._end_silent()))
+        store._background.append(asyncio.create_task(store._watch_sessions()))
         return store
 
     # -- verbs -------------------------------------------------------------------------------------------------
@@ -260,7 +261,11 @@ class PostgresStore:
             trusted = connection.has_answered_since(max(passed() - RESTED_SEC, self._doubted_at))
             if not trusted and not self._behind_pooler:
                 await self._ask(connection)
-            yield connection
+            self._in_use.add(connection)
+            try:
+                yield connection
+            finally:
+                self._in_use.discard(connection)
 
     async def _ask(self, connection: Any) -> None:
         """Find out before anything is begun whether the server still hears us; if not, no connection is trusted."""
@@ -356,8 +361,8 @@ class PostgresStore:
 
     # -- sessions of others ------------------------------------------------------------------------------------
 
-    async def _end_silent(self) -> None:
-        silence = Silence()
+    async def _watch_sessions(self) -> None:
+        silence, waits = Silence(), Waits()
         while True:
             began = passed()
             await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
@@ -366,6 +371,8 @@ class PostgresStore:
             try:
                 async with self._aside() as connection:
                     await silence.end(connection)
+                    if self._in_use and not self._behind_pooler:  # which gives sessions numbers of its own
+                        await waits.tell(connection, [used.get_server_pid() for used in self._in_use])
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("did not look for silent sessions: %s", error)
 

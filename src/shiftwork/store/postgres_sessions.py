@@ -3,6 +3,8 @@
 The server itself ends a session that is idle in a transaction. It does not count as idle the one that has sent a
 statement and not yet the values for it, or the rows of a COPY: a process that is stopped or cut off right there would
 hold its locks for ever. Others end such a session. It has done nothing; its process, if it comes back, begins anew.
+
+Whatever else holds a lock for long, a migration or an open psql, is left alone and named to those who wait for it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,16 @@ where a.datname = current_database() and a.usename = current_user
   and a.application_name = current_setting('application_name') and a.pid <> pg_backend_pid()
   and a.state = 'active' and a.wait_event = 'ClientRead' and a.xact_start is not null"""
 """Sessions of this fleet, which go by one name, that wait until their process says the rest."""
+
+BLOCKED = """
+select w.pid, l.waitstart, b.pid as holder, b.application_name, b.state, left(b.query, 200) as query,
+  extract(epoch from clock_timestamp() - l.waitstart)::float8 as waited,
+  extract(epoch from clock_timestamp() - b.xact_start)::float8 as held
+from unnest($1::int[]) as ours(pid) join pg_locks l on l.pid = ours.pid and not l.granted
+join pg_stat_activity w on w.pid = l.pid and w.datname = current_database()
+cross join unnest(pg_blocking_pids(w.pid)) as holding(pid) join pg_stat_activity b on b.pid = holding.pid
+where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
+"""Sessions of ours that have waited so long for a lock, and who has it."""
 
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
@@ -98,3 +110,29 @@ class Silence:
             if silent:
                 ended = await connection.fetchval(END, silent)
                 log.warning("ended %d sessions whose process stopped in the middle of a transaction: %s", ended, silent)
+
+
+class Waits:
+    """Tells of calls that wait for somebody's lock, once each."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[Any, ...]] = set()
+
+    async def tell(self, connection: Any, pids: list[int]) -> None:
+        """Name whoever has kept these sessions waiting since the last look or longer."""
+        async with connection.transaction():
+            found = {
+                (row["pid"], row["waitstart"], row["holder"]): row
+                for row in await connection.fetch(BLOCKED, pids, LOOK_EVERY_SEC)
+            }
+        for row in (found[wait] for wait in found.keys() - self._told):
+            log.warning(
+                "a call has waited %.1f s for a lock of session %d (%s, %s, in its transaction for %.1f s): %s",
+                row["waited"],
+                row["holder"],
+                row["application_name"] or "without a name",
+                row["state"] or "unknown",
+                row["held"] or 0.0,
+                row["query"],
+            )
+        self._told = set(found)
