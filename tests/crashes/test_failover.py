@@ -11,13 +11,13 @@ import pytest
 
 from shiftwork import Client, Queue
 from shiftwork.core.errors import StoreUnavailable
-from shiftwork.store import postgres as store
 from shiftwork.testing import MovedClock, pass_time
 from tests.outages.test_restarts import Fleet, check
 from tests.races.fleet import handles, hire
 from tests.server.processes import start
 from tests.services import Postgres
 from tests.services.standby import Standby
+from tests.stores.stalling import impatient
 
 
 class Pair(NamedTuple):
@@ -99,19 +99,19 @@ async def until_completed(queue: Queue, ids: set[str]) -> None:
                 return
 
 
-async def test_a_standby_takes_no_work_and_claims_outlast_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_standby_takes_no_work_and_claims_outlast_it(pair: Pair) -> None:
     """Until it is promoted nothing is acknowledged; whoever could not beat meanwhile keeps its task."""
-    monkeypatch.setattr(store, "RECONNECT_SEC", 0.2)
     clock = MovedClock()
     async with await Queue.open(pair.url, clock=clock) as queue:
         task = await queue.submit(type="page", timeout_sec=86_400)
         (held,) = await queue.claim("worker", start=True)
         await asyncio.to_thread(pair.primary.kill9)
         clock.advance(300)
-        with pytest.raises(StoreUnavailable):
-            await queue.heartbeat(held.token)
-        with pytest.raises(StoreUnavailable):
-            await Queue.open(pair.url)
+        with impatient():
+            with pytest.raises(StoreUnavailable):
+                await queue.heartbeat(held.token)
+            with pytest.raises(StoreUnavailable):
+                await Queue.open(pair.url)
         await asyncio.to_thread(pair.standby.promote)
         await pass_time(queue, clock, 1)
         assert (await queue.get(task.id)).status == "running"

@@ -13,7 +13,7 @@ from shiftwork.store import postgres as store
 from shiftwork.store import postgres_sessions
 from shiftwork.store.postgres_sessions import Session
 from tests.outages.relay import Relay, relay_to
-from tests.stores.stalling import given
+from tests.stores.stalling import given, impatient
 from tests.worker.steps import until
 
 
@@ -126,15 +126,12 @@ def closings(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Task[Any]]:
     return seen
 
 
-async def test_a_network_that_stays_away_is_said_to_be_away(
-    far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "RECONNECT_SEC", 0.3)
+async def test_a_network_that_stays_away_is_said_to_be_away(far: tuple[Queue, Relay]) -> None:
     queue, relay = far
     relay.silent = True
     relay.drop()
     await rest()
-    with given(queue.engine.store, 3), pytest.raises((StoreUnavailable, OperationTimeout)):
+    with impatient(), given(queue.engine.store, 3), pytest.raises((StoreUnavailable, OperationTimeout)):
         await queue.submit(type="code")
     relay.silent = False
     assert (await queue.submit(type="code")).status == "ready"

@@ -13,7 +13,7 @@ from shiftwork.store import postgres as store
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_sessions import Session
 from shiftwork.store.store import Tx
-from tests.stores.stalling import given
+from tests.stores.stalling import given, impatient
 from tests.worker.steps import until
 
 
@@ -131,11 +131,8 @@ async def test_a_notice_that_meets_a_lock_is_no_failed_commit(
         assert (await queue.get(made.id)).status == "ready"
 
 
-async def test_a_session_on_a_standby_is_left_for_one_that_may_write(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_on_a_standby_is_left_for_one_that_may_write(postgres_url: str) -> None:
     """As where a name leads to the old primary until it is pointed to the new one."""
-    monkeypatch.setattr(store, "RECONNECT_SEC", 0.3)
     admin = await asyncpg.connect(postgres_url)
     name = await admin.fetchval("select current_database()")
     async with await Queue.open(postgres_url) as queue:
@@ -146,9 +143,9 @@ async def test_a_session_on_a_standby_is_left_for_one_that_may_write(
                 "select pg_terminate_backend(pid) from pg_stat_activity"
                 " where pid <> pg_backend_pid() and datname = current_database()"
             )
-            with suppress(StoreUnavailable, StoreReadOnly):  # of the session that was ended, or the next
+            with impatient(), suppress(StoreUnavailable, StoreReadOnly):  # of the session that was ended, or the next
                 await queue.submit(type="code")
-            with pytest.raises(StoreReadOnly):
+            with impatient(), pytest.raises(StoreReadOnly):
                 await queue.submit(type="code")
         finally:
             await admin.execute(f'alter database "{name}" reset default_transaction_read_only')

@@ -23,7 +23,7 @@ from tests.races.fleet import handles, hire, stranded
 from tests.server import processes
 from tests.services import Postgres
 from tests.services.common import free_port
-from tests.stores.stalling import given
+from tests.stores.stalling import given, impatient
 from tests.worker.steps import until
 
 ADA = {"agent_id": "ada"}
@@ -109,15 +109,12 @@ async def check(queue: Queue, fleet: Fleet) -> None:
     assert await stranded(queue) == []
 
 
-async def test_a_store_that_stays_away_is_said_to_be_unavailable(
-    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "RECONNECT_SEC", 0.3)
+async def test_a_store_that_stays_away_is_said_to_be_unavailable(server: Postgres, url: str) -> None:
     async with await Queue.open(url) as queue:
         kept = await queue.submit(type="code")
         await asyncio.to_thread(server.stop)
         for call in (queue.submit(type="code"), queue.claim("worker"), queue.get(kept.id)):
-            with pytest.raises(StoreUnavailable):
+            with impatient(), pytest.raises(StoreUnavailable):
                 await asyncio.wait_for(call, 20)
         await asyncio.to_thread(server.start_again)
         assert [taken.id for taken in await queue.claim("worker")] == [kept.id]
@@ -184,18 +181,15 @@ async def test_a_page_that_the_disk_has_broken_is_damage(server: Postgres, url: 
         assert (await queue.status()).counts == {"ready": 1}  # what is whole can be read
 
 
-async def test_reclaim_by_silence_rests_after_an_outage(
-    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reclaim_by_silence_rests_after_an_outage(server: Postgres, url: str) -> None:
     """While the server was away nobody could beat, so silence says nothing until everybody had the time to."""
-    monkeypatch.setattr(store, "RECONNECT_SEC", 0.2)
     clock = MovedClock()
     async with await Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code")
         (taken,) = await queue.claim("worker", start=True)
         await asyncio.to_thread(server.stop)
         clock.advance(300)
-        with pytest.raises(StoreUnavailable):
+        with impatient(), pytest.raises(StoreUnavailable):
             await queue.heartbeat(taken.token)
         await asyncio.to_thread(server.start_again)
         await pass_time(queue, clock, 1)
@@ -206,17 +200,14 @@ async def test_reclaim_by_silence_rests_after_an_outage(
         assert (await queue.get(task.id)).status == "retrying"
 
 
-async def test_the_worker_that_beats_after_the_outage_keeps_its_task(
-    server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "RECONNECT_SEC", 0.2)
+async def test_the_worker_that_beats_after_the_outage_keeps_its_task(server: Postgres, url: str) -> None:
     clock = MovedClock()
     async with await Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code", timeout_sec=86_400)
         (taken,) = await queue.claim("worker", start=True)
         await asyncio.to_thread(server.kill9)
         clock.advance(300)
-        with pytest.raises(StoreUnavailable):
+        with impatient(), pytest.raises(StoreUnavailable):
             await queue.heartbeat(taken.token)
         await asyncio.to_thread(server.start_again)
         await pass_time(queue, clock, 30)

@@ -63,18 +63,36 @@ def steps(connection: apsw.Connection, name: str, parameters: dict[str, Any]) ->
 
 async def explain(connection: asyncpg.Connection, hot: Hot, mode: str) -> dict[str, Any]:
     """PostgreSQL's plan as executed, inside a transaction as the store begins it, which is then rolled back."""
-    text, values = postgres_tx.PostgresTx(None, NOW, store.BEGIN)._bind(hot.name, dict(hot.parameters))
+    await prepare(connection, hot, "hot")
+    try:
+        return await explain_prepared(connection, hot, "hot", mode)
+    finally:
+        await connection.execute("deallocate hot")
+
+
+async def prepare(connection: asyncpg.Connection, hot: Hot, name: str) -> None:
+    text, _ = _bound(hot)
+    await connection.execute(f"prepare {name} as {text}")
+
+
+async def explain_prepared(
+    connection: asyncpg.Connection, hot: Hot, name: str, mode: str = "force_generic_plan"
+) -> dict[str, Any]:
+    """The same for what was prepared before, and maybe planned: a plan for all values is kept."""
+    _, values = _bound(hot)
     await connection.execute(store.BEGIN + SET_LOCAL)
     try:
         await connection.execute(f"set local plan_cache_mode = {mode}")
-        await connection.execute(f"prepare hot as {text}")
         given = f"({', '.join(map(literal, values))})" if values else ""
-        answer = await connection.fetchval(f"explain (analyze, buffers, format json) execute hot{given}")
+        answer = await connection.fetchval(f"explain (analyze, buffers, format json) execute {name}{given}")
     finally:
         await connection.execute("rollback")
-        await connection.execute("deallocate hot")
     plan: dict[str, Any] = json.loads(answer)[0]["Plan"]
     return plan
+
+
+def _bound(hot: Hot) -> tuple[str, list[Any]]:
+    return postgres_tx.PostgresTx(None, NOW, store.BEGIN)._bind(hot.name, dict(hot.parameters))
 
 
 def literal(value: Any) -> str:

@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apsw
 import asyncpg
 
 from shiftwork import Queue
-from tests.plans.asked import Hot, explain, plan_of, read_of, steps
+from shiftwork.store.postgres_growth import tell_planner
+from tests.plans.asked import Hot, explain, explain_prepared, plan_of, prepare, read_of, steps
 
 Words = dict[str, str]
 
@@ -60,7 +61,10 @@ def _postgres_words(count: int, uuid_of: str) -> Words:
 
 
 async def complaints(url: str, filled: Filled) -> list[str]:
-    """Fill it, and say which questions are answered badly, before and after the tables were analysed."""
+    """Fill it, and say which questions are answered badly, before and after the tables were analysed.
+
+    On PostgreSQL also by plans that were made while it was empty and vacuumed, once the planner was told of the load.
+    """
     await filled.make(url)
     if url.startswith("sqlite"):
         with sqlite(url, filled.statements, filled.numbers, filled.uuid_of) as connection:
@@ -69,6 +73,8 @@ async def complaints(url: str, filled: Filled) -> list[str]:
             return found + _sqlite_complaints(connection, filled, "analysed")
     async with _postgres(url, filled) as server:
         found = await _postgres_complaints(server, filled, "never analysed")
+        await tell_planner(server, filled.tables)
+        found += await _complaints_of_the_old(server, filled)
         await server.execute(f"analyze {', '.join(filled.tables)}")
         return found + await _postgres_complaints(server, filled, "analysed")
 
@@ -120,6 +126,10 @@ async def _postgres(url: str, filled: Filled) -> AsyncIterator[asyncpg.Connectio
     try:
         for table in filled.tables:
             await server.execute(f"alter table {table} set (autovacuum_enabled = false)")
+        await server.execute("vacuum analyze")
+        for number, each in enumerate(filled.asked):
+            await prepare(server, each, f"old_{number}")
+            await explain_prepared(server, each, f"old_{number}")
         for statement in filled.statements:
             await server.execute(statement.format(**_postgres_words(filled.numbers, filled.uuid_of)))
         yield server
@@ -131,9 +141,23 @@ async def _postgres_complaints(server: asyncpg.Connection, filled: Filled, state
     found = []
     for mode in ("force_custom_plan", "force_generic_plan"):
         for each in filled.asked:
-            read = read_of(await explain(server, each, mode), filled.tables)
-            if read.indexes.isdisjoint(each.path.split()):
-                found.append(f"{state}, {mode}, {each.name}: uses {sorted(read.indexes)}, not {each.path}")
-            if read.rows > each.rows:
-                found.append(f"{state}, {mode}, {each.name}: reads {read.rows} rows, not {each.rows}")
+            plan = await explain(server, each, mode)
+            found += [f"{state}, {mode}, {each.name}: {wrong}" for wrong in _wrong(plan, each, filled)]
     return found
+
+
+async def _complaints_of_the_old(server: asyncpg.Connection, filled: Filled) -> list[str]:
+    """A connection keeps its plans, also those made for a queue that had been worked off, until it is told."""
+    found = []
+    for number, each in enumerate(filled.asked):
+        plan = await explain_prepared(server, each, f"old_{number}")
+        found += [f"planned when empty, {each.name}: {wrong}" for wrong in _wrong(plan, each, filled)]
+    return found
+
+
+def _wrong(plan: dict[str, Any], each: Hot, filled: Filled) -> Iterator[str]:
+    read = read_of(plan, filled.tables)
+    if read.indexes.isdisjoint(each.path.split()):
+        yield f"uses {sorted(read.indexes)}, not {each.path}"
+    if read.rows > each.rows:
+        yield f"reads {read.rows} rows, not {each.rows}"

@@ -9,8 +9,9 @@ import pytest
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.queue.merge import START
+from shiftwork.store.postgres_growth import tell_planner
 from tests.plans import backlog
-from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, read_of
+from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, explain_prepared, prepare, read_of
 from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid
 from tests.services import Databases
 
@@ -65,6 +66,10 @@ def large(postgres: Databases, migrated_template: str) -> Iterator[str]:
 @pytest.fixture
 async def connection(large: str) -> AsyncIterator[asyncpg.Connection]:
     opened = await asyncpg.connect(large, command_timeout=280)
+    await opened.execute("vacuum analyze")
+    for number, hot in enumerate(HOT):
+        await prepare(opened, hot, f"old_{number}")
+        await explain_prepared(opened, hot, f"old_{number}")
     for statement in backlog.STATEMENTS:
         await opened.execute(statement)
     yield opened
@@ -74,8 +79,10 @@ async def connection(large: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.mark.requirement("F-243", "F-244")
 @pytest.mark.timeout(300)  # the fill alone takes ten seconds, and a minute on a busy machine
 async def test_the_hot_statements_reach_their_rows_by_index(connection: asyncpg.Connection, large: str) -> None:
-    """Right after the load, before anybody analysed; then analysed; then with dead entries in front of a lane."""
+    """Right after the load; by plans made when it was empty; analysed; with dead entries in front of a lane."""
     assert await complaints(connection, "never analysed") == []
+    await tell_planner(connection, ["tasks", "edges", "bodies"])
+    assert await complaints_of_the_old(connection) == []
     await claims_go_round_the_held(large)
     await connection.execute("analyze tasks, edges, bodies, lanes")
     assert await complaints(connection, "analysed") == []
@@ -92,6 +99,15 @@ async def claims_go_round_the_held(url: str) -> None:
             taken = await queue.claim("worker", 100, types=types)
             assert len(taken) == 100
             await queue.release_many([assignment.token for assignment in taken])
+
+
+async def complaints_of_the_old(connection: asyncpg.Connection) -> list[str]:
+    """A connection keeps its plans, also those made for a queue that had been worked off, until it is told."""
+    found = []
+    for number, hot in enumerate(HOT):
+        plan = await explain_prepared(connection, hot, f"old_{number}")
+        found += [f"planned when empty, {hot.name}: {wrong}" for wrong in judge(plan, hot, 0)]
+    return found
 
 
 async def complaints(connection: asyncpg.Connection, state: str, spare_pages: int = 0) -> list[str]:

@@ -9,6 +9,7 @@ import asyncpg
 
 from shiftwork import Queue
 from shiftwork.core.ids import parse
+from shiftwork.store import postgres
 from shiftwork.store.store import Store, Tx
 
 
@@ -21,6 +22,17 @@ def given(store: Store, seconds: float) -> Iterator[None]:
         yield
     finally:
         store.operation_max_sec = before
+
+
+@contextmanager
+def impatient(seconds: float = 0.2) -> Iterator[None]:
+    """A server that is away is waited for no longer than this; one that is back has all the time it needs."""
+    patience = postgres.RECONNECT_SEC
+    postgres.RECONNECT_SEC = seconds
+    try:
+        yield
+    finally:
+        postgres.RECONNECT_SEC = patience
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from shiftwork.core.errors import StoreNotEmpty
 from shiftwork.store import migrate
 from shiftwork.store.catalogue import OF_NOBODY, Table, tables
 from shiftwork.store.postgres_errors import translate
+from shiftwork.store.postgres_growth import tell_planner
 from shiftwork.store.postgres_opening import split_url
 
 _PATIENT = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
@@ -36,6 +37,7 @@ async def writing(url: str) -> AsyncIterator[PostgresEnd]:
             end = await _begin_writing(connection)
         yield end
         with _translated():
+            await tell_planner(connection, [table.name for table in tables()])
             await connection.execute("commit")
 
 

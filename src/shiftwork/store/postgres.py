@@ -27,8 +27,9 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import postgres_sessions
+from shiftwork.store import postgres_growth, postgres_sessions
 from shiftwork.store.postgres_errors import AGAIN, LOST, translate
+from shiftwork.store.postgres_growth import Growth, tell_planner
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_sessions import Silence, Waits, passed, session_name
 from shiftwork.store.postgres_tx import PostgresTx
@@ -127,6 +128,8 @@ class PostgresStore:
         self._instance = secrets.token_hex(4)
         self._to_notify: set[int] = set()
         self._notifier: asyncio.Task[None] | None = None
+        self._growth = Growth()
+        self._telling: asyncio.Task[None] | None = None
         self._noticed_at = 0.0
         self._messenger: Any = None
         self._aside_alone = asyncio.Lock()
@@ -218,6 +221,7 @@ class PostgresStore:
                 result = await verb(tx)
                 if tx.begun or self._each_time:
                     await tx.go_on()
+                await self._note_growth(connection, tx)
             except BaseException as error:
                 ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -247,6 +251,22 @@ class PostgresStore:
                     self._announce(tx.wakes, told=told)
             connection.note_answer()
         return result
+
+    async def _note_growth(self, connection: Any, tx: PostgresTx) -> None:
+        if tx.begun and tx.added.total() >= postgres_growth.LARGE:
+            await tell_planner(connection, tx.added)
+        elif self._growth.note(tx.added) and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.create_task(self._tell_planner())
+
+    async def _tell_planner(self) -> None:
+        """Look what has grown, now and then for as long as rows come."""
+        while tables := self._growth.take():
+            try:
+                async with self._connection() as connection:
+                    await tell_planner(connection, tables)
+            except (asyncpg.PostgresError, *LOST) as error:
+                log.info("the planner was not told of new rows: %s", error)
+            await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)
 
     async def _leave_standby(self, connection: Any) -> None:
         """Whatever connection is made next may lead to the new primary; this one never will, nor its neighbours."""
@@ -334,7 +354,7 @@ class PostgresStore:
         last = [self._notifier] if self._notifier else []
         if last:  # a program that submits and ends has told nobody yet
             await asyncio.wait(last, timeout=LAST_NOTICE_SEC)
-        tasks = [*self._background, *last]
+        tasks = [*self._background, *last, *([self._telling] if self._telling else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -43,6 +44,8 @@ class PostgresTx:
         self.now = now
         self.wakes: set[int] = set()
         self.begun = False
+        self.added: Counter[str] = Counter()
+        """By table, the rows that were inserted in bulk."""
         self._connection = connection
         self._begin = begin
         self._settings = settings
@@ -72,6 +75,8 @@ class PostgresTx:
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
         statement = self._statements[name]
+        for table in _reach(name).writes:
+            self.added[table] += len(rows)
         if len(rows) >= COPY_FROM and statement.target is not None:
             columns = [column.name for column in statement.columns]
             await self.go_on()

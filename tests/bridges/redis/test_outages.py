@@ -115,7 +115,7 @@ async def test_a_connection_that_the_network_dropped_is_replaced(
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shiftwork.bridges.redis.desk.ANSWER_SEC", 0.5)
+    monkeypatch.setattr("shiftwork.bridges.redis.desk.ANSWER_SEC", 2.0)
     async with relay_to(redis_url) as (relay, url):
         bridge = make_bridge(url)
         await bridge.run_once()

@@ -1,0 +1,110 @@
+"""PostgreSQL's planner is told of a load: plans that were made for an empty queue are not used for a full one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.copying.copy import copy
+from tests.plans.asked import NOW, Hot, explain_prepared, prepare, read_of
+from tests.worker.steps import until
+
+KNOWN = "select reltuples from pg_class where oid = 'tasks'::regclass"
+TASKS = {"tasks"}
+
+
+@pytest.fixture
+async def reader(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    """Another session at a queue that was worked off and vacuumed, and that the server does not analyse by itself."""
+    await (await Queue.open(postgres_dsn)).close()
+    connection = await asyncpg.connect(postgres_dsn)
+    await connection.execute("alter table tasks set (autovacuum_enabled = false)")
+    await connection.execute("vacuum")
+    yield connection
+    await connection.close()
+
+
+def one_task(id_: str) -> Hot:
+    return Hot("read_tasks", {"items": [(id_,)]}, "tasks_pkey", 1)
+
+
+async def test_whoever_sees_a_load_has_new_plans(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    async with await Queue.open(postgres_dsn) as queue:
+        nobody = one_task("00000000-0000-7000-8000-000000000000")
+        await prepare(reader, nobody, "old")
+        assert read_of(await explain_prepared(reader, nobody, "old"), TASKS).rows == 0
+        made = await queue.submit_many([{"type": "code"}] * 1000)
+        assert await reader.fetchval(KNOWN) == 1000
+        asked = one_task(str(await reader.fetchval("select id from tasks limit 1")))
+        assert read_of(await explain_prepared(reader, asked, "old"), TASKS).rows == 1, "it was planned to read them all"
+        assert len(made) == 1000
+
+
+async def test_so_has_whoever_sees_a_copy(postgres_dsn: str, reader: asyncpg.Connection, sqlite_url: str) -> None:
+    async with await Queue.open(sqlite_url) as queue:
+        await queue.submit_many([{"type": "code"}] * 1000)
+    await copy(sqlite_url, postgres_dsn)
+    assert await reader.fetchval(KNOWN) == 1000
+
+
+async def test_many_small_loads_are_noticed(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    async with await Queue.open(postgres_dsn) as queue:
+        for _ in range(60):
+            await queue.submit_many([{"type": "code"}] * 10)
+
+        async def is_known() -> bool:
+            return bool(await reader.fetchval(KNOWN))
+
+        await until(is_known)
+
+
+async def test_a_load_that_is_refused_leaves_nothing_but_the_statistics(
+    postgres_dsn: str, reader: asyncpg.Connection
+) -> None:
+    async with await Queue.open(postgres_dsn) as queue:
+        await reader.execute(
+            "create function no() returns trigger language plpgsql as 'begin raise check_violation; end'"
+        )
+        await reader.execute(
+            "create constraint trigger no after insert on bodies initially deferred for each row execute function no()"
+        )
+        with pytest.raises(Exception, match="PostgreSQL says"):
+            await queue.submit_many([{"type": "code"}] * 1000)
+        await reader.execute("drop trigger no on bodies")
+        assert await reader.fetchval("select count(*) from tasks") == 0
+        await queue.submit(type="code")
+        assert len(await queue.claim("worker")) == 1
+
+
+async def test_two_who_load_at_once_do_not_wait_for_each_others_analysis(
+    postgres_dsn: str, reader: asyncpg.Connection
+) -> None:
+    async with await Queue.open(postgres_dsn) as queue:
+        await reader.execute("begin; lock tasks in share update exclusive mode")  # as an analysis has it
+        await queue.submit_many([{"type": "code"}] * 1000)
+        await reader.execute("rollback")
+        await asyncio.gather(*(queue.submit_many([{"type": "code"}] * 1000) for _ in range(2)))
+        assert await reader.fetchval("select count(*) from tasks") == 3000
+        assert await reader.fetchval(KNOWN) >= 1000
+
+
+async def test_what_a_budget_cannot_pay_is_held_without_a_look_at_all_other_tasks(
+    postgres_dsn: str, reader: asyncpg.Connection
+) -> None:
+    """Also where the planner takes the tables for empty: it looked for them again for every task there is."""
+    async with await Queue.open(postgres_dsn) as queue:
+        dag = {"tasks": [{"type": "code", "estimated_cost_usd": 0.10}] * 3, "budget_ceiling_usd": 0.05}
+        for _ in range(10):
+            await queue.submit_dag(dag)
+        for table in ("tasks", "budgets"):
+            await reader.execute(f"delete from {table}")
+            await reader.execute(f"vacuum (truncate off) {table}")
+        for _ in range(30):
+            await queue.submit_dag(dag)
+    (budget,) = await reader.fetch("select id from budgets limit 1")
+    held = Hot("hold_under", {"id": str(budget["id"]), "rest": 0, "count": 500, "now": NOW}, "idx_tasks_budget", 6)
+    await prepare(reader, held, "held")
+    read = read_of(await explain_prepared(reader, held, "held"), TASKS)
+    assert (held.path in read.indexes, read.rows) == (True, held.rows)
