@@ -73,7 +73,8 @@ async def complaints(url: str, filled: Filled) -> list[str]:
             return found + _sqlite_complaints(connection, filled, "analysed")
     async with _postgres(url, filled) as server:
         found = await _postgres_complaints(server, filled, "never analysed")
-        await tell_planner(server, filled.tables)
+        async with server.transaction():
+            await tell_planner(server, dict.fromkeys(filled.tables, 0))
         found += await _complaints_of_the_old(server, filled)
         await server.execute(f"analyze {', '.join(filled.tables)}")
         return found + await _postgres_complaints(server, filled, "analysed")

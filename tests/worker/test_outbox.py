@@ -1,15 +1,22 @@
 """The outbox: one folder for a store, whole files, nothing thrown away that cannot be read."""
 
+import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from shiftwork import Queue
 from shiftwork.duties.presence import process_of, this_process
+from shiftwork.worker import Context, Worker, sending
+from shiftwork.worker.delivery import Delivery, Summary
 from shiftwork.worker.outbox import Kept, Outbox, default_folder, open_outbox
-from tests.worker.steps import PATIENCE_SEC
+from tests.races.fleet import handles
+from tests.stores.stalling import stalled
+from tests.worker.steps import PATIENCE_SEC, at_work, until, until_status
 
 RESULT = Kept("task_1.1", done=True, data={"n": 1}, usage={"cost_usd": 0.5})
 WRITTEN = msgspec.structs.replace(RESULT, by=this_process())
@@ -83,3 +90,65 @@ def test_a_server_has_one_however_its_address_is_written(monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert default_folder("http://host:8080") == default_folder("http://host:8080/")
     assert default_folder("http://host:8080") != default_folder("http://host:8081")
+
+
+KEEP = """
+import pathlib, sys
+from shiftwork.worker.outbox import Kept, Outbox
+Outbox(pathlib.Path(sys.argv[1])).keep(Kept(sys.argv[2], done=True, data=1, usage={"cost_usd": 1.0}))
+"""
+
+
+async def test_what_a_dead_process_left_is_booked_once_however_many_find_it(
+    shop: Queue, store_url: str, tmp_path: Path
+) -> None:
+    """Its claim was taken back: whoever hands it in is told so, and what it cost is booked all the same."""
+    await shop.submit(type="code")
+    (held,) = await shop.claim("worker", start=True, runtime_id="dead")
+    subprocess.run([sys.executable, "-c", KEEP, str(tmp_path / "box"), held.token], check=True)  # noqa: ASYNC221  # it is short
+    await shop.runtime_gone("dead")
+    async with handles(store_url, 4) as others:
+        deliveries = [Delivery(each, Outbox(tmp_path / "box"), Summary(), asyncio.Event()) for each in others]
+        await asyncio.gather(*(each.left(of_the_dead=True) for each in deliveries))
+        await asyncio.gather(*(each.left() for each in deliveries))
+    assert list((tmp_path / "box").iterdir()) == []
+    (spent,) = (await shop.costs("agent")).costs
+    assert (spent.value, spent.cost_usd) == ("worker", 1.0)
+
+
+async def test_a_slow_disk_holds_up_nothing_but_itself(
+    shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes while the result is being written down: then it need not be kept, and is not."""
+    writing, go_on, written = threading.Event(), threading.Event(), threading.Event()
+    write = Outbox._write
+
+    def write_slowly(self: Outbox, target: Path, text: bytes) -> None:
+        writing.set()
+        go_on.wait(PATIENCE_SEC / 4)
+        write(self, target, text)
+        written.set()
+
+    monkeypatch.setattr(Outbox, "_write", write_slowly)
+    monkeypatch.setattr(sending, "KEEP_AFTER_SEC", 0.05)
+    done = asyncio.Event()
+    worker = Worker("worker")
+
+    @worker.handler("code")
+    async def work(ctx: Context) -> int:
+        await done.wait()
+        return 1
+
+    task = await shop.submit(type="code")
+    async with at_work(worker, store_url):
+        await until_status(shop, task.id, "running")
+        async with stalled(shop, task.id):
+            done.set()
+            await until(writing.is_set)
+            assert not written.is_set(), "the loop stood still until it was written"
+        await until_status(shop, task.id, "completed")
+        go_on.set()
+        await until(written.is_set)
+        outbox = open_outbox(None, store_url, "default").folder
+        assert outbox is not None
+        await until(lambda: list(outbox.iterdir()) == [])

@@ -37,7 +37,7 @@ async def writing(url: str) -> AsyncIterator[PostgresEnd]:
             end = await _begin_writing(connection)
         yield end
         with _translated():
-            await tell_planner(connection, [table.name for table in tables()])
+            await tell_planner(connection, {table.name: 0 for table in tables()})
             await connection.execute("commit")
 
 

@@ -12,6 +12,7 @@ import math
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -221,7 +222,8 @@ class PostgresStore:
                 result = await verb(tx)
                 if tx.begun or self._each_time:
                     await tx.go_on()
-                await self._note_growth(connection, tx)
+                if tx.begun and tx.added.total() >= postgres_growth.LARGE:
+                    await tell_planner(connection, tx.added)
             except BaseException as error:
                 ours = isinstance(error, asyncpg.InterfaceError) and not connection.is_closed()
                 if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -250,20 +252,20 @@ class PostgresStore:
                 if tx.wakes:
                     self._announce(tx.wakes, told=told)
             connection.note_answer()
+            self._note_growth(tx.added)
         return result
 
-    async def _note_growth(self, connection: Any, tx: PostgresTx) -> None:
-        if tx.begun and tx.added.total() >= postgres_growth.LARGE:
-            await tell_planner(connection, tx.added)
-        elif self._growth.note(tx.added) and (self._telling is None or self._telling.done()):
+    def _note_growth(self, added: Counter[str]) -> None:
+        if self._growth.note(added) and (self._telling is None or self._telling.done()):
             self._telling = asyncio.create_task(self._tell_planner())
 
     async def _tell_planner(self) -> None:
         """Look what has grown, now and then for as long as rows come."""
-        while tables := self._growth.take():
+        while added := self._growth.take():
             try:
-                async with self._connection() as connection:
-                    await tell_planner(connection, tables)
+                async with self._connection() as connection, connection.transaction():
+                    grown = await tell_planner(connection, added)
+                self._growth.note(Counter({table: added[table] for table in grown}))  # to see whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
                 log.info("the planner was not told of new rows: %s", error)
             await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)

@@ -8,46 +8,64 @@ So whoever adds many rows looks, and analyses what has outgrown its statistics; 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
+
+import asyncpg
+
+log = logging.getLogger("shiftwork.store")
 
 LARGE = 500
 """Rows from which a transaction looks before it commits: whoever sees them then has new plans."""
 
 SOME = 200
-"""Rows of small transactions, of this process, after which it looks."""
+"""Rows of this process's transactions after which it looks, beside them."""
 
 LOOK_EVERY_SEC = 1.0
 
 GROWN = """
-select c.oid::regclass::text as name
-from unnest($1::text[]) as added(name) join pg_class c on c.oid = added.name::regclass
-where pg_relation_size(c.oid) > (16 + 4 * c.relpages) * current_setting('block_size')::bigint"""
-"""Tables of more than 16 pages that are five times as large as the planner believes, or larger."""
+select added.name, c.oid::regclass::text as place
+from unnest($1::text[], $2::bigint[]) as added(name, rows) join pg_class c on c.oid = to_regclass(added.name),
+  lateral (select pg_relation_size(c.oid) / current_setting('block_size')::bigint as pages) as now
+where now.pages > 16 and (now.pages > 16 + 4 * c.relpages or c.reltuples < added.rows)"""
+"""Tables of more than 16 pages of which the planner believes that they are a fifth as large, or less; or that they have
+fewer rows than one transaction has added, as when they were analysed by somebody who could not see those yet."""
 
 
 class Growth:
-    """Rows that this process has added to each table in small transactions since it last looked."""
+    """Rows that this process has added to each table since it last looked."""
 
     def __init__(self) -> None:
-        self._added: Counter[str] = Counter()
+        self._rows = 0
+        self._largest: Counter[str] = Counter()
 
     def note(self, added: Counter[str]) -> bool:
         """Whether it is worth a look by now."""
-        self._added += added
-        return self._added.total() >= SOME
+        self._rows += added.total()
+        self._largest |= added
+        return self._rows >= SOME
 
-    def take(self) -> set[str]:
-        """The tables to look at; counting begins anew."""
-        tables = set(self._added)
-        self._added.clear()
-        return tables
+    def take(self) -> Counter[str]:
+        """By table, the most rows that one transaction has added; counting begins anew."""
+        largest, self._largest, self._rows = self._largest, Counter(), 0
+        return largest
 
 
-async def tell_planner(connection: Any, tables: Collection[str]) -> None:
-    """Analyse those of these tables that have outgrown what the planner knows, inside of a transaction or not."""
-    grown = await connection.fetch(GROWN, sorted(tables))
+async def tell_planner(connection: Any, added: Mapping[str, int]) -> list[str]:
+    """Analyse what has outgrown the planner's knowledge, inside a transaction, which goes on whatever comes of it.
+
+    The tables that had. One that somebody else is analysing is passed over: it is worth another look later.
+    """
+    grown = await connection.fetch(GROWN, list(added), list(added.values()))
     if grown:
-        # Whoever has the lock, the server's own analysis or another loader, is doing just this.
-        await connection.execute(f"analyze (skip_locked) {', '.join(row['name'] for row in grown)}")
+        places = ", ".join(row["place"] for row in grown)
+        try:
+            await connection.execute(f"savepoint growth; analyze (skip_locked) {places}; release growth")
+        except asyncpg.PostgresError as error:
+            if connection.is_closed():
+                raise
+            log.info("the planner was not told of new rows: %s", error)
+            await connection.execute("rollback to growth")
+    return [row["name"] for row in grown]

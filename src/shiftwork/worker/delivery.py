@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
@@ -33,6 +35,9 @@ KEEP_AFTER_SEC = 1.0
 
 LOOK_FOR_THE_DEAD_SEC = 1.0
 """How often a worker looks for results of processes that are gone."""
+
+TURN_SEC = 5.0
+"""How long who starts waits for another that is handing in what is left."""
 
 ASKED_SEC = 2.0
 """A server that cannot be reached is asked so long for each answer; what is to be told it is then kept."""
@@ -79,25 +84,42 @@ class Delivery:
 
         Of the dead: only what was kept by processes that are known to be gone. The living hand in theirs themselves.
         """
-        away = []
-        for kept in list(self._outbox.of_the_dead() if of_the_dead else self._outbox.left()):
-            if kept.token in self._not_ours:
-                continue
-            try:
-                outcome = await self._hand_in(kept)
-            except NotYourClaim:
-                log.info("%s is left in the outbox for the worker whose token claimed it", kept.token)
-                self._not_ours.add(kept.token)
-            except InputError as error:
-                log.warning("%s from the outbox is refused: %s", kept.token, error)
-                self._outbox.drop(kept.token)
-            except ShiftworkError:
-                away.append(kept)
-            else:
-                if outcome is not None:
-                    log.info("%s was handed in from the outbox", kept.token)
-                self._outbox.drop(kept.token)
-        return away
+        async with self._turn(0 if of_the_dead else TURN_SEC) as ours:
+            if of_the_dead and not ours:
+                return []  # others see to it
+            kept = list(self._outbox.of_the_dead() if of_the_dead else self._outbox.left())
+            return [each for each in kept if not await self._hand_in_left(each)]
+
+    @asynccontextmanager
+    async def _turn(self, patience: float) -> AsyncIterator[bool]:
+        """Ours as soon as it can be had; who has waited for so long goes on without."""
+        until = time.monotonic() + patience
+        while True:
+            with self._outbox.turn() as ours:
+                if ours or time.monotonic() >= until:
+                    yield ours
+                    return
+            await asyncio.sleep(0.05)
+
+    async def _hand_in_left(self, kept: Kept) -> bool:
+        """Whether it need not be tried again."""
+        if kept.token in self._not_ours:
+            return True
+        try:
+            outcome = await self._hand_in(kept)
+        except NotYourClaim:
+            log.info("%s is left in the outbox for the worker whose token claimed it", kept.token)
+            self._not_ours.add(kept.token)
+            return True
+        except InputError as error:
+            log.warning("%s from the outbox is refused: %s", kept.token, error)
+        except ShiftworkError:
+            return False
+        else:
+            if outcome is not None:
+                log.info("%s was handed in from the outbox", kept.token)
+        self._outbox.drop(kept.token)
+        return True
 
     async def for_the_dead(self) -> None:
         """Hand in, for ever, what processes of this machine leave behind when they die."""
@@ -127,7 +149,7 @@ class Delivery:
             except InputError as error:
                 kept = _refused(kept, error)
             except SHUT_OUT as error:
-                self.keep(kept, error)
+                await asyncio.to_thread(self.keep, kept, error)
                 if self._stopping.is_set():
                     return False, None  # the next start delivers it
                 with suppress(TimeoutError):

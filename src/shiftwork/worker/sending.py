@@ -30,7 +30,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 class Parcel:
     """A finished attempt on its way to the queue."""
 
-    __slots__ = ("claim", "done", "failure", "since", "usage")
+    __slots__ = ("answered", "claim", "done", "failure", "since", "usage")
 
     def __init__(self, claim: Token, data: Any, usage: dict[str, Any] | None, failure: Kept | None = None) -> None:
         self.claim = claim
@@ -38,6 +38,7 @@ class Parcel:
         self.usage = usage
         self.failure = failure
         self.since = 0.0
+        self.answered = False
 
     def kept(self) -> Kept:
         """As it is written down and tried again."""
@@ -68,7 +69,7 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Parcel] = deque()
         self._under_way: Sequence[Parcel] = ()
-        self._sending = self._watching = False
+        self._sending = self._watching = self._keeping = False
 
     def send(self, parcel: Parcel) -> None:
         parcel.since = self._loop.time()
@@ -110,6 +111,7 @@ class Sender:
                 parcel.usage = None if outcome.error.facts.get("booked") else parcel.usage
                 self._spawn(self._send_alone(parcel))
                 continue
+            parcel.answered = True
             self._delivery.answered(parcel.claim)
             self._forget(parcel.claim)
 
@@ -136,6 +138,7 @@ class Sender:
     async def _send_alone(self, parcel: Parcel) -> None:
         try:
             self._tell_accepted(parcel, await self._delivery.deliver(parcel.kept()))
+            parcel.answered = not self._delivery.keeps(parcel.claim)
         finally:
             self._forget(parcel.claim)
 
@@ -148,13 +151,25 @@ class Sender:
 
     def _look(self) -> None:
         late = self._loop.time() - KEEP_AFTER_SEC
-        for parcel in (*self._under_way, *self._waiting):
-            if parcel.since <= late:
-                self._delivery.keep(parcel.kept(), "there is no answer yet")
+        parcels = [parcel for parcel in (*self._under_way, *self._waiting) if parcel.since <= late]
+        if parcels and not self._keeping:
+            self._keeping = True
+            self._spawn(self._keep(parcels))
         if self._under_way or self._waiting:
             self._watch()
         else:
             self._watching = False
+
+    async def _keep(self, parcels: Sequence[Parcel]) -> None:
+        """Write them down in a thread: a slow disk must hold up neither handlers nor the answers that may come now."""
+        try:
+            for parcel in parcels:
+                if not parcel.answered and not self._delivery.keeps(parcel.claim):
+                    await asyncio.to_thread(self._delivery.keep, parcel.kept(), "there is no answer yet")
+                if parcel.answered:  # while it was written
+                    self._delivery.answered(parcel.claim)
+        finally:
+            self._keeping = False
 
 
 def _problem(claim: Token, kept: Kept) -> Problem:
