@@ -131,6 +131,27 @@ async def test_a_notice_that_meets_a_lock_is_no_failed_commit(
         assert (await queue.get(made.id)).status == "ready"
 
 
+async def test_nor_is_it_a_refused_submit(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submit alone is one statement, which tells of itself; where that cannot be done it goes without."""
+    async with await Queue.open(postgres_url) as queue:
+        await queue.submit(type="code")
+        execute, refused = Session.execute, []
+
+        async def full(self: Session, query: str, *values: Any, **options: Any) -> Any:
+            if "pg_notify" in query:
+                refused.append(query)
+                raise asyncpg.ProgramLimitExceededError("too many notifications in the NOTIFY queue")
+            return await execute(self, query, *values, **options)
+
+        monkeypatch.setattr(Session, "execute", full)
+        monkeypatch.setattr(store, "IDLE_SEC", 0.0)
+        await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store
+        made = await queue.submit(type="code")
+        assert len(refused) == 1
+        assert (await queue.status()).counts == {"ready": 2}
+        assert (await queue.get(made.id)).status == "ready"
+
+
 async def test_a_session_on_a_standby_is_left_for_one_that_may_write(postgres_url: str) -> None:
     """As where a name leads to the old primary until it is pointed to the new one."""
     admin = await asyncpg.connect(postgres_url)

@@ -33,7 +33,7 @@ from shiftwork.store.postgres_errors import AGAIN, LOST, translate
 from shiftwork.store.postgres_growth import Growth, tell_planner
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_sessions import Silence, Waits, passed, session_name
-from shiftwork.store.postgres_tx import PostgresTx
+from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -309,7 +309,7 @@ class PostgresStore:
         notice = self._notice(tx.wakes)
         try:
             await connection.execute("commit" + notice, timeout=left)
-        except (asyncpg.ProgramLimitExceededError, asyncpg.LockNotAvailableError) as error:
+        except NO_NOTICE as error:
             # A commit knows no such limit and takes no such lock, a notice does.
             log.info("a wake-up was not sent (%s); it is tried once more", error)
             return False
@@ -324,8 +324,7 @@ class PostgresStore:
             await tx.flush(left)
             return False
         self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
-        await tx.flush_and_tell(CHANNEL, self._payload(tx.wakes), left)
-        return True
+        return await tx.flush_and_tell(CHANNEL, self._payload(tx.wakes), left)
 
     def now(self) -> float:
         return self._clock()

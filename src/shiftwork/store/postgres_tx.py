@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import asyncpg
+
 from shiftwork.core.errors import InputError
 from shiftwork.store import statements
 from shiftwork.store.store import Row
@@ -15,6 +17,9 @@ from shiftwork.store.store import Row
 UUID_CHARS = 36
 COPY_FROM = 8
 """Rows from which an insert is a COPY: half the server's time and a fifth of ours (10 against 22 us a row)."""
+
+NO_NOTICE = (asyncpg.ProgramLimitExceededError, asyncpg.LockNotAvailableError)
+"""What a notice may meet, a full queue or a lock, and nothing else that we send last."""
 
 _PLACEHOLDER = re.compile(r"\$(\d+)")
 _WRITING = re.compile(r"\b(?:insert into|(?<!do )(?<!for )update|delete from) (\w+)")
@@ -118,11 +123,16 @@ class PostgresTx:
         """Whether what was only written so far can tell others of itself."""
         return bool(self._late) and _TELLING.match(self._late[0].text) is not None
 
-    async def flush_and_tell(self, channel: str, payload: str, within_sec: float) -> None:
-        """The same, and others hear of it when it is committed."""
+    async def flush_and_tell(self, channel: str, payload: str, within_sec: float) -> bool:
+        """The same, and others hear of it when it is committed; False where they cannot be told so."""
         text, values = self._all_late()
-        text += f" returning pg_notify('{channel}', ${len(values) + 1}) is null"
-        await self._connection.execute(text, *values, payload, timeout=within_sec)
+        telling = f"{text} returning pg_notify('{channel}', ${len(values) + 1}) is null"
+        try:
+            await self._connection.execute(telling, *values, payload, timeout=within_sec)
+        except NO_NOTICE:  # then nothing of the statement was done
+            await self._connection.execute(text, *values, timeout=within_sec)
+            return False
+        return True
 
     def _all_late(self) -> tuple[str, list[Any]]:
         late, self._late, self._written = self._late, [], frozenset()
