@@ -43,6 +43,8 @@ class Growth:
 
     def note(self, added: Counter[str]) -> bool:
         """Whether it is worth a look by now."""
+        if not added:
+            return False
         self._rows += added.total()
         self._largest |= added
         return self._rows >= SOME
