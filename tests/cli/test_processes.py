@@ -54,6 +54,20 @@ def in_terminal(folder: Path, line: str, columns: int, **environment: str) -> st
     return seen.decode()
 
 
+@pytest.mark.parametrize(("command", "path"), [("./report.sh", ""), ("report.sh", ".:")], ids=["path", "PATH"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_command_of_this_folder_works_in_the_folders_of_tasks(
+    tmp_path: Path, command: str, path: str, processes: int
+) -> None:
+    (tmp_path / "report.sh").write_text("#!/bin/sh\necho it ran in ${PWD##*/}\n")
+    (tmp_path / "report.sh").chmod(0o755)
+    task = call(tmp_path, "submit report").stdout.split()[0]
+    line = f"work --type report --until-idle --processes {processes} -- {command}"
+    worked = call(tmp_path, line, PATH=path + os.environ["PATH"])
+    assert worked.returncode == 0, worked.stderr
+    assert json.loads(call(tmp_path, f"show {task} --json").stdout)["result"]["text"] == f"it ran in {task}"
+
+
 def test_a_queue_is_made_worked_with_and_looked_at(tmp_path: Path) -> None:
     dag = {"tasks": [{"key": "a", "type": "t"}, {"key": "b", "type": "t", "dependencies": ["a"]}]}
     assert call(tmp_path, "submit --file - --json", stdin=json.dumps(dag)).returncode == 0

@@ -59,12 +59,12 @@ def from_target(target: str) -> Program:
 
 
 def check(program: Program) -> Program:
-    """Refuse what cannot work for any task, before anything is claimed."""
+    """Refuse what cannot work for any task, before anything is claimed; what is left finds its command anywhere."""
     if not program.command:
         raise InputError("there is no command", where="COMMAND", mend="Write it after --, e.g. -- claude -p.")
     if not program.types:
         raise InputError("a command needs the types of its tasks", where="--type", mend="Name them: --type code.")
-    _refuse_absent(program.command[0])
+    found = _found(program.command[0])
     for part in (*program.command, *program.resume_args):
         if "\0" in part:
             raise InputError("a command cannot hold a NUL character", where="COMMAND")
@@ -74,14 +74,17 @@ def check(program: Program) -> Program:
             where="COMMAND",
             mend='Use the variables instead: "$SHIFTWORK_PROMPT", "$SHIFTWORK_SESSION_ID", ...',
         )
-    return program
+    return msgspec.structs.replace(program, command=(found, *program.command[1:]))
 
 
-def _refuse_absent(name: str) -> None:
-    if shutil.which(name) is None:
+def _found(name: str) -> str:
+    """Its whole path: it is looked for from here, and started in the folder of each task."""
+    found = shutil.which(name)
+    if found is None:
         what = "is not executable" if "/" in name and Path(name).exists() else "is not found"
         mend = "Name a program on the PATH, or its path."
         raise InputError(f"the command {name!r} {what}", where="COMMAND", mend=mend)
+    return str(Path(found).absolute())
 
 
 def _is_script(command: tuple[str, ...]) -> bool:
