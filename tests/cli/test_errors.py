@@ -1,7 +1,10 @@
 """Whatever is typed, the answer is one clear line with a code that a script can tell apart."""
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -204,6 +207,39 @@ def test_a_file_that_is_no_queue_is_refused(terminal: Terminal, tmp_path: Path) 
     told = json.loads(terminal.run("list", "--json").err)
     assert told["code"] == "store_damaged"
     assert "restore a snapshot or a copy" in told["mend"]
+
+
+@pytest.mark.parametrize("line", ["list", "submit code"])
+def test_a_file_of_turns_that_cannot_be_used_is_told(terminal: Terminal, tmp_path: Path, line: str) -> None:
+    terminal.ready()
+    (tmp_path / "queue.db.turn").unlink()
+    (tmp_path / "queue.db.turn").mkdir()
+    told = terminal.run(*line.split(), "--json")
+    assert (told.code, told.out) == (5, "")
+    error = json.loads(told.err)
+    assert error["code"] == "store_unavailable"
+    assert error["where"] == str(tmp_path / "queue.db.turn")
+    assert error["what"].endswith("cannot be opened: Is a directory")
+    assert "cannot be opened: Is a directory" in terminal.run("doctor").out
+
+
+def test_a_file_of_turns_that_may_not_be_written_is_told(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.ready()
+    whole = os.open
+
+    def refusing(path: Any, *known: Any, **named: Any) -> int:
+        """As the system does for everybody but root."""
+        if str(path).endswith(".turn"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return whole(path, *known, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    told = terminal.run("list", "--json")
+    assert told.code == 5
+    assert json.loads(told.err)["code"] == "store_read_only"
+    assert f"{tmp_path}/queue.db.turn cannot be opened: Permission denied" in told.err
 
 
 @pytest.mark.parametrize("line", ["list", "show {task}", "claim --json"])

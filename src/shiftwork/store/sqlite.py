@@ -206,7 +206,11 @@ class SqliteStore:
         """Open the file, making it and its schema where they do not exist."""
         file = None if path == ":memory:" else Path.cwd() / path
         connection = await asyncio.to_thread(_open_writer, path, file, patience, migrate_schema=migrate_schema)
-        return cls(f"sqlite:///{path}", connection, file, clock, patience)
+        try:
+            return cls(f"sqlite:///{path}", connection, file, clock, patience)
+        except StoreError:  # the file of turns cannot be used
+            connection.close()
+            raise
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
