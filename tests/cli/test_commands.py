@@ -379,8 +379,7 @@ def test_a_dead_letter_shows_who_decided_what(terminal: Terminal) -> None:
 
 def test_a_person_is_asked_before_a_purge(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
-    asked = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("shiftwork.cli.operating.sys", asked)
+    monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
     assert terminal.json("status")["counts"] == {"ready": 1}
     assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged\n")

@@ -196,6 +196,36 @@ def test_a_store_whose_name_is_no_text_is_refused(tmp_path: Path, line: str) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("submit t --payload -", "standard input is closed"),
+        ("submit --file -", "standard input is closed"),
+        ("artifacts put -", "standard input is closed"),
+        ("purge --type t", "needs --yes"),
+    ],
+)
+def test_a_closed_input_is_told_in_one_line(tmp_path: Path, line: str, part: str) -> None:
+    told = in_shell(tmp_path, f"shiftwork {line} <&-")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert part in told.stderr
+    assert told.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [r"--type t -- echo $'\xff'", r"--type $'\xff' -- true", r"--type t --agent $'\xff' -- true"],
+    ids=["command", "type", "agent"],
+)
+def test_a_command_that_is_no_text_is_refused(tmp_path: Path, words: str) -> None:
+    told = in_shell(tmp_path, f"shiftwork work --json --until-idle {words}")
+    assert told.returncode == 2
+    assert json.loads(told.stderr)["code"] == "bad_text"
+    assert r"'\udcff' is not UTF-8 text" in json.loads(told.stderr)["what"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_whose_name_is_no_text_holds_no_queue(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
@@ -103,9 +103,28 @@ def _read_file(name: str) -> str:
 
 def _read_stdin() -> str:
     try:
-        return sys.stdin.buffer.read().decode()
+        return standard_input().read().decode()
     except UnicodeDecodeError:
         raise click.BadParameter("standard input is not UTF-8 text") from None
+    except OSError as error:
+        raise click.BadParameter(f"standard input cannot be read: {error.strerror}") from None
+
+
+def standard_input() -> BinaryIO:
+    """The bytes that come in. Where a shell has closed it (`<&-`), Python has none."""
+    if sys.stdin is None:
+        raise click.BadParameter("standard input is closed")
+    return sys.stdin.buffer
+
+
+def is_typed_at() -> bool:
+    """Whether a person can press keys and answer questions."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def source(name: str) -> BinaryIO | Path:
+    """Bytes of any kind: a file, or `-` for standard input."""
+    return standard_input() if name == STDIN else Path(name)
 
 
 def _parse(text: str) -> Any:

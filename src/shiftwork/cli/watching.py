@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.core.task import Task
 
@@ -113,7 +113,7 @@ async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> No
 def _keys() -> Iterator[asyncio.Queue[str]]:
     """Keys as they are pressed, where there is a keyboard."""
     pressed: asyncio.Queue[str] = asyncio.Queue()
-    if not sys.stdin.isatty():
+    if not values.is_typed_at():
         yield pressed
         return
     import termios  # noqa: PLC0415  # not on every system

@@ -13,7 +13,7 @@ import msgspec
 
 from shiftwork import tracing
 from shiftwork.core import reasons
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import BadText, InputError
 from shiftwork.core.task import Task
 from shiftwork.worker.context import Fail
 from shiftwork.worker.output import Format
@@ -64,7 +64,8 @@ def check(program: Program) -> Program:
         raise InputError("there is no command", where="COMMAND", mend="Write it after --, e.g. -- claude -p.")
     if not program.types:
         raise InputError("a command needs the types of its tasks", where="--type", mend="Name them: --type code.")
-    found = _found(program.command[0])
+    program = msgspec.structs.replace(program, command=(_found(program.command[0]), *program.command[1:]))
+    _refuse_unreadable(program)
     for part in (*program.command, *program.resume_args):
         if "\0" in part:
             raise InputError("a command cannot hold a NUL character", where="COMMAND")
@@ -74,7 +75,7 @@ def check(program: Program) -> Program:
             where="COMMAND",
             mend='Use the variables instead: "$SHIFTWORK_PROMPT", "$SHIFTWORK_SESSION_ID", ...',
         )
-    return msgspec.structs.replace(program, command=(found, *program.command[1:]))
+    return program
 
 
 def _found(name: str) -> str:
@@ -85,6 +86,14 @@ def _found(name: str) -> str:
         mend = "Name a program on the PATH, or its path."
         raise InputError(f"the command {name!r} {what}", where="COMMAND", mend=mend)
     return str(Path(found).absolute())
+
+
+def _refuse_unreadable(program: Program) -> None:
+    """It travels as JSON, and its names are kept in the queue."""
+    for name, value in msgspec.structs.asdict(program).items():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, str) and part != part.encode(errors="ignore").decode():
+                raise BadText(f"{part!r} is not UTF-8 text", where=name)
 
 
 def _is_script(command: tuple[str, ...]) -> bool:
