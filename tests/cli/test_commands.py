@@ -11,6 +11,7 @@ import click
 import pytest
 
 from shiftwork.cli import main
+from shiftwork.cli.values import Number, NumberRange
 from tests.cli.terminal import Terminal
 
 DAG = {
@@ -237,6 +238,17 @@ def test_every_command_is_tried_here() -> None:
     tried = {line for line, _, _ in COMMANDS}
     missed = [path for path in leaves(main, "") if not any(f"{line} ".startswith(f"{path} ") for line in tried)]
     assert set(missed) == STARTS
+
+
+def test_every_number_is_one_to_count_with() -> None:
+    def options(command: click.Command) -> Iterator[click.Parameter]:
+        yield from command.params
+        for inner in command.commands.values() if isinstance(command, click.Group) else ():
+            yield from options(inner)
+
+    numbers = [option for option in options(main) if isinstance(option.type, click.types.FloatParamType)]
+    assert len(numbers) > 10
+    assert [option.name for option in numbers if not isinstance(option.type, Number | NumberRange)] == []
 
 
 # -- what single commands promise --------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from tests.cli.terminal import Terminal
         (["work", "app:worker", "--type", "code", "--", "true"], "name a worker or a command, not both"),
         (["work", "app:worker", "--type", "code"], "--type is for a command after --"),
         (["work", "app:worker", "--kill-after", "0"], "--kill-after is for a command after --"),
+        (["work", "--type", "c", "--stop-grace", "nan", "--", "true"], "nan is not a finite number"),
+        (["work", "--type", "c", "--kill-after", "inf", "--", "true"], "inf is not a finite number"),
         (["work", "--type", "c", "--output", "xml", "--", "true"], "'xml' is not one of"),
         (["work", "--type", "c", "--resume-args", "'", "--", "true"], "cannot be split into words"),
         (["work", "--type", "c", "--", "sh", "-c", "echo {prompt}"], "a placeholder inside a shell script"),

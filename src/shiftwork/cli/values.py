@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
@@ -16,6 +17,29 @@ import click
 STDIN = "-"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+class Number(click.types.FloatParamType):
+    """A number that can be counted with."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _finite(super().convert(value, param, ctx))
+
+
+class NumberRange(click.FloatRange):
+    """A number between two others: NaN lies in every range, and infinity in those without an end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _finite(super().convert(value, param, ctx))
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{number} is not a finite number")
+    return number
+
+
+NUMBER = Number()
 
 
 class When(NamedTuple):

@@ -45,7 +45,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 @click.command(cls=Command)
-@click.option("--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--every", type=values.NumberRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Show it once and end, as where nobody looks at a terminal.")
 @with_queue()
 async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> Answer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork import logs
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _words(_context: click.Context, _option: click.Parameter, value: str | None)
         raise click.BadParameter(f"{value!r} cannot be split into words: {error}") from error
 
 
-_SECONDS: dict[str, Any] = {"type": click.FloatRange(min=0), "metavar": "SEC"}
+_SECONDS: dict[str, Any] = {"type": values.NumberRange(min=0), "metavar": "SEC"}
 _OF_COMMANDS = [
     click.option("--type", "types", multiple=True, metavar="TYPE", help="A type of tasks it does. Repeatable."),
     click.option("--capability", "capabilities", multiple=True, help="What it can do. Repeatable."),
