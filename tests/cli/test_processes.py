@@ -226,6 +226,24 @@ def test_a_command_that_is_no_text_is_refused(tmp_path: Path, words: str) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+GONE = "mkdir gone; cd gone; rmdir ../gone; "
+
+
+@pytest.mark.parametrize("line", ["submit code", "list", "doctor", "snapshot", "work --type code --until-idle -- true"])
+def test_a_queue_named_by_its_whole_path_works_where_no_folder_is(tmp_path: Path, line: str) -> None:
+    call(tmp_path, "submit code")
+    done = in_shell(tmp_path, f"{GONE} shiftwork --store sqlite:///{tmp_path}/shiftwork.db {line}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_queue_of_a_folder_that_was_removed_is_told_in_one_line(tmp_path: Path) -> None:
+    told = in_shell(tmp_path, f"{GONE} shiftwork list --json")
+    assert (told.returncode, told.stdout) == (5, "")
+    error = json.loads(told.stderr)
+    assert error["code"] == "store_unavailable"
+    assert error["what"] == "the folder this runs in was removed"
+
+
 def test_a_folder_whose_name_is_no_text_holds_no_queue(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()

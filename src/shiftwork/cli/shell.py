@@ -29,6 +29,7 @@ Answer = int | None
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 DEFAULT_STORE = "sqlite:///shiftwork.db"
 DONE = "What was asked for may have been done; look before you ask again."
+ELSEWHERE = "Change to a folder that is there, or name the queue by its whole path: sqlite:////folder/file.db."
 NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO})
 """What the system says, without the name of a file, where an output takes nothing."""
 
@@ -101,7 +102,7 @@ def refuse_absent(url: str) -> None:
     """A mistyped path must not leave an empty queue behind."""
     scheme, _, rest = url.partition("://")
     name = rest.removeprefix("/")
-    if scheme == "sqlite" and name and rest != ":memory:" and not (path := Path.cwd() / name).exists():
+    if scheme == "sqlite" and name and rest != ":memory:" and not (path := Path(name).absolute()).exists():
         raise StoreUnavailable(
             f"there is no queue at {path}",
             where="--store",
@@ -276,12 +277,26 @@ class Root(Group):
             damaged = StoreDamaged(f"what is stored is not JSON: {error}")
             end(damaged.as_dict(), code_of(damaged), in_json=in_json)
         except OSError as error:
+            if _is_nowhere(error):
+                gone = StoreUnavailable("the folder this runs in was removed", mend=ELSEWHERE)
+                end(gone.as_dict(), code_of(gone), in_json=in_json)
             if error.errno not in NOT_WRITTEN or error.filename is not None:
                 raise
             _let_go()
             lost = {"code": "output_lost", "what": f"the answer cannot be written: {error.strerror}", "mend": DONE}
             end(lost, ExitCode.FAILED, in_json=in_json)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _is_nowhere(error: OSError) -> bool:
+    """Whether this runs in a folder that was removed, and something was to be found from there."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _let_go() -> None:
