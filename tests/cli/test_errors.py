@@ -188,7 +188,7 @@ def test_a_wrong_command_makes_no_queue(terminal: Terminal, tmp_path: Path, line
     ("url", "code", "part"),
     [
         ("work.db", 2, "'work.db' is not a kind of store"),
-        ("mysql://host/db", 2, "'mysql' is not a kind of store"),
+        ("mysql://host/db", 2, "'mysql' is not a kind of store (at --store). Use sqlite:///file.db, postgresql://… or"),
         ("sqlite:///", 2, "names no file"),
         ("sqlite:////nowhere/at/all.db", 5, "the folder /nowhere/at does not exist"),
         ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL says"),
@@ -202,6 +202,27 @@ def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: 
     told = terminal.run("submit", "code", "--store", url)
     assert told.code == code
     assert part in told.err
+
+
+@pytest.mark.parametrize("url", ["sqlite://:memory:", "sqlite:///:memory:"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *["submit code", "list", "settings", "migrate", "doctor", "prove", "serve", "mcp", "restore {file}"],
+        *["work app:worker", "work --type code --until-idle -- true", "copy {store} {url}", "copy {url} {store}"],
+    ],
+)
+def test_a_queue_in_memory_is_refused(terminal: Terminal, line: str, url: str) -> None:
+    words = line.format(file=terminal.file(), store=terminal.url, url=url).split()
+    terminal.text("migrate")
+    told = terminal.run("--store", url, *words)
+    assert (told.code, told.out) == (2, "")
+    assert "a queue in memory ends with its process" in told.err
+
+
+def test_the_store_that_is_named_last_counts(terminal: Terminal) -> None:
+    terminal.ready()
+    assert len(terminal.run("list", "--store", terminal.url, SHIFTWORK_STORE="sqlite://:memory:").out.splitlines()) == 2
 
 
 def test_a_file_that_is_no_queue_is_refused(terminal: Terminal, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def _program(shell: Shell, runs: list[str], given: dict[str, Any]) -> Program:
 def _absolute(store: str) -> str:
     """The command works in another folder, and may call the queue from there."""
     name = store.removeprefix("sqlite:///")
-    return store if name == store or ":memory:" in store else f"sqlite:///{Path(name).absolute()}"
+    return store if name == store else f"sqlite:///{Path(name).absolute()}"
 
 
 @click.command(cls=Command)
