@@ -13,6 +13,7 @@ import click
 from shiftwork import logs
 from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
+from shiftwork.core.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.worker.delivery import Summary
@@ -144,6 +145,10 @@ def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:
             refuse(f"{option.opts[0]} is for a command after --; the worker of a module says such things itself")
     if shell.workspace not in {None, "default"}:
         refuse("a worker names its workspace itself: Worker(workspace=...)")
+    module = target.partition(":")[0]
+    if "/" in module or module.startswith("."):
+        mend = "Write it as Python imports it: app:worker for app.py in this folder."
+        raise InputError(f"{module!r} is a path, not the name of a module", where="target", mend=mend)
     return target
 
 
