@@ -39,6 +39,12 @@ def test_the_demo_as_json_is_one_document_and_keeps_its_file_when_told_to() -> N
     shutil.rmtree(kept.parent)
 
 
+def test_the_demo_works_where_its_folder_was_removed(tmp_path: Path) -> None:
+    line = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m shiftwork demo --json"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_the_demo_leaves_nothing_behind_when_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "shiftwork", "demo"]

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from shiftwork.cli import main
+from shiftwork.cli.values import Number, NumberRange
 from tests.cli.terminal import Terminal
 
 DAG = {
@@ -239,6 +240,17 @@ def test_every_command_is_tried_here() -> None:
     assert set(missed) == STARTS
 
 
+def test_every_number_is_one_to_count_with() -> None:
+    def options(command: click.Command) -> Iterator[click.Parameter]:
+        yield from command.params
+        for inner in command.commands.values() if isinstance(command, click.Group) else ():
+            yield from options(inner)
+
+    numbers = [option for option in options(main) if isinstance(option.type, click.types.FloatParamType)]
+    assert len(numbers) > 10
+    assert [option.name for option in numbers if not isinstance(option.type, Number | NumberRange)] == []
+
+
 # -- what single commands promise --------------------------------------------------------------------------------
 
 
@@ -379,8 +391,7 @@ def test_a_dead_letter_shows_who_decided_what(terminal: Terminal) -> None:
 
 def test_a_person_is_asked_before_a_purge(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
-    asked = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("shiftwork.cli.operating.sys", asked)
+    monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
     assert terminal.json("status")["counts"] == {"ready": 1}
     assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged\n")

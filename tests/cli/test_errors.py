@@ -1,7 +1,10 @@
 """Whatever is typed, the answer is one clear line with a code that a script can tell apart."""
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -19,6 +22,9 @@ MISTAKES = [
     ("submit code --payload {", 2, "usage", "not JSON: Expecting property name"),
     ("submit code --payload [1]", 2, "usage", "expected a JSON object, got a JSON list"),
     ("submit code --priority high", 2, "usage", "'high' is not a valid float"),
+    ("submit code --priority nan", 2, "usage", "nan is not a finite number"),
+    ("watch --every nan", 2, "usage", "nan is not a finite number"),
+    ("agents budget ada inf", 2, "usage", "inf is not a finite number"),
     ("submit code --priority 101", 2, "invalid_input", "(at task.priority)"),
     ("submit code --deadline tomorrow", 2, "usage", "neither a time like"),
     ("submit code --deadline 99999999999999w", 2, "usage", "a time that no calendar has"),
@@ -182,7 +188,7 @@ def test_a_wrong_command_makes_no_queue(terminal: Terminal, tmp_path: Path, line
     ("url", "code", "part"),
     [
         ("work.db", 2, "'work.db' is not a kind of store"),
-        ("mysql://host/db", 2, "'mysql' is not a kind of store"),
+        ("mysql://host/db", 2, "'mysql' is not a kind of store (at --store). Use sqlite:///file.db, postgresql://… or"),
         ("sqlite:///", 2, "names no file"),
         ("sqlite:////nowhere/at/all.db", 5, "the folder /nowhere/at does not exist"),
         ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL says"),
@@ -198,12 +204,66 @@ def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: 
     assert part in told.err
 
 
+@pytest.mark.parametrize("url", ["sqlite://:memory:", "sqlite:///:memory:"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *["submit code", "list", "settings", "migrate", "doctor", "prove", "serve", "mcp", "restore {file}"],
+        *["work app:worker", "work --type code --until-idle -- true", "copy {store} {url}", "copy {url} {store}"],
+    ],
+)
+def test_a_queue_in_memory_is_refused(terminal: Terminal, line: str, url: str) -> None:
+    words = line.format(file=terminal.file(), store=terminal.url, url=url).split()
+    terminal.text("migrate")
+    told = terminal.run("--store", url, *words)
+    assert (told.code, told.out) == (2, "")
+    assert "a queue in memory ends with its process" in told.err
+
+
+def test_the_store_that_is_named_last_counts(terminal: Terminal) -> None:
+    terminal.ready()
+    assert len(terminal.run("list", "--store", terminal.url, SHIFTWORK_STORE="sqlite://:memory:").out.splitlines()) == 2
+
+
 def test_a_file_that_is_no_queue_is_refused(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "queue.db").write_text("Dear diary, today I was not a database.\n" * 50)
     assert terminal.run("list").code == 5
     told = json.loads(terminal.run("list", "--json").err)
     assert told["code"] == "store_damaged"
     assert "restore a snapshot or a copy" in told["mend"]
+
+
+@pytest.mark.parametrize("line", ["list", "submit code"])
+def test_a_file_of_turns_that_cannot_be_used_is_told(terminal: Terminal, tmp_path: Path, line: str) -> None:
+    terminal.ready()
+    (tmp_path / "queue.db.turn").unlink()
+    (tmp_path / "queue.db.turn").mkdir()
+    told = terminal.run(*line.split(), "--json")
+    assert (told.code, told.out) == (5, "")
+    error = json.loads(told.err)
+    assert error["code"] == "store_unavailable"
+    assert error["where"] == str(tmp_path / "queue.db.turn")
+    assert error["what"].endswith("cannot be opened: Is a directory")
+    assert "cannot be opened: Is a directory" in terminal.run("doctor").out
+
+
+def test_a_file_of_turns_that_may_not_be_written_is_told(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.ready()
+    whole = os.open
+
+    def refusing(path: Any, *known: Any, **named: Any) -> int:
+        """As the system does for everybody but root."""
+        if str(path).endswith(".turn"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return whole(path, *known, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    told = terminal.run("list", "--json")
+    assert told.code == 5
+    assert json.loads(told.err)["code"] == "store_read_only"
+    assert f"{tmp_path}/queue.db.turn cannot be opened: Permission denied" in told.err
 
 
 @pytest.mark.parametrize("line", ["list", "show {task}", "claim --json"])

@@ -54,6 +54,20 @@ def in_terminal(folder: Path, line: str, columns: int, **environment: str) -> st
     return seen.decode()
 
 
+@pytest.mark.parametrize(("command", "path"), [("./report.sh", ""), ("report.sh", ".:")], ids=["path", "PATH"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_command_of_this_folder_works_in_the_folders_of_tasks(
+    tmp_path: Path, command: str, path: str, processes: int
+) -> None:
+    (tmp_path / "report.sh").write_text("#!/bin/sh\necho it ran in ${PWD##*/}\n")
+    (tmp_path / "report.sh").chmod(0o755)
+    task = call(tmp_path, "submit report").stdout.split()[0]
+    line = f"work --type report --until-idle --processes {processes} -- {command}"
+    worked = call(tmp_path, line, PATH=path + os.environ["PATH"])
+    assert worked.returncode == 0, worked.stderr
+    assert json.loads(call(tmp_path, f"show {task} --json").stdout)["result"]["text"] == f"it ran in {task}"
+
+
 def test_a_queue_is_made_worked_with_and_looked_at(tmp_path: Path) -> None:
     dag = {"tasks": [{"key": "a", "type": "t"}, {"key": "b", "type": "t", "dependencies": ["a"]}]}
     assert call(tmp_path, "submit --file - --json", stdin=json.dumps(dag)).returncode == 0
@@ -180,6 +194,54 @@ def test_a_store_whose_name_is_no_text_is_refused(tmp_path: Path, line: str) -> 
     assert "is not UTF-8 text" in told.stderr
     assert told.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("submit t --payload -", "standard input is closed"),
+        ("submit --file -", "standard input is closed"),
+        ("artifacts put -", "standard input is closed"),
+        ("purge --type t", "needs --yes"),
+    ],
+)
+def test_a_closed_input_is_told_in_one_line(tmp_path: Path, line: str, part: str) -> None:
+    told = in_shell(tmp_path, f"shiftwork {line} <&-")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert part in told.stderr
+    assert told.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [r"--type t -- echo $'\xff'", r"--type $'\xff' -- true", r"--type t --agent $'\xff' -- true"],
+    ids=["command", "type", "agent"],
+)
+def test_a_command_that_is_no_text_is_refused(tmp_path: Path, words: str) -> None:
+    told = in_shell(tmp_path, f"shiftwork work --json --until-idle {words}")
+    assert told.returncode == 2
+    assert json.loads(told.stderr)["code"] == "bad_text"
+    assert r"'\udcff' is not UTF-8 text" in json.loads(told.stderr)["what"]
+    assert list(tmp_path.iterdir()) == []
+
+
+GONE = "mkdir gone; cd gone; rmdir ../gone; "
+
+
+@pytest.mark.parametrize("line", ["submit code", "list", "doctor", "snapshot", "work --type code --until-idle -- true"])
+def test_a_queue_named_by_its_whole_path_works_where_no_folder_is(tmp_path: Path, line: str) -> None:
+    call(tmp_path, "submit code")
+    done = in_shell(tmp_path, f"{GONE} shiftwork --store sqlite:///{tmp_path}/shiftwork.db {line}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_queue_of_a_folder_that_was_removed_is_told_in_one_line(tmp_path: Path) -> None:
+    told = in_shell(tmp_path, f"{GONE} shiftwork list --json")
+    assert (told.returncode, told.stdout) == (5, "")
+    error = json.loads(told.stderr)
+    assert error["code"] == "store_unavailable"
+    assert error["what"] == "the folder this runs in was removed"
 
 
 def test_a_folder_whose_name_is_no_text_holds_no_queue(tmp_path: Path) -> None:

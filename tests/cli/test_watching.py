@@ -13,6 +13,8 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.cli.terminal import Terminal
 
 PATIENCE_SEC = 30.0
@@ -38,10 +40,10 @@ class Screen:
 
 
 @contextmanager
-def screen(store: str, *options: str) -> Iterator[Screen]:
+def screen(store: str, *options: str, term: str = "xterm-256color") -> Iterator[Screen]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 140, 0, 0))
-    environment = {**os.environ, "SHIFTWORK_STORE": store, "TERM": "xterm-256color"}
+    environment = {**os.environ, "SHIFTWORK_STORE": store, "TERM": term}
     command = [sys.executable, "-m", "shiftwork", "watch", "--every", "0.2", *options]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
     try:
@@ -66,6 +68,18 @@ def test_it_moves_and_a_key_ends_it(terminal: Terminal) -> None:
         shown.press("q")
         assert shown.process.wait(PATIENCE_SEC) == 0
         assert termios.tcgetattr(shown.slave) == before
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_go_back_is_told_again_and_again(terminal: Terminal, term: str) -> None:
+    terminal.ready()
+    with screen(terminal.url, term=term) as shown:
+        shown.wait_for("Running (0)")
+        terminal.on_queue(lambda queue: queue.claim("ada", start=True))
+        shown.wait_for("Running (1)")
+        shown.press("q")
+        assert shown.process.wait(PATIENCE_SEC) == 0
+    assert "\x1b" not in shown.seen
 
 
 def test_no_color_means_no_colour(terminal: Terminal) -> None:

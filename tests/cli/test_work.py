@@ -16,8 +16,12 @@ from tests.cli.terminal import Terminal
         (["work", "--", "true"], "a command needs the types of its tasks"),
         (["work", "--type", "code", "--", "no-such-program"], "the command 'no-such-program' is not found"),
         (["work", "app:worker", "--type", "code", "--", "true"], "name a worker or a command, not both"),
+        (["work", "./app:worker"], "'./app' is a path, not the name of a module"),
+        (["work", ".app:worker"], "'.app' is a path, not the name of a module"),
         (["work", "app:worker", "--type", "code"], "--type is for a command after --"),
         (["work", "app:worker", "--kill-after", "0"], "--kill-after is for a command after --"),
+        (["work", "--type", "c", "--stop-grace", "nan", "--", "true"], "nan is not a finite number"),
+        (["work", "--type", "c", "--kill-after", "inf", "--", "true"], "inf is not a finite number"),
         (["work", "--type", "c", "--output", "xml", "--", "true"], "'xml' is not one of"),
         (["work", "--type", "c", "--resume-args", "'", "--", "true"], "cannot be split into words"),
         (["work", "--type", "c", "--", "sh", "-c", "echo {prompt}"], "a placeholder inside a shell script"),
@@ -54,3 +58,10 @@ def test_folders_are_beside_the_queue_unless_they_are_named(terminal: Terminal) 
     task = terminal.text("submit", "code").split()[0]
     assert terminal.run("work", "--type", "code", "--until-idle", "--", "pwd").code == 0
     assert terminal.json("show", task)["result"]["text"] == f"{terminal.url.removeprefix('sqlite:///')}.work/{task}"
+
+
+def test_a_type_that_is_named_twice_is_done_once(terminal: Terminal) -> None:
+    task = terminal.text("submit", "code").split()[0]
+    done = terminal.run("work", "--type", "code", "--type", "code", "--until-idle", "--", "echo", "done")
+    assert done.code == 0, done.err
+    assert terminal.json("show", task)["result"]["text"] == "done"

@@ -135,8 +135,18 @@ def test_a_program_that_cannot_work_is_refused(command: list[str], fields: dict[
 
 
 def test_a_program_travels_to_other_processes() -> None:
-    known = made("sh", "-c", "echo ü", models=("m",), clean=True, kill_after_sec=0.5)
+    known = made("/bin/sh", "-c", "echo ü", models=("m",), clean=True, kill_after_sec=0.5)
     assert program.from_target(program.check(known).target()) == known
+
+
+def test_the_whole_path_of_a_command_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "report"
+    script.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "bin")
+    for name in ("bin/report", "./bin/report", "report", str(script)):
+        assert program.check(made(name, "-v")).command == (str(script), "-v")
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------

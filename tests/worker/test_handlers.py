@@ -6,7 +6,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from http import HTTPStatus
 from typing import Any, NoReturn
+from uuid import UUID
 
 import apsw
 import msgspec
@@ -16,6 +21,12 @@ from shiftwork import Queue
 from shiftwork.core.errors import StoreDamaged
 from shiftwork.worker import Context, Fail, Release, Worker, pulse
 from tests.worker.steps import at_work, beat_fast, until, until_status, verbs
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
 
 
 class Indescribable(Exception):
@@ -209,6 +220,34 @@ async def test_what_cannot_be_stored_is_an_invalid_output(shop: Queue, store_url
     await worker.run(store_url, until_idle=True)
     task = await shop.get(made.id)
     assert (task.status, task.failure_reason, task.cost_usd) == ("retrying", "invalid_output", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("output", "kept"),
+    [
+        ((1, 2), [1, 2]),
+        ({7}, [7]),
+        (b"ab", "YWI="),
+        (Decimal("1.5"), "1.5"),
+        (date(2030, 1, 31), "2030-01-31"),
+        (HTTPStatus.OK, 200),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Point(1, 2), {"x": 1, "y": 2}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_has_a_form_in_json_is_kept_in_it(shop: Queue, store_url: str, output: Any, kept: Any) -> None:
+    worker = Worker()
+
+    @worker.handler("odd")
+    async def odd(ctx: Context) -> Any:
+        return output
+
+    made = await shop.submit(type="odd")
+    await worker.run(store_url, until_idle=True)
+    result = (await shop.get(made.id)).result
+    assert result is not None
+    assert result.data == kept
 
 
 @pytest.mark.requirement("F-229")

@@ -20,7 +20,7 @@ def open_depot(url: str | None, store_url: str) -> Depot | None:
         return _beside(store_url)
     scheme, slashes, rest = url.partition("://")
     if not slashes:
-        return FolderDepot(Path.cwd() / url)
+        return FolderDepot(Path(url).absolute())
     if scheme == "file" and rest.startswith("/"):
         return FolderDepot(Path(unquote(rest)))
     if scheme == "s3":
@@ -39,4 +39,4 @@ def _beside(store_url: str) -> Depot | None:
     path = rest.removeprefix("/")
     if scheme != "sqlite" or path in {"", ":memory:"}:
         return None
-    return FolderDepot(Path.cwd() / f"{path}.artifacts")
+    return FolderDepot(Path(f"{path}.artifacts").absolute())

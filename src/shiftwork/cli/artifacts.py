@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Group, Shell, with_queue
-from shiftwork.cli.values import STDIN
 from shiftwork.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def artifacts() -> None:
 
 
 @artifacts.command()
-@click.argument("file", metavar="FILE")
+@click.argument("source", metavar="FILE", type=values.source)
 @click.option("--task", metavar="TASK", help="The task it is an input of.")
 @click.option("--claim", metavar="TOKEN", help="The claim it was made under.")
 @click.option("--name", help="What it is called [default: the file's name].")
@@ -38,14 +37,13 @@ async def put(
     shell: Shell,
     queue: AnyQueue,
     *,
-    file: str,
+    source: BinaryIO | Path,
     task: str | None,
     claim: str | None,
     name: str | None,
     media_type: str | None,
 ) -> Answer:
     """Keep a file, or what comes on standard input (-), and print its id."""
-    source = sys.stdin.buffer if file == STDIN else Path(file)
     speaker = queue if shell.actor or claim is None else queue.as_caller("system")
     kept = await speaker.put_artifact(source, name=name, media_type=media_type, task=task, token=claim)
     shell.answer(kept, lambda: click.echo(kept.id))

@@ -79,11 +79,13 @@ def _anything(**fields: Any) -> None:
 
 @click.command(cls=Command)
 @click.argument("task")
-@click.option("--priority", type=float, help="0 (first) to 100 (last).")
+@click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last).")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
-@click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
+@click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Seconds an attempt may take.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
-@click.option("--estimated-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
+@click.option(
+    "--estimated-cost", "estimated_cost_usd", type=values.NUMBER, help="Dollars an agent must have left to take it."
+)
 @click.option("--tag", "tags", multiple=True, help="Its tags from now on. Repeatable.")
 @click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="What it waits for. Repeatable.")
 @click.option("--clear", multiple=True, metavar="FIELD", help="Empty deadline, timeout_sec, tags or dependencies.")

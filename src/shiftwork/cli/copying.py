@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing
-from shiftwork.cli.shell import Answer, Command, Group, Shell, current, refuse_absent, with_queue
+from shiftwork.cli.shell import Answer, Command, Group, Shell, current, refuse_absent, refuse_memory, with_queue
 from shiftwork.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,8 +100,9 @@ async def _restore(shell: Shell, file: Path, *, verify: bool) -> Answer:
 def copy(*, source: str, target: str, verify: bool) -> Answer:
     """Write the whole queue at one URL, as it stands now, into the empty one at another, all or nothing."""
     shell = current()
-    for url in (source, target):
+    for where, url in (("FROM", source), ("TO", target)):
         shell.refuse_server(url)
+        refuse_memory(url, where)
     refuse_absent(source)
     return asyncio.run(_copy(shell, source, target, verify=verify))
 

@@ -97,7 +97,7 @@ def _file(url: str) -> Path | None:
     """The database file; other stores have none."""
     scheme, _, rest = url.partition("://")
     name = rest.removeprefix("/")
-    return None if scheme != "sqlite" or not name or rest == ":memory:" else Path.cwd() / name
+    return None if scheme != "sqlite" or not name else Path(name).absolute()
 
 
 def _room(folder: Path) -> Finding:

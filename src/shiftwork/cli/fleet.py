@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Shell, listing, with_queue
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ _status_command("offline", "offline", "Note that an agent is away.")
 
 @agents.command()
 @click.argument("agent")
-@click.argument("usd", type=float, required=False)
+@click.argument("usd", type=values.NUMBER, required=False)
 @click.option("--no-limit", is_flag=True, help="It may spend what it likes.")
 @with_queue()
 async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:

@@ -162,7 +162,7 @@ def _anything(*, title: str | None, ceiling: float | None, no_ceiling: bool, **_
 @dags.command("update")
 @click.argument("dag")
 @click.option("--title", help="What it is, for people.")
-@click.option("--ceiling", type=float, metavar="USD", help="The most it may cost, in dollars.")
+@click.option("--ceiling", type=values.NUMBER, metavar="USD", help="The most it may cost, in dollars.")
 @click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
 @with_queue(check=_anything)
 async def update_dag(

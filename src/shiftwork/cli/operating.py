@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,7 +88,7 @@ def _scope(kind: str | None) -> str:
 def _conditions(*, yes: bool, **conditions: Any) -> None:
     if not any(conditions[name] for name in ("status", "type", "tag", "level", "older_than")):
         refuse("a purge needs at least one condition")
-    if not yes and (current().json or not sys.stdin.isatty()):
+    if not yes and (current().json or not values.is_typed_at()):
         refuse("a purge that nobody can be asked about needs --yes")
 
 

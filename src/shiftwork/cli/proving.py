@@ -9,7 +9,7 @@ import sys
 import click
 import msgspec
 
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, current
 
@@ -34,8 +34,8 @@ WORDS = {
 @click.command(cls=Command)
 @click.option("--tasks", type=click.IntRange(1, 100_000), default=300, show_default=True, help="How many.")
 @click.option("--agents", type=click.IntRange(1, 100), default=4, show_default=True, help="Processes at work.")
-@click.option("--longest", type=click.FloatRange(1), default=120.0, show_default=True, help="Seconds at most.")
-@click.option("--every", type=click.FloatRange(0.05), default=0.7, show_default=True, help="Seconds between faults.")
+@click.option("--longest", type=values.NumberRange(1), default=120.0, show_default=True, help="Seconds at most.")
+@click.option("--every", type=values.NumberRange(0.05), default=0.7, show_default=True, help="Seconds between faults.")
 @click.option("--seed", type=int, help="Choose the same victims again.")
 def prove(*, tasks: int, agents: int, longest: float, every: float, seed: int | None) -> Answer:
     """Let a fleet work on this store while its processes are killed and frozen, and count what was lost.

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Answer = int | None
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 DEFAULT_STORE = "sqlite:///shiftwork.db"
+KINDS = frozenset({"sqlite", "postgresql", "postgres", "http", "https"})
 DONE = "What was asked for may have been done; look before you ask again."
+ELSEWHERE = "Change to a folder that is there, or name the queue by its whole path: sqlite:////folder/file.db."
 NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO})
 """What the system says, without the name of a file, where an output takes nothing."""
 
@@ -40,11 +42,20 @@ class Shell:
     """One call of the command line."""
 
     def __init__(self) -> None:
-        self.store = DEFAULT_STORE
+        self._store = DEFAULT_STORE
         self.token: str | None = None
         self.workspace: str | None = None
         self.actor = ""
         self.json = False
+
+    @property
+    def store(self) -> str:
+        """Where the queue is; looked at when it is used, since what is typed last counts."""
+        return usable(self._store)
+
+    @store.setter
+    def store(self, url: str) -> None:
+        self._store = url
 
     async def open(self, *, create: bool = False) -> AnyQueue:
         """The queue. Only a command that brings something in makes one where there is none."""
@@ -89,6 +100,23 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
+def usable(url: str) -> str:
+    """Refuse what a command can open no queue at."""
+    refuse_memory(url, "--store")
+    scheme = url.partition("://")[0]
+    if scheme not in KINDS:
+        mend = "Use sqlite:///file.db, postgresql://… or a server at http://…"
+        raise InputError(f"{scheme or url!r} is not a kind of store", where="--store", mend=mend)
+    return url
+
+
+def refuse_memory(url: str, where: str) -> None:
+    """It would end with the command, and what the command acknowledged would be lost."""
+    if url in {"sqlite://:memory:", "sqlite:///:memory:"}:
+        what = "a queue in memory ends with its process, and this command is one of its own"
+        raise InputError(what, where=where, mend="Name a file: sqlite:///file.db.")
+
+
 def person() -> str:
     """Whoever types this."""
     try:
@@ -101,7 +129,7 @@ def refuse_absent(url: str) -> None:
     """A mistyped path must not leave an empty queue behind."""
     scheme, _, rest = url.partition("://")
     name = rest.removeprefix("/")
-    if scheme == "sqlite" and name and rest != ":memory:" and not (path := Path.cwd() / name).exists():
+    if scheme == "sqlite" and name and not (path := Path(name).absolute()).exists():
         raise StoreUnavailable(
             f"there is no queue at {path}",
             where="--store",
@@ -276,12 +304,26 @@ class Root(Group):
             damaged = StoreDamaged(f"what is stored is not JSON: {error}")
             end(damaged.as_dict(), code_of(damaged), in_json=in_json)
         except OSError as error:
+            if _is_nowhere(error):
+                gone = StoreUnavailable("the folder this runs in was removed", mend=ELSEWHERE)
+                end(gone.as_dict(), code_of(gone), in_json=in_json)
             if error.errno not in NOT_WRITTEN or error.filename is not None:
                 raise
             _let_go()
             lost = {"code": "output_lost", "what": f"the answer cannot be written: {error.strerror}", "mend": DONE}
             end(lost, ExitCode.FAILED, in_json=in_json)
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _is_nowhere(error: OSError) -> bool:
+    """Whether this runs in a folder that was removed, and something was to be found from there."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _let_go() -> None:

@@ -60,7 +60,7 @@ def _sensible(*, kind: str, name: str | None, ceiling: float | None, no_ceiling:
 @budgets.command("set")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name", metavar="[ID]", required=False)
-@click.option("--ceiling", type=float, metavar="USD", help="The most it may cost in all, in dollars.")
+@click.option("--ceiling", type=values.NUMBER, metavar="USD", help="The most it may cost in all, in dollars.")
 @click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
 @with_queue(check=_sensible)
 async def set_(

@@ -30,7 +30,7 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
     help="What the handler gets: a JSON object, or - for standard input.",
 )
 @click.option("--title", help="What it is, for people.")
-@click.option("--priority", type=float, help="0 (first) to 100 (last); 50 unless given.")
+@click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last); 50 unless given.")
 @click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="Wait for this task. Repeatable.")
 @click.option("--tag", "tags", multiple=True, help="A tag. Repeatable.")
 @click.option("--idempotency-key", help="Idempotency key: the same key twice is one task.")
@@ -39,10 +39,14 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
 @click.option("--agent", "target_agent_id", callback=filled, help="Only this agent may take it.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
-@click.option("--timeout", "timeout_sec", type=float, help="Seconds an attempt may take.")
+@click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Seconds an attempt may take.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
-@click.option("--estimated-cost", "estimated_cost_usd", type=float, help="Dollars an agent must have left to take it.")
-@click.option("--tree-budget", "tree_budget_usd", type=float, help="Dollars for all its attempts and what they spawn.")
+@click.option(
+    "--estimated-cost", "estimated_cost_usd", type=values.NUMBER, help="Dollars an agent must have left to take it."
+)
+@click.option(
+    "--tree-budget", "tree_budget_usd", type=values.NUMBER, help="Dollars for all its attempts and what they spawn."
+)
 @click.option(
     "--file",
     "-f",

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
 STDIN = "-"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+
+
+class Number(click.types.FloatParamType):
+    """A number that can be counted with."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _finite(super().convert(value, param, ctx))
+
+
+class NumberRange(click.FloatRange):
+    """A number between two others: NaN lies in every range, and infinity in those without an end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _finite(super().convert(value, param, ctx))
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{number} is not a finite number")
+    return number
+
+
+NUMBER = Number()
 
 
 class When(NamedTuple):
@@ -103,9 +127,28 @@ def _read_file(name: str) -> str:
 
 def _read_stdin() -> str:
     try:
-        return sys.stdin.buffer.read().decode()
+        return standard_input().read().decode()
     except UnicodeDecodeError:
         raise click.BadParameter("standard input is not UTF-8 text") from None
+    except OSError as error:
+        raise click.BadParameter(f"standard input cannot be read: {error.strerror}") from None
+
+
+def standard_input() -> BinaryIO:
+    """The bytes that come in. Where a shell has closed it (`<&-`), Python has none."""
+    if sys.stdin is None:
+        raise click.BadParameter("standard input is closed")
+    return sys.stdin.buffer
+
+
+def is_typed_at() -> bool:
+    """Whether a person can press keys and answer questions."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def source(name: str) -> BinaryIO | Path:
+    """Bytes of any kind: a file, or `-` for standard input."""
+    return standard_input() if name == STDIN else Path(name)
 
 
 def _parse(text: str) -> Any:

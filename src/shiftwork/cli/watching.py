@@ -6,14 +6,14 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 from shiftwork.core.task import Task
 
@@ -31,6 +31,8 @@ BEFORE = 30
 """Of what happened before, so that the first look is not empty."""
 
 RUNNING = 100
+LINES = 200
+"""Of a look that no screen bounds."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 @click.command(cls=Command)
-@click.option("--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
+@click.option("--every", type=values.NumberRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Show it once and end, as where nobody looks at a terminal.")
 @with_queue()
 async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> Answer:
@@ -88,19 +90,13 @@ async def _print(queue: AnyQueue, look: Look) -> None:
 
     from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
 
-    Console(highlight=False).print(screen(queue.workspace, look, 200))
+    Console(highlight=False).print(screen(queue.workspace, look, LINES))
 
 
 async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> None:
-    from rich.console import Console  # noqa: PLC0415  # dear
-    from rich.live import Live  # noqa: PLC0415  # likewise
-
-    from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
-
-    console = Console(highlight=False)
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys() as pressed, _shown(queue.workspace) as show:
         async for look in looks:
-            live.update(screen(queue.workspace, look, console.size.height), refresh=True)
+            show(look)
             try:
                 async with asyncio.timeout(every):
                     if await pressed.get() in {"q", "Q", "\x1b"}:
@@ -110,10 +106,26 @@ async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> No
 
 
 @contextmanager
+def _shown(workspace: str) -> Iterator[Callable[[Look], None]]:
+    """One look in the place of another, or below it on a terminal that cannot go back."""
+    from rich.console import Console  # noqa: PLC0415  # dear
+    from rich.live import Live  # noqa: PLC0415  # likewise
+
+    from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
+
+    console = Console(highlight=False)
+    if console.is_dumb_terminal:
+        yield lambda look: console.print(screen(workspace, look, LINES))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        yield lambda look: live.update(screen(workspace, look, console.size.height), refresh=True)
+
+
+@contextmanager
 def _keys() -> Iterator[asyncio.Queue[str]]:
     """Keys as they are pressed, where there is a keyboard."""
     pressed: asyncio.Queue[str] = asyncio.Queue()
-    if not sys.stdin.isatty():
+    if not values.is_typed_at():
         yield pressed
         return
     import termios  # noqa: PLC0415  # not on every system

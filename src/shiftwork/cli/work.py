@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork import logs
-from shiftwork.cli import printing
+from shiftwork.cli import printing, values
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
+from shiftwork.core.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.worker.delivery import Summary
@@ -40,7 +41,7 @@ def _words(_context: click.Context, _option: click.Parameter, value: str | None)
         raise click.BadParameter(f"{value!r} cannot be split into words: {error}") from error
 
 
-_SECONDS: dict[str, Any] = {"type": click.FloatRange(min=0), "metavar": "SEC"}
+_SECONDS: dict[str, Any] = {"type": values.NumberRange(min=0), "metavar": "SEC"}
 _OF_COMMANDS = [
     click.option("--type", "types", multiple=True, metavar="TYPE", help="A type of tasks it does. Repeatable."),
     click.option("--capability", "capabilities", multiple=True, help="What it can do. Repeatable."),
@@ -144,6 +145,10 @@ def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:
             refuse(f"{option.opts[0]} is for a command after --; the worker of a module says such things itself")
     if shell.workspace not in {None, "default"}:
         refuse("a worker names its workspace itself: Worker(workspace=...)")
+    module = target.partition(":")[0]
+    if "/" in module or module.startswith("."):
+        mend = "Write it as Python imports it: app:worker for app.py in this folder."
+        raise InputError(f"{module!r} is a path, not the name of a module", where="target", mend=mend)
     return target
 
 
@@ -162,7 +167,7 @@ def _program(shell: Shell, runs: list[str], given: dict[str, Any]) -> Program:
 def _absolute(store: str) -> str:
     """The command works in another folder, and may call the queue from there."""
     name = store.removeprefix("sqlite:///")
-    return store if name == store or ":memory:" in store else f"sqlite:///{Path(name).absolute()}"
+    return store if name == store else f"sqlite:///{Path(name).absolute()}"
 
 
 @click.command(cls=Command)

@@ -61,7 +61,7 @@ def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.option("--capability", "capabilities", multiple=True, help="What the agent can do. Repeatable.")
 @click.option("--model", "models", multiple=True, help="A model the agent has. Repeatable.")
 @click.option("--count", type=int, default=1, show_default=True, help="At most so many.")
-@click.option("--wait", type=float, default=0, metavar="SEC", help="Wait up to so long for work; 25 at most.")
+@click.option("--wait", type=values.NUMBER, default=0, metavar="SEC", help="Wait up to so long for work; 25 at most.")
 @click.option("--start", is_flag=True, help="Begin at once.")
 @click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")
 @click.option("--token", is_flag=True, help="Print claim tokens instead of ids.")
@@ -141,7 +141,9 @@ def usage_options(action: Callable[..., Answer]) -> Callable[..., Answer]:
     """Options that say what the work has cost since the last report."""
 
     @together(
-        click.option("--cost", type=float, default=0, metavar="USD", help="Dollars spent since the last report."),
+        click.option(
+            "--cost", type=values.NUMBER, default=0, metavar="USD", help="Dollars spent since the last report."
+        ),
         click.option("--tokens-in", type=int, default=0, help="Tokens read since the last report."),
         click.option("--tokens-out", type=int, default=0, help="Tokens written since the last report."),
         click.option("--on-model", metavar="MODEL", help="The model that this was spent on."),

@@ -101,9 +101,9 @@ def open_folder(path: str | Path | None, store_url: str) -> SnapshotFolder | Non
     """The folder named here or by SHIFTWORK_SNAPSHOTS, or the one beside a SQLite file; else none."""
     chosen = path or os.environ.get(VARIABLE) or None
     if chosen is not None:
-        return SnapshotFolder(Path.cwd() / chosen)
+        return SnapshotFolder(Path(chosen).absolute())
     scheme, _, rest = store_url.partition("://")
     beside = rest.removeprefix("/")
     if scheme != "sqlite" or beside in {"", ":memory:"}:
         return None
-    return SnapshotFolder(Path.cwd() / f"{beside}.snapshots", named=False)
+    return SnapshotFolder(Path(f"{beside}.snapshots").absolute(), named=False)

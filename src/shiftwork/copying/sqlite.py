@@ -43,7 +43,7 @@ def _path(url: str) -> Path:
     name = url.partition("://")[2].removeprefix("/")
     if name in {"", ":memory:"}:
         raise InputError("a queue in memory can be read by its own process alone", where="store", mend="Name a file.")
-    path = Path.cwd() / name
+    path = Path(name).absolute()
     if not path.exists():
         raise StoreUnavailable(f"there is no queue at {path}", where=str(path), mend="Check the path.")
     return path

@@ -145,11 +145,19 @@ async def _fleet(url: str, folder: Path) -> AsyncIterator[dict[str, asyncio.subp
             for name in AGENTS:
                 processes[name] = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "shiftwork.worker.command", "shiftwork.demo.agents:worker", url,
-                    name, name, "0", "0", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                    name, name, "0", "0", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, cwd=_place(folder),
                 )  # fmt: skip
             yield processes
         finally:
             await asyncio.gather(*(_stop(process) for process in processes.values()))
+
+
+def _place(otherwise: Path) -> Path:
+    """Where this runs, unless that folder was removed: a worker looks for its module from where it is."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return otherwise
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

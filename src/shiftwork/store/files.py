@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from shiftwork.core.errors import StoreLocked, StoreUnsuitable
+from shiftwork.core.errors import StoreLocked, StoreReadOnly, StoreUnavailable, StoreUnsuitable
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -68,7 +68,7 @@ class Turn:
     def __init__(self, database: Path, patience: float) -> None:
         self._path = turn_of(database)
         self._patience = patience
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = _open_turn(self._path)
         self._told = 0
 
     def __enter__(self) -> None:
@@ -116,6 +116,15 @@ class Turn:
 
 def turn_of(database: Path) -> Path:
     return database.with_name(database.name + ".turn")
+
+
+def _open_turn(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        kind = StoreReadOnly if isinstance(error, PermissionError) else StoreUnavailable
+        mend = "Make it a file that this user may write: the writers of the queue take turns on it."
+        raise kind(f"{path} cannot be opened: {error.strerror}", where=str(path), mend=mend) from error
 
 
 _IN_MODIFY = 0x2

@@ -204,9 +204,13 @@ class SqliteStore:
         cls, path: str, *, clock: Clock = time.time, patience: float = 10.0, migrate_schema: bool = True
     ) -> SqliteStore:
         """Open the file, making it and its schema where they do not exist."""
-        file = None if path == ":memory:" else Path.cwd() / path
+        file = None if path == ":memory:" else Path(path).absolute()  # noqa: ASYNC240  # asks for the current folder alone
         connection = await asyncio.to_thread(_open_writer, path, file, patience, migrate_schema=migrate_schema)
-        return cls(f"sqlite:///{path}", connection, file, clock, patience)
+        try:
+            return cls(f"sqlite:///{path}", connection, file, clock, patience)
+        except StoreError:  # the file of turns cannot be used
+            connection.close()
+            raise
 
     # -- verbs -------------------------------------------------------------------------------------------------
 

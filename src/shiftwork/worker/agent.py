@@ -46,7 +46,7 @@ class AgentWorker(Worker):
         )
         self._program = given
         self._folders = Folders(Path(given.work_dir))
-        for type_ in given.types:
+        for type_ in dict.fromkeys(given.types):  # a type that is named twice is done once
             self.handler(type_)(self._do)
 
     async def run(self, store: str | AnyQueue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:

@@ -13,7 +13,7 @@ import msgspec
 
 from shiftwork import tracing
 from shiftwork.core import reasons
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import BadText, InputError
 from shiftwork.core.task import Task
 from shiftwork.worker.context import Fail
 from shiftwork.worker.output import Format
@@ -59,12 +59,13 @@ def from_target(target: str) -> Program:
 
 
 def check(program: Program) -> Program:
-    """Refuse what cannot work for any task, before anything is claimed."""
+    """Refuse what cannot work for any task, before anything is claimed; what is left finds its command anywhere."""
     if not program.command:
         raise InputError("there is no command", where="COMMAND", mend="Write it after --, e.g. -- claude -p.")
     if not program.types:
         raise InputError("a command needs the types of its tasks", where="--type", mend="Name them: --type code.")
-    _refuse_absent(program.command[0])
+    program = msgspec.structs.replace(program, command=(_found(program.command[0]), *program.command[1:]))
+    _refuse_unreadable(program)
     for part in (*program.command, *program.resume_args):
         if "\0" in part:
             raise InputError("a command cannot hold a NUL character", where="COMMAND")
@@ -77,11 +78,22 @@ def check(program: Program) -> Program:
     return program
 
 
-def _refuse_absent(name: str) -> None:
-    if shutil.which(name) is None:
+def _found(name: str) -> str:
+    """Its whole path: it is looked for from here, and started in the folder of each task."""
+    found = shutil.which(name)
+    if found is None:
         what = "is not executable" if "/" in name and Path(name).exists() else "is not found"
         mend = "Name a program on the PATH, or its path."
         raise InputError(f"the command {name!r} {what}", where="COMMAND", mend=mend)
+    return str(Path(found).absolute())
+
+
+def _refuse_unreadable(program: Program) -> None:
+    """It travels as JSON, and its names are kept in the queue."""
+    for name, value in msgspec.structs.asdict(program).items():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, str) and part != part.encode(errors="ignore").decode():
+                raise BadText(f"{part!r} is not UTF-8 text", where=name)
 
 
 def _is_script(command: tuple[str, ...]) -> bool:
