@@ -118,6 +118,13 @@ async def test_a_document_s_body_must_be_an_object_too(api: Running) -> None:
         assert refused(reply)[:2] == (422, "invalid_input")
 
 
+async def test_a_dag_cannot_be_held_to_a_version_since_it_has_none(api: Running) -> None:
+    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    path = f"/api/dags/{made[0].dag_id}/cancel"
+    assert refused(await api.call("POST", path, {"version": 999})) == (422, "invalid_input", "version")
+    assert {task.status for task in (await api.house.queue.tasks()).tasks} == {"ready"}
+
+
 async def test_no_door_takes_a_nul(api: Running) -> None:
     """PostgreSQL cannot hold one, and SQLite cuts the text there."""
     for name, arrange in CALLS.items():

@@ -12,7 +12,7 @@ from shiftwork.server.ask import Ask, plain
 from shiftwork.server.door import SOMETHING, Doors, PageSize, ViewQuery
 from shiftwork.server.routes.tasks import with_tag
 from shiftwork.server.routes.working import SUBMITTING
-from shiftwork.wire.shapes import Batch, CancelBody, Outcomes, SubmittedBatch
+from shiftwork.wire.shapes import Batch, CancelDagBody, Outcomes, SubmittedBatch
 
 door = Doors("DAGs")
 
@@ -88,9 +88,14 @@ async def add_to_dag(ask: Ask, body: Any) -> Any:
 
 
 @door(
-    "POST /api/dags/{dag_id}/cancel", "operate", body=CancelBody, query=ViewQuery, answer=Outcomes, errors=(NotFound,)
+    "POST /api/dags/{dag_id}/cancel",
+    "operate",
+    body=CancelDagBody,
+    query=ViewQuery,
+    answer=Outcomes,
+    errors=(NotFound,),
 )
-async def cancel_dag(ask: Ask, body: CancelBody) -> Any:
+async def cancel_dag(ask: Ask, body: CancelDagBody) -> Any:
     """Cancel everything of a DAG that has not ended."""
     told = await ask.queue.cancel_dag(ask.path["dag_id"], body.reason)
     return await ask.tasks_after(told)
