@@ -215,7 +215,7 @@ def _bytes_answers(door: Door) -> dict[str, Any]:
     }
 
 
-TAGGED = {"list_tasks", "get_task", "get_dag", "get_artifact"}
+TAGGED = {"list_tasks", "get_task", "list_dags", "get_dag", "get_artifact"}
 CONDITIONAL = {"update", "cancel"}
 _UNREADABLE: set[type[ShiftworkError]] = {InputError, BadText, TooLarge}
 _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTimeout}

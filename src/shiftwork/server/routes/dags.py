@@ -44,7 +44,8 @@ class DagQuery(ViewQuery):
 async def list_dags(ask: Ask) -> Any:
     """DAGs of more than one task, newest first, a page at a time."""
     page = await ask.queue.dags(status=ask.query.status, after=ask.query.after, limit=ask.query.limit)
-    return page if ask.view is None else {"dags": [_shown(ask, dag) for dag in page.dags], "next": page.next}
+    shown = page if ask.view is None else {"dags": [_shown(ask, dag) for dag in page.dags], "next": page.next}
+    return with_tag(ask, shown, page)
 
 
 def _shown(ask: Ask, dag: Dag | DagSummary) -> Any:
