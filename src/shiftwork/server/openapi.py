@@ -16,6 +16,7 @@ from shiftwork.core.errors import (
     Malformed,
     NotFound,
     OperationTimeout,
+    Overloaded,
     ShiftworkError,
     StoreFull,
     StoreLocked,
@@ -218,16 +219,18 @@ def _bytes_answers(door: Door) -> dict[str, Any]:
 TAGGED = {"list_tasks", "get_task", "list_dags", "get_dag", "get_artifact"}
 CONDITIONAL = {"update", "cancel"}
 _UNREADABLE: set[type[ShiftworkError]] = {InputError, BadText, TooLarge}
+_UNFINISHED: set[type[ShiftworkError]] = {Malformed, Overloaded}
+"""What a body is refused with that does not come: it is too slow, or the server stops."""
 _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTimeout}
 
 
 def refusals(door: Door) -> set[type[ShiftworkError]]:
     """Every error this door can answer with."""
     if door.scope is None:
-        return _UNREADABLE | set(door.errors)
+        return _UNREADABLE | set(door.errors) | (_UNFINISHED if door.changes else set())
     always = _UNREADABLE | _STORE | {Unauthorized, Forbidden}
     found = always | set(door.errors) | {NotFound}  # the workspace that a token does not belong to
-    return found | {Malformed, IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
+    return found | _UNFINISHED | {IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
 
 
 def _refusals(door: Door) -> dict[str, Any]:
