@@ -2,6 +2,8 @@
 
 import pytest
 
+from shiftwork.core import ids
+from shiftwork.views import VIEWS
 from tests.server.running import Running
 
 
@@ -37,6 +39,14 @@ async def test_a_task_as_the_factory_reads_it_can_be_submitted_again(
     again = await api.post("/api/tasks?view=factory", {**read, "id": "again"})
     asked = ("type", "validation", "validation_schema")
     assert [again["output"][name] for name in asked] == [read["output"][name] for name in asked]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_heartbeat_names_its_task_as_its_view_does(api: Running, view: str) -> None:
+    made = await api.post("/api/tasks", {"type": "write"})
+    held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"][0]
+    told = await api.post(f"/api/tasks/{made['id']}/heartbeat?view={view}", {"token": held["token"]})
+    assert told["task_id"] == (ids.parse(made["id"]) if view in {"aegis", "loki"} else made["id"])
 
 
 async def test_a_token_of_another_task_than_the_path_names_changes_neither(api: Running) -> None:

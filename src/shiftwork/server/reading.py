@@ -16,7 +16,7 @@ import starlette.datastructures
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shiftwork.core.errors import BadText, InputError, Malformed, Overloaded, TooLarge
+from shiftwork.core.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
 from shiftwork.queue import check
 from shiftwork.server.door import Door, Query
 
@@ -167,6 +167,7 @@ def _wrong(error: msgspec.ValidationError) -> InputError:
 
 async def body(request: Request) -> bytes:
     """The whole body, which may be neither too large nor too slow."""
+    _refuse_packed(request)
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > LARGEST_BODY:
         raise TooLarge(f"{announced} bytes, at most {LARGEST_BODY} are read", where="body")
@@ -183,6 +184,7 @@ async def body(request: Request) -> bytes:
 
 async def stream(request: Request) -> AsyncIterator[bytes]:
     """The body part by part; it may be as large as whoever reads it allows, but must keep coming."""
+    _refuse_packed(request)
     parts = request.stream()
     while True:
         async with _patience(request, f"nothing of the body came for {SLOWEST_BODY_SEC:g} seconds"):
@@ -190,6 +192,15 @@ async def stream(request: Request) -> AsyncIterator[bytes]:
         if part is None:
             return
         yield part
+
+
+def _refuse_packed(request: Request) -> None:
+    """A body is taken as it comes: a packed one would be refused as bad JSON, or kept as if it were what it holds."""
+    if request.headers.get("content-encoding") is None:
+        return
+    named = ",".join(request.headers.getlist("content-encoding"))
+    if any(coding.strip().lower() not in {"", "identity"} for coding in named.split(",")):
+        raise UnsupportedEncoding(f"the body has the encoding {named[:100]!r}", where="Content-Encoding")
 
 
 @asynccontextmanager

@@ -237,7 +237,7 @@ async def start(ask: Ask, body: Held) -> Any:
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     """Extend the lease of one task; answers continue, cancel, lost or yield."""
     told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
-    return _beaten(told)
+    return _beaten(told if ask.view is None else told._replace(task_id=ask.view.ids.out(told.task_id)))
 
 
 def _beaten(told: BeatAnswer) -> HeartbeatReply:
