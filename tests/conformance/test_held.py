@@ -1,9 +1,14 @@
 """Which claim a write by the task's id alone means, and what a claim that is sent again is answered with."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import LeaseLost, NotFound, NotYourClaim, WrongState
+from shiftwork.queue.engine import Once
+from shiftwork.queue.face.working import Problem, Report
+from shiftwork.queue.fence import Outcome
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import take
 
@@ -67,6 +72,48 @@ async def test_a_task_that_is_not_there_is_not_found(queue: Queue) -> None:
     for other, task_id in ((queue, "nothing"), (queue.in_workspace("other"), made.id)):
         with pytest.raises(NotFound):
             await other.current_token(task_id)
+
+
+BATCHES: dict[str, Callable[[Queue, list[str]], Awaitable[list[Outcome]]]] = {
+    "start": lambda queue, tokens: queue.start_many(tokens),
+    "complete": lambda queue, tokens: queue.complete_many([Report(token, 1) for token in tokens]),
+    "fail": lambda queue, tokens: queue.fail_many([Problem(token, "crash") for token in tokens]),
+    "release": lambda queue, tokens: queue.release_many(tokens),
+}
+
+
+@pytest.mark.parametrize("verb", BATCHES)
+async def test_a_name_that_no_task_has_is_refused_alone(queue: Queue, verb: str) -> None:
+    await queue.submit({"type": "x", "id": "job-1"})
+    (claim,) = await queue.claim("ada", start=verb != "start")
+    told = await BATCHES[verb](queue, ["job-9.1", f"job-1.{claim.fence}", "job-8.1"])
+    assert [outcome.error and outcome.error.code for outcome in told] == ["not_found", None, "not_found"]
+    assert [told[0].task_id, told[1].task_id, told[2].task_id] == ["job-9", claim.id, "job-8"]
+    with pytest.raises(NotFound):
+        (await BATCHES[verb](queue, ["job-9.1"]))[0].unwrap()
+
+
+async def test_a_batch_sent_again_is_told_the_same_though_its_name_has_come_to_be(queue: Queue) -> None:
+    await queue.submit({"type": "x", "id": "job-1"})
+    await queue.claim("ada", start=True)
+    caller = queue.caller._replace(once=Once("key", "same"))
+    reports = [Report("job-1.1", 1), Report("job-9.1", 1)]
+    first = await queue.speaking_as(caller).complete_many(reports)
+    await queue.submit({"type": "x", "id": "job-9"})
+    again = await queue.speaking_as(caller._replace(once=Once("key", "same"))).complete_many(reports)
+    assert [(outcome.task_id, outcome.status) for outcome in again] == [(told.task_id, told.status) for told in first]
+
+
+async def test_a_heartbeat_for_a_name_that_no_task_has_is_lost_alone(queue: Queue) -> None:
+    await queue.submit({"type": "x", "id": "job-1"})
+    (claim,) = await queue.claim("ada", runtime_id="host", start=True)
+    beats = await queue.heartbeat_many([("job-9.1", None, None), ("job-1.1", None, {"cost_usd": 1})])
+    assert [(beat.task_id, beat.action) for beat in beats] == [("job-9", "lost"), (claim.id, "continue")]
+    assert (await queue.get(claim.id)).cost_usd == 1
+    with pytest.raises(NotFound):
+        await queue.heartbeat("job-9.1")
+    answer = await queue.runtime_heartbeat("host", ["job-9.1", "job-1.1"])
+    assert (answer.lost, answer.unnamed) == (["job-9.1"], [])
 
 
 async def test_a_result_sent_again_by_the_task_s_id_is_told_as_repeated(queue: Queue) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from shiftwork import Queue
 from shiftwork.core.errors import InputError
+from shiftwork.core.scopes import MEANING
 from shiftwork.server.routes import DOORS
 from shiftwork.server.serve import Options, check_options
 from shiftwork.wire import access
@@ -277,6 +279,13 @@ async def test_the_token_of_the_claim_may_write(guarded: Running, name: str) -> 
     claim = await claim_with(guarded, mine, start=name != "start")
     reply = await write(guarded, name, await call_under(guarded, name, claim), mine)
     assert reply.status == BY_NAME[name].status, reply
+
+
+def test_the_page_about_access_says_what_each_scope_opens() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/access.md").read_text()
+    for scope, meaning in MEANING.items():
+        assert f"| `{scope}` | {meaning} |" in page
+    assert "with `work`, write under any claim" in MEANING["operate"]
 
 
 async def test_a_heartbeat_under_anothers_claim_is_lost(guarded: Running) -> None:

@@ -23,41 +23,84 @@ async def poll(api: Running, path: str, tag: str) -> Reply:
 
 async def test_a_poller_is_told_that_nothing_has_changed(api: Running) -> None:
     made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
-    for path in ("/api/tasks", f"/api/tasks/{made[0].id}", f"/api/dags/{made[0].dag_id}"):
+    paths = ("/api/tasks", "/api/tasks?view=factory&status=CREATED", f"/api/tasks/{made[0].id}", "/api/dags")
+    for path in (*paths, f"/api/dags/{made[0].dag_id}"):
         first = await api.call("GET", path)
         tag = first.headers["etag"]
         for known in (tag, tag.removeprefix("W/"), f'"other", {tag}'):
             again = await poll(api, path, known)
             assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag), (path, known)
         assert (await poll(api, path, 'W/"other"')).status == 200
-        assert (await poll(api, path + "?workspace=default", tag)).status == 200, "another question"
+        other = path + ("&" if "?" in path else "?") + "workspace=default"
+        assert (await poll(api, other, tag)).status == 200, "another question"
 
 
 async def test_what_only_time_changes_is_no_change(api: Running) -> None:
-    path = f"/api/tasks/{await waiting(api.house.queue)}"
-    first = await api.call("GET", path)
+    path = f"/api/tasks/{await waiting(api.house.queue, deadline=api.house.queue.engine.store.now() + 7200)}"
+    tags = {asked: (await api.call("GET", asked)).headers["etag"] for asked in (path, "/api/tasks")}
+    before = await api.get(path)
     await api.pass_time(3600)
-    assert (await poll(api, path, first.headers["etag"])).status == 304
-    assert (await api.get(path))["age_minutes"] >= 60, "though it would be told"
+    for asked, tag in tags.items():
+        assert (await poll(api, asked, tag)).status == 304
+    after = await api.get(path)
+    assert after["age_minutes"] >= 60, "though it would be told"
+    assert after["effective_priority"] < before["effective_priority"]
 
 
-async def test_every_change_is_told(api: Running) -> None:
+@pytest.mark.parametrize("listed", [False, True])
+async def test_every_change_is_told(api: Running, *, listed: bool) -> None:
     claim = await held(api.house.queue, start=False)
-    path, under = f"/api/tasks/{claim.id}", {"token": claim.token}
+    under = {"token": claim.token}
+    path = f"/api/tasks/{claim.id}"
+    asked = "/api/tasks" if listed else path
     changes: list[tuple[str, dict[str, Any]]] = [
         ("start", under),
         ("progress", {**under, "progress": {"done": 1}}),
         ("heartbeat", {**under, "usage": {"cost_usd": 1}}),
+        ("heartbeat", {**under, "usage": {"tokens_in": 1}}),
         ("session", {**under, "session_id": "s"}),
         ("complete", {**under, "data": 1}),
     ]
-    tags = [(await api.call("GET", path)).headers["etag"]]
+    tags = [(await api.call("GET", asked)).headers["etag"]]
     for verb, body in changes:
         await api.post(f"{path}/{verb}", body)
-        told = await poll(api, path, tags[-1])
+        told = await poll(api, asked, tags[-1])
         assert told.status == 200, verb
         tags.append(told.headers["etag"])
     assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_report_that_was_missed_is_told(api: Running, *, listed: bool) -> None:
+    await api.house.queue.set_setting("require_decision_report", value=True)
+    claim = await held(api.house.queue)
+    path = f"/api/tasks/{claim.id}"
+    asked = "/api/tasks" if listed else path
+    tag = (await api.call("GET", asked)).headers["etag"]
+    refused = await api.call("POST", f"{path}/complete", {"token": claim.token, "data": 1})
+    assert (refused.status, refused.code) == (422, "report_required")
+    told = await poll(api, asked, tag)
+    assert told.status == 200
+    assert (told.json["tasks"][0] if listed else told.json)["incomplete"] is True
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_change_of_the_settings_is_told_by_the_tasks_that_show_them(api: Running, *, listed: bool) -> None:
+    path = f"/api/tasks/{await waiting(api.house.queue)}"
+    asked = "/api/tasks" if listed else path
+    tag = (await api.call("GET", asked)).headers["etag"]
+    await api.house.queue.use_profile("loki")
+    told = await poll(api, asked, tag)
+    assert told.status == 200
+    assert (await poll(api, asked, told.headers["etag"])).status == 304
+
+
+async def test_a_page_of_dags_changes_with_any_of_them(api: Running) -> None:
+    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    tag = (await api.call("GET", "/api/dags")).headers["etag"]
+    await api.post(f"/api/tasks/{made[0].id}/cancel")
+    told = await poll(api, "/api/dags", tag)
+    assert (told.status, told.json["dags"][0]["done"]) == (200, 1)
 
 
 @pytest.mark.parametrize("view", VIEWS)

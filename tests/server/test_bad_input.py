@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -16,10 +17,11 @@ from shiftwork.server import protocol, reading
 from shiftwork.server.door import Raw
 from shiftwork.server.routes import DOORS
 from shiftwork.views import VIEWS
-from tests.conformance.steps import everything
+from tests.conformance.steps import everything, give_folder
 from tests.server import processes, raw
 from tests.server.doors import BY_NAME, CALLS, waiting
 from tests.server.running import Reply, Running
+from tests.server.test_hooks import REVIEW, SECRET
 
 MEBIBYTE = 1024 * 1024
 
@@ -112,10 +114,35 @@ async def test_a_body_is_read_as_json_whatever_it_says_it_is(api: Running, kind:
     assert reply.status == 201
 
 
+@pytest.mark.parametrize("target", ["/api/tasks", "/api/artifacts", "/api/hooks/some"])
+async def test_a_packed_body_is_refused_by_its_encoding(api: Running, line: raw.Line, target: str) -> None:
+    give_folder(api.house.queue)
+    await api.house.queue.save_trigger("some", REVIEW, secret=SECRET)
+    for coding, body in {"gzip": gzip.compress(b'{"type": "noop"}'), "br": b"{}", "identity, GZIP": b"{}"}.items():
+        line.send(raw.request("POST", target, body, content_encoding=coding))
+        told = await line.answer()
+        assert (told.status, told.json["code"]) == (415, "unsupported_encoding")
+        assert (told.json["where"], coding in told.json["detail"]) == ("Content-Encoding", True)
+    assert (await api.get("/api/tasks"))["tasks"] == []
+
+
+@pytest.mark.parametrize("coding", ["identity", "Identity", ""])
+async def test_a_body_may_say_that_it_is_not_packed(line: raw.Line, coding: str) -> None:
+    line.send(raw.request("POST", "/api/tasks", b'{"type": "noop"}', content_encoding=coding))
+    assert (await line.answer()).status == 201
+
+
 async def test_a_document_s_body_must_be_an_object_too(api: Running) -> None:
     for sent in (b"7", b'["a"]', b'"a"'):
         reply = await api.call("POST", "/api/tasks?view=loki", data=sent)
         assert refused(reply)[:2] == (422, "invalid_input")
+
+
+async def test_a_dag_cannot_be_held_to_a_version_since_it_has_none(api: Running) -> None:
+    made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
+    path = f"/api/dags/{made[0].dag_id}/cancel"
+    assert refused(await api.call("POST", path, {"version": 999})) == (422, "invalid_input", "version")
+    assert {task.status for task in (await api.house.queue.tasks()).tasks} == {"ready"}
 
 
 async def test_no_door_takes_a_nul(api: Running) -> None:
@@ -368,6 +395,8 @@ async def test_a_method_that_a_path_has_not_is_refused_with_those_it_has(api: Ru
 
 BAD_QUERIES = {
     "/api/tasks?colour=red": (422, "invalid_input", "colour"),
+    "/api/tasks?after=": (422, "invalid_input", "after"),
+    "/api/tasks?parent=": (422, "invalid_input", "parent"),
     "/api/tasks?limit=0": (422, "invalid_input", "limit"),
     "/api/tasks?limit=1001": (422, "invalid_input", "limit"),
     "/api/tasks?limit=ten": (422, "invalid_input", "limit"),

@@ -12,6 +12,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.server.app import build
 from shiftwork.server.routes import working
+from tests.conformance.steps import give_folder
 from tests.server import processes, raw
 from tests.server.doors import waiting
 from tests.server.running import Running, running
@@ -112,6 +113,35 @@ async def test_idle_connections_and_half_requests_do_not_hold_up_the_stop(store_
         assert await half.is_over()
         assert await used.is_over()
         assert await stopping == 0
+
+
+@pytest.mark.parametrize("target", ["/api/tasks", "/api/artifacts"])
+async def test_a_body_that_has_not_come_is_not_waited_for_when_the_server_stops(api: Running, target: str) -> None:
+    """It is refused so that its sender tries again; a traceback and 500 is what the end of the grace came to."""
+    give_folder(api.house.queue)
+    async with raw.line(api.url) as line:
+        line.send(raw.request("POST", target, b'{"ty', **{"content-length": "100"}))
+        await until(lambda: len(api.house.reads) == 1)
+        api.server.stop()
+        told = await line.answer()
+        assert (told.status, told.json["code"], told.json["where"]) == (503, "overloaded", "body")
+        assert told.headers["content-type"] == "application/problem+json"
+        assert int(told.headers["retry-after"]) > 0
+        assert await line.is_over()
+    assert (await api.house.queue.tasks()).tasks == []
+
+
+async def test_a_process_that_waits_for_a_body_stops_at_once(store_url: str) -> None:
+    async with await processes.start(store_url) as server, raw.line(server.url) as line:
+        line.send(raw.request("POST", "/api/tasks", b'{"ty', **{"content-length": "100"}, expect="100-continue"))
+        assert (await line.answer()).status == 100, "it waits for the rest"
+        assert await server.stop() == 0
+        assert (await line.answer()).status == 503
+
+
+async def test_a_body_that_has_come_is_read_though_the_server_stops(api: Running) -> None:
+    api.house.stop()
+    assert (await api.call("POST", "/api/tasks", {"type": "noop"})).status == 201
 
 
 # -- the caller goes ---------------------------------------------------------------------------------------------

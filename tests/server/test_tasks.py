@@ -1,5 +1,9 @@
 """Tasks over HTTP: submitted, read, changed, cancelled and run again."""
 
+import pytest
+
+from shiftwork.core import ids
+from shiftwork.views import VIEWS
 from tests.server.running import Running
 
 
@@ -24,6 +28,25 @@ async def test_the_history_in_a_view_has_the_states_of_the_document(api: Running
     theirs = await api.get(f"/api/tasks/{made['id']}/history?view=aegis")
     steps = [(step["from"], step["to"]) for step in theirs["transitions"]]
     assert steps == [("queued", "dispatched"), ("dispatched", "running"), ("running", "completed")]
+
+
+@pytest.mark.parametrize("output", [None, {"type": "json", "validation": "regex", "validation_schema": "^a"}])
+async def test_a_task_as_the_factory_reads_it_can_be_submitted_again(
+    api: Running, output: dict[str, str] | None
+) -> None:
+    made = await api.post("/api/tasks", {"type": "write", "output": output})
+    read = await api.get(f"/api/tasks/{made['id']}?view=factory")
+    again = await api.post("/api/tasks?view=factory", {**read, "id": "again"})
+    asked = ("type", "validation", "validation_schema")
+    assert [again["output"][name] for name in asked] == [read["output"][name] for name in asked]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_heartbeat_names_its_task_as_its_view_does(api: Running, view: str) -> None:
+    made = await api.post("/api/tasks", {"type": "write"})
+    held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"][0]
+    told = await api.post(f"/api/tasks/{made['id']}/heartbeat?view={view}", {"token": held["token"]})
+    assert told["task_id"] == (ids.parse(made["id"]) if view in {"aegis", "loki"} else made["id"])
 
 
 async def test_a_token_of_another_task_than_the_path_names_changes_neither(api: Running) -> None:

@@ -111,6 +111,11 @@ class Malformed(InputError):
     mend = "Send a body of the type the API says, as its schema says; nothing was changed."
 
 
+class UnsupportedEncoding(InputError):
+    code = "unsupported_encoding"
+    mend = "Send the body as it is, without a Content-Encoding; nothing was changed."
+
+
 class IdempotencyKeyReused(InputError):
     code = "idempotency_key_reused"
     mend = "This Idempotency-Key was sent with another request; make a new key for each request."

@@ -8,7 +8,7 @@ MEANING: dict[str, str] = {
     "read": "look at everything of the workspace; change nothing",
     "submit": "bring work in",
     "work": "claim tasks, and write under claims that were made with the same token",
-    "operate": "cancel, change, review, pause and purge; write under any claim",
+    "operate": "cancel, change, review, pause and purge; with `work`, write under any claim",
     "admin": "everything: also settings and tokens",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from shiftwork.core import ids
@@ -44,6 +44,20 @@ class Outcome(NamedTuple):
         if self.error is not None:
             raise self.error
         return self
+
+
+def unknown(error: NotFound) -> Outcome:
+    """What a write comes to whose token names no task at all."""
+    return Outcome(error.facts["task_id"], error=error)
+
+
+Verb = Callable[[Tx, Engine, Caller, Sequence[Any]], Awaitable[list[Outcome]]]
+
+
+async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
+    """A verb for those of a batch that have no outcome yet; the answer of a repeat holds all of them."""
+    told = iter(await verb(tx, engine, caller, [item for item in items if not isinstance(item, Outcome)]))
+    return [item if isinstance(item, Outcome) else next(told) for item in items]
 
 
 def parse_token(text: str) -> Token:

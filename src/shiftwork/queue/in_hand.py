@@ -137,6 +137,14 @@ async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat
     return answers if slow is None else [answer._replace(slow_down_sec=slow) for answer in answers]
 
 
+async def heartbeat_each(
+    tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat | BeatAnswer]
+) -> list[BeatAnswer]:
+    """The same for those that have no answer yet."""
+    told = iter(await heartbeat(tx, engine, caller, [beat for beat in beats if isinstance(beat, Beat)]))
+    return [next(told) if isinstance(beat, Beat) else beat for beat in beats]
+
+
 async def _ask_to_yield(
     tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]], answers: list[BeatAnswer]
 ) -> list[BeatAnswer]:

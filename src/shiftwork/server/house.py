@@ -37,5 +37,19 @@ class House:
         """Moved by whoever tests against this server; None where time is real."""
         self.stopping = asyncio.Event()
         """Long polls are answered and streams end once it is set."""
+        self.reads: set[asyncio.Timeout] = set()
+        """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
         self.latencies = Latencies()
+
+    def stop(self) -> None:
+        """Nobody is waited for any longer. Called from the loop that serves, also by the handler of a signal."""
+        self.stopping.set()
+        # A signal may come while the loop sorts its timers: they are touched in the loop's own time.
+        asyncio.get_running_loop().call_soon_threadsafe(self._end_reads)
+
+    def _end_reads(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for limit in self.reads:
+            if not limit.expired():
+                limit.reschedule(now)

@@ -16,6 +16,7 @@ from shiftwork.core.errors import (
     Malformed,
     NotFound,
     OperationTimeout,
+    Overloaded,
     ShiftworkError,
     StoreFull,
     StoreLocked,
@@ -23,6 +24,7 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     TooLarge,
     Unauthorized,
+    UnsupportedEncoding,
 )
 from shiftwork.server import documents, reading
 from shiftwork.server.door import Door, PlainText, Query, Raw
@@ -30,10 +32,10 @@ from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
 
-Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its Content-Type says; of a name that
-stands twice in an object the last counts; a field or a parameter that is not known is refused. No text may hold a
-NUL or a lone surrogate. An id in a path may be any text, percent-encoded, also with a slash (`%2F`). Every refusal
-is `application/problem+json` with a stable `code`."""
+Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its Content-Type says, and refused with
+a Content-Encoding; of a name that stands twice in an object the last counts; a field or a parameter that is not known
+is refused. No text may hold a NUL or a lone surrogate. An id in a path may be any text, percent-encoded, also with a
+slash (`%2F`). Every refusal is `application/problem+json` with a stable `code`."""
 _TEMPLATE = "#/components/schemas/{name}"
 _ANY_OBJECT = {"type": "object"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -215,19 +217,21 @@ def _bytes_answers(door: Door) -> dict[str, Any]:
     }
 
 
-TAGGED = {"list_tasks", "get_task", "get_dag", "get_artifact"}
+TAGGED = {"list_tasks", "get_task", "list_dags", "get_dag", "get_artifact"}
 CONDITIONAL = {"update", "cancel"}
 _UNREADABLE: set[type[ShiftworkError]] = {InputError, BadText, TooLarge}
+_UNTAKEN: set[type[ShiftworkError]] = {Malformed, UnsupportedEncoding, Overloaded}
+"""What a body is refused with that cannot be read, is packed, or does not come before the server stops."""
 _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTimeout}
 
 
 def refusals(door: Door) -> set[type[ShiftworkError]]:
     """Every error this door can answer with."""
     if door.scope is None:
-        return _UNREADABLE | set(door.errors)
+        return _UNREADABLE | set(door.errors) | (_UNTAKEN if door.changes else set())
     always = _UNREADABLE | _STORE | {Unauthorized, Forbidden}
     found = always | set(door.errors) | {NotFound}  # the workspace that a token does not belong to
-    return found | {Malformed, IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
+    return found | _UNTAKEN | {IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
 
 
 def _refusals(door: Door) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import cache
 from types import UnionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -15,9 +16,12 @@ import starlette.datastructures
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shiftwork.core.errors import BadText, InputError, Malformed, TooLarge
+from shiftwork.core.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
 from shiftwork.queue import check
 from shiftwork.server.door import Door, Query
+
+if TYPE_CHECKING:
+    from shiftwork.server.house import House
 
 LARGEST_BODY = 16 * 1024 * 1024
 SLOWEST_BODY_SEC = 30.0
@@ -163,35 +167,57 @@ def _wrong(error: msgspec.ValidationError) -> InputError:
 
 async def body(request: Request) -> bytes:
     """The whole body, which may be neither too large nor too slow."""
+    _refuse_packed(request)
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > LARGEST_BODY:
         raise TooLarge(f"{announced} bytes, at most {LARGEST_BODY} are read", where="body")
     parts: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(SLOWEST_BODY_SEC):
-            async for part in request.stream():
-                size += len(part)
-                if size > LARGEST_BODY:
-                    raise TooLarge(f"at most {LARGEST_BODY} bytes are read", where="body")
-                parts.append(part)
-    except TimeoutError:
-        raise Malformed(f"the body did not come within {SLOWEST_BODY_SEC:g} seconds", where="body") from None
+    async with _patience(request, f"the body did not come within {SLOWEST_BODY_SEC:g} seconds"):
+        async for part in request.stream():
+            size += len(part)
+            if size > LARGEST_BODY:
+                raise TooLarge(f"at most {LARGEST_BODY} bytes are read", where="body")
+            parts.append(part)
     return b"".join(parts)
 
 
 async def stream(request: Request) -> AsyncIterator[bytes]:
     """The body part by part; it may be as large as whoever reads it allows, but must keep coming."""
+    _refuse_packed(request)
     parts = request.stream()
     while True:
-        try:
-            async with asyncio.timeout(SLOWEST_BODY_SEC):
-                part = await anext(parts, None)
-        except TimeoutError:
-            raise Malformed(f"nothing of the body came for {SLOWEST_BODY_SEC:g} seconds", where="body") from None
+        async with _patience(request, f"nothing of the body came for {SLOWEST_BODY_SEC:g} seconds"):
+            part = await anext(parts, None)
         if part is None:
             return
         yield part
+
+
+def _refuse_packed(request: Request) -> None:
+    """A body is taken as it comes: a packed one would be refused as bad JSON, or kept as if it were what it holds."""
+    if request.headers.get("content-encoding") is None:
+        return
+    named = ",".join(request.headers.getlist("content-encoding"))
+    if any(coding.strip().lower() not in {"", "identity"} for coding in named.split(",")):
+        raise UnsupportedEncoding(f"the body has the encoding {named[:100]!r}", where="Content-Encoding")
+
+
+@asynccontextmanager
+async def _patience(request: Request, slow: str) -> AsyncIterator[None]:
+    """Wait for what is sent no longer than it may take, and not once the server stops: what has come is still read."""
+    house: House = request.app.state.house
+    try:
+        async with asyncio.timeout(0 if house.stopping.is_set() else SLOWEST_BODY_SEC) as limit:
+            house.reads.add(limit)
+            try:
+                yield
+            finally:
+                house.reads.discard(limit)
+    except TimeoutError:
+        if house.stopping.is_set():
+            raise Overloaded("the server stops, and the body had not come whole", where="body") from None
+        raise Malformed(slow, where="body") from None
 
 
 _ONE: msgspec.json.Decoder[Any] = msgspec.json.Decoder(dict[str, Any])

@@ -76,7 +76,7 @@ async def open_house(options: Options) -> AsyncIterator[House]:
         try:
             yield house
         finally:
-            house.stopping.set()
+            house.stop()
             house.hub.close()
             for task in beside:
                 task.cancel()
@@ -134,7 +134,7 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         """As SIGTERM does; called from the loop that serves."""
-        self.house.stopping.set()
+        self.house.stop()
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature

@@ -23,6 +23,11 @@ def _artifacts(task: Record) -> list[Any]:
     return find(task, "result.artifacts") or []
 
 
+def _validation(task: Record) -> Any:
+    """The document's own word for no validation, also where no output is asked for, so that a task may be sent back."""
+    return find(task, "output.validation") or "none"
+
+
 VERDICT = Pair(lambda verdict: {**verdict, "at": TIME.out(verdict["at"])})
 
 TASK = (
@@ -64,7 +69,7 @@ TASK = (
     read("failure_history", "failure_history", FAILURES),
     read("poison_pill"),
     both("output.type"),
-    both("output.validation"),
+    both("output.validation")._replace(make=_validation),
     both("output.validation_schema"),
     read("result.data", "output.data"),
     made("output.artifacts", _artifacts),

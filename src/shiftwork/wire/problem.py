@@ -24,6 +24,7 @@ from shiftwork.core.errors import (
     StoreError,
     TooLarge,
     Unauthorized,
+    UnsupportedEncoding,
     VersionConflict,
     from_dict,
 )
@@ -34,6 +35,7 @@ MEDIA_TYPE = "application/problem+json"
 STATUS: tuple[tuple[type[ShiftworkError], int], ...] = (
     (Malformed, 400),
     (TooLarge, 413),
+    (UnsupportedEncoding, 415),
     (RangeNotSatisfiable, 416),
     (InputError, 422),
     (Unauthorized, 401),

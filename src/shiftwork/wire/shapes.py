@@ -240,6 +240,12 @@ class CancelBody(Fields):
     version: int | None = None
 
 
+class CancelDagBody(Fields):
+    """A DAG has no version: its tasks have theirs."""
+
+    reason: Text = "cancelled"
+
+
 class UpdateBody(Changes):
     """The changes, and why."""
 

@@ -122,15 +122,26 @@ class Handle:
 
     async def _token(self, token: str | Token) -> Token:
         """A claim token; the task may be named by the caller's own id in it."""
-        if isinstance(token, Token):
-            return token
-        parts = ids.split_token(check.text(token, "token", 300) or "")
-        if parts is None:
-            return parse_token(token)  # which says what is wrong with it
-        return Token(ids.parse(parts[0]) or await self._find(parts[0]), parts[1])
+        (found,) = await self._tokens([token])
+        if isinstance(found, NotFound):
+            raise found
+        return found
 
-    async def _tokens(self, tokens: Sequence[str | Token]) -> list[Token]:
-        return [token if isinstance(token, Token) else await self._token(token) for token in tokens]
+    async def _tokens(self, tokens: Sequence[str | Token]) -> list[Token | NotFound]:
+        """The same for many; a name that no task has is no reason to refuse the others."""
+        told = [_split(token) for token in tokens]
+        names = [name for name, _ in told if ids.parse(name) is None]
+        named = dict(zip(names, await self._find_many(names), strict=True)) if names else {}
+        found = [(ids.parse(name) or named[name], fence) for name, fence in told]
+        return [Token(uuid, fence) if isinstance(uuid, str) else uuid for uuid, fence in found]
+
+
+def _split(token: str | Token) -> tuple[str, int]:
+    """The task as a claim token names it, and the fence."""
+    if isinstance(token, Token):
+        return token
+    parts = ids.split_token(check.text(token, "token", 300) or "")
+    return parse_token(token) if parts is None else parts  # which says what is wrong with it
 
 
 def _unknown(name: str) -> NotFound:

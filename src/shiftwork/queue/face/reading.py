@@ -94,6 +94,9 @@ class Reading(Observing):
                 f"there is no status {unknown[0]!r}", where="status", mend="One of " + ", ".join(STORED) + "."
             )
         count = check.page(limit)
+        for where, named in (("after", after), ("parent", parent)):
+            if named is not None:
+                check.name(named, where)
 
         async def load(tx: Tx) -> Page:
             rows = await tx.all(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from shiftwork import tracing
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import InputError, NotFound
 from shiftwork.core.keys import Key
 from shiftwork.core.references import ARTIFACT
 from shiftwork.core.settings import Bounds
@@ -15,7 +16,7 @@ from shiftwork.policy.verdict import is_report
 from shiftwork.queue import agents, check, finish, in_hand, spawn
 from shiftwork.queue.agents import Agent, NewAgent
 from shiftwork.queue.face.handle import Handle, one
-from shiftwork.queue.fence import Outcome, Token
+from shiftwork.queue.fence import Outcome, Token, Verb, for_each, unknown
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.in_hand import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.outputs import verdicts
@@ -72,8 +73,12 @@ class Working(Handle):
 
     async def runtime_heartbeat(self, runtime_id: str, holding: Sequence[str] = ()) -> RuntimeAnswer:
         """One write that extends the lease of all the runtime holds; says which claims to stop."""
-        tokens = await self._tokens(holding)
-        return await self._run(in_hand.runtime_heartbeat, self.workspace, check.name(runtime_id, "runtime_id"), tokens)
+        named = check.name(runtime_id, "runtime_id")
+        found = await self._tokens(holding)
+        tokens = [token for token in found if isinstance(token, Token)]
+        answer = await self._run(in_hand.runtime_heartbeat, self.workspace, named, tokens)
+        unknown = [said for said, token in zip(holding, found, strict=True) if isinstance(token, NotFound)]
+        return answer._replace(lost=[*answer.lost, *unknown])
 
     async def orphans(self, runtime_id: str) -> list[Outcome]:
         """A runtime has restarted: what it held before is recovered."""
@@ -87,24 +92,28 @@ class Working(Handle):
 
     async def start(self, token: str) -> Outcome:
         """Acknowledge a claim: the work begins."""
-        return one(await self._run(in_hand.start, await self._tokens([token])))
+        return one(await self.start_many([token]))
 
     async def start_many(self, tokens: Sequence[str]) -> list[Outcome]:
-        return await self._run(in_hand.start, await self._tokens(tokens))
+        return await self._each(in_hand.start, await self._tokens(tokens))
+
+    async def _each(self, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
+        """A verb for many, of which each has its own outcome; also those whose token names no task."""
+        told = [unknown(item) if isinstance(item, NotFound) else item for item in items]
+        return await self._run(for_each, verb, told)
 
     async def heartbeat(
         self, token: str, progress: Any = None, usage: Usage | Mapping[str, Any] | None = None
     ) -> BeatAnswer:
         """Extend the lease of one task; answers continue, cancel, lost or yield."""
-        return (await self.heartbeat_many([(token, progress, usage)]))[0]
+        return (await self.heartbeat_many([(await self._token(token), progress, usage)]))[0]
 
     async def heartbeat_many(
-        self, beats: Sequence[tuple[str, Any, Usage | Mapping[str, Any] | None]]
+        self, beats: Sequence[tuple[str | Token, Any, Usage | Mapping[str, Any] | None]]
     ) -> list[BeatAnswer]:
-        checked = [
-            Beat(await self._token(token), _json_or_none(progress), _usage(usage)) for token, progress, usage in beats
-        ]
-        return await self._run(in_hand.heartbeat, checked)
+        tokens = await self._tokens([token for token, _, _ in beats])
+        checked = [_beat(token, beat[1], beat[2]) for token, beat in zip(tokens, beats, strict=True)]
+        return await self._run(in_hand.heartbeat_each, checked)
 
     async def progress(self, token: str, value: Any) -> Outcome:
         """Say how far the work is."""
@@ -149,10 +158,14 @@ class Working(Handle):
     async def complete_many(self, reports: Sequence[Report]) -> list[Outcome]:
         """Hand in several; each has its own outcome."""
         tokens = await self._tokens([report.token for report in reports])
-        return await self._complete([_completion(*each) for each in zip(tokens, reports, strict=True)])
+        items = [
+            token if isinstance(token, NotFound) else _completion(token, report)
+            for token, report in zip(tokens, reports, strict=True)
+        ]
+        return await self._complete(items)
 
-    async def _complete(self, items: Sequence[Completion]) -> list[Outcome]:
-        return await self._run(finish.complete, items)
+    async def _complete(self, items: Sequence[Completion | NotFound]) -> list[Outcome]:
+        return await self._each(finish.complete, items)
 
     async def verdict(
         self, token: str, *, passed: bool, evidence: Mapping[str, Any] | None = None, note: str | None = None
@@ -179,31 +192,20 @@ class Working(Handle):
         return one(await self.fail_many([problem]))
 
     async def fail_many(self, problems: Sequence[Problem]) -> list[Outcome]:
-        return await self._run(finish.fail, [await self._failure(problem) for problem in problems])
-
-    async def _failure(self, problem: Problem) -> Failure:
-        reason = check.text(problem.reason, "reason", 255)
-        error = check.text(problem.error, "error")
-        result = None if problem.data is None else _json({"data": problem.data}, "data")
-        said = {place: getattr(problem, place) for place in ("provider", "account", "model")}
-        named = Key(**{place: check.name(name, place) for place, name in said.items() if name is not None})
-        return Failure(
-            await self._token(problem.token),
-            reason,
-            error,
-            _usage(problem.usage),
-            result,
-            problem.retry,
-            data=problem.data,
-            named=named,
-        )
+        tokens = await self._tokens([problem.token for problem in problems])
+        items = [
+            token if isinstance(token, NotFound) else _failure(token, problem)
+            for token, problem in zip(tokens, problems, strict=True)
+        ]
+        return await self._each(finish.fail, items)
 
     async def release(self, token: str, reason: str | None = None) -> Outcome:
         """Give a task back without cost."""
         return one(await self.release_many([token], reason))
 
     async def release_many(self, tokens: Sequence[str], reason: str | None = None) -> list[Outcome]:
-        return await self._run(finish.release, await self._tokens(tokens), check.text(reason, "reason"))
+        verb = functools.partial(finish.release, reason=check.text(reason, "reason"))
+        return await self._each(verb, await self._tokens(tokens))
 
     # -- subtasks --------------------------------------------------------------------------------------------------
 
@@ -246,6 +248,21 @@ def _completion(token: Token, report: Report) -> Completion:
         None if report.verdict is None else _verdict(report.verdict),
         artifacts=[ref for ref in artifacts if ref.startswith(ARTIFACT)] if artifacts else (),
     )
+
+
+def _failure(token: Token, problem: Problem) -> Failure:
+    reason = check.text(problem.reason, "reason", 255)
+    error = check.text(problem.error, "error")
+    result = None if problem.data is None else _json({"data": problem.data}, "data")
+    said = {place: getattr(problem, place) for place in ("provider", "account", "model")}
+    named = Key(**{place: check.name(name, place) for place, name in said.items() if name is not None})
+    return Failure(token, reason, error, _usage(problem.usage), result, problem.retry, data=problem.data, named=named)
+
+
+def _beat(token: Token | NotFound, progress: Any, usage: Usage | Mapping[str, Any] | None) -> Beat | BeatAnswer:
+    if isinstance(token, NotFound):
+        return BeatAnswer(token.facts["task_id"], "lost", token.what)
+    return Beat(token, _json_or_none(progress), _usage(usage))
 
 
 def _words(told: object) -> str:

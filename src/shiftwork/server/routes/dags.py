@@ -12,7 +12,7 @@ from shiftwork.server.ask import Ask, plain
 from shiftwork.server.door import SOMETHING, Doors, PageSize, ViewQuery
 from shiftwork.server.routes.tasks import with_tag
 from shiftwork.server.routes.working import SUBMITTING
-from shiftwork.wire.shapes import Batch, CancelBody, Outcomes, SubmittedBatch
+from shiftwork.wire.shapes import Batch, CancelDagBody, Outcomes, SubmittedBatch
 
 door = Doors("DAGs")
 
@@ -44,7 +44,8 @@ class DagQuery(ViewQuery):
 async def list_dags(ask: Ask) -> Any:
     """DAGs of more than one task, newest first, a page at a time."""
     page = await ask.queue.dags(status=ask.query.status, after=ask.query.after, limit=ask.query.limit)
-    return page if ask.view is None else {"dags": [_shown(ask, dag) for dag in page.dags], "next": page.next}
+    shown = page if ask.view is None else {"dags": [_shown(ask, dag) for dag in page.dags], "next": page.next}
+    return with_tag(ask, shown, page)
 
 
 def _shown(ask: Ask, dag: Dag | DagSummary) -> Any:
@@ -88,9 +89,14 @@ async def add_to_dag(ask: Ask, body: Any) -> Any:
 
 
 @door(
-    "POST /api/dags/{dag_id}/cancel", "operate", body=CancelBody, query=ViewQuery, answer=Outcomes, errors=(NotFound,)
+    "POST /api/dags/{dag_id}/cancel",
+    "operate",
+    body=CancelDagBody,
+    query=ViewQuery,
+    answer=Outcomes,
+    errors=(NotFound,),
 )
-async def cancel_dag(ask: Ask, body: CancelBody) -> Any:
+async def cancel_dag(ask: Ask, body: CancelDagBody) -> Any:
     """Cancel everything of a DAG that has not ended."""
     told = await ask.queue.cancel_dag(ask.path["dag_id"], body.reason)
     return await ask.tasks_after(told)

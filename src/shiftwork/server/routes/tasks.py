@@ -40,6 +40,8 @@ from shiftwork.wire.shapes import (
 )
 
 door = Doors("Tasks")
+STEADY = frozenset({"base", "dependency", "type"})
+"""The parts of a priority that do not come from a clock."""
 
 
 @door(
@@ -96,18 +98,23 @@ async def list_tasks(ask: Ask) -> Any:
     if ask.view is not None and statuses:
         statuses = sorted({str(state) for word in statuses for state in ask.view.statuses_in(word)})
         if not statuses:  # the document has a word for a state that no task rests in
-            return {"tasks": [], "next": None}
+            return with_tag(ask, {"tasks": [], "next": None}, None)
     page = await ask.queue.tasks(**{**wanted, "status": statuses})
     shown = page if ask.view is None else {"tasks": ask.tasks(page.tasks), "next": page.next}
-    return with_tag(ask, shown, *((task.id, task.version, str(task.progress)) for task in page.tasks), page.next)
+    return with_tag(ask, shown, (list(map(_timeless, page.tasks)), page.next))
 
 
 @door("GET /api/tasks/{task_id}", "read", query=ViewQuery, answer=Task, errors=(NotFound,))
 async def get_task(ask: Ask) -> Any:
     """One task, whole. Its ETag begins with its version, which a change may be made conditional on."""
     task = await ask.queue.get(ask.path["task_id"])
-    changing = (task.version, task.progress, task.claim.heartbeat_at, task.cost_usd)
-    return with_tag(ask, ask.task(task), changing, version=task.version)
+    return with_tag(ask, ask.task(task), _timeless(task), version=task.version)
+
+
+def _timeless(task: Task) -> Task:
+    """A task without what time alone changes: with its age in it, no answer would ever be the same as the last."""
+    parts = {name: value for name, value in task.priority_parts.items() if name in STEADY}
+    return msgspec.structs.replace(task, age_minutes=0, effective_priority=0, priority_tier="", priority_parts=parts)
 
 
 @door("POST /api/batch/get", "read", body=GetBatch, answer=TaskList, errors=(NotFound,))
@@ -116,9 +123,9 @@ async def get_many(ask: Ask, body: GetBatch) -> Any:
     return TaskList(await ask.queue.get_many(body.task_ids))
 
 
-def with_tag(ask: Ask, shown: Any, *parts: Any, version: int | None = None) -> Response:
-    """An answer that a poller need not read again while nothing has changed; what is only computed does not count."""
-    digest = hashlib.sha256(repr((parts, ask.query)).encode()).hexdigest()[:16]
+def with_tag(ask: Ask, shown: Any, compared: Any, version: int | None = None) -> Response:
+    """An answer that a poller need not read again while all that is `compared` is as it was."""
+    digest = hashlib.sha256(msgspec.json.encode(compared) + repr(ask.query).encode()).hexdigest()[:16]
     tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
     known = [each.strip().removeprefix("W/") for each in ask.request.headers.get("if-none-match", "").split(",")]
     if tag.removeprefix("W/") in known:

@@ -87,7 +87,8 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
 
-    The answer comes as soon as there is work. An agent that names none of `types` gets any type it is able to do.
+    The answer comes as soon as there is work; for an agent that holds all it may, within `poll_interval_sec` of its
+    having room again. An agent that names none of `types` gets any type it is able to do.
     Without `agent_id`, work is claimed for the agent it is meant for: that is for a runtime that hosts several.
     """
     if body.agent_id is None and body.runtime_id is None:
@@ -236,7 +237,7 @@ async def start(ask: Ask, body: Held) -> Any:
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     """Extend the lease of one task; answers continue, cancel, lost or yield."""
     told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
-    return _beaten(told)
+    return _beaten(told if ask.view is None else told._replace(task_id=ask.view.ids.out(told.task_id)))
 
 
 def _beaten(told: BeatAnswer) -> HeartbeatReply:
