@@ -94,6 +94,8 @@ class Teller:
         while not self._stopped:
             await self._news.wait()
             self._news.clear()
+            if self._stopped:
+                break  # what it says at its end is told below, without a pause
             self._urgent.clear()
             await self.tell()
             pause = min(LONGEST_PAUSE_SEC, PAUSE_SEC * 2 ** (self._messages // SLOWER_EVERY))
