@@ -19,6 +19,7 @@ from shiftwork import logs, tracing
 from shiftwork.core.errors import InputError, ShiftworkError
 from shiftwork.worker import summing
 from shiftwork.worker.delivery import Summary
+from shiftwork.worker.outliving import run_on
 from shiftwork.worker.processes import IDLE, OFFLINE, STOPPED, Fleet
 from shiftwork.worker.worker import Worker
 
@@ -116,11 +117,18 @@ def run(
         with summing.gathering(report):
             return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
     tracing.set_up("shiftwork-worker")
-    return run_fast(_run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))
+    with fast_runner() as runner:
+        return run_on(runner, _run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))
 
 
 def run_fast(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` for a process of ours, on uvloop where it is installed: a call takes half as long.
+    """`asyncio.run` on a loop of `fast_runner`."""
+    with fast_runner() as runner:
+        return runner.run(main)
+
+
+def fast_runner() -> asyncio.Runner:
+    """A loop for a process of ours, on uvloop where it is installed: a call takes half as long.
 
     Garbage is looked for less often, since a batch of 500 makes thousands of objects that go again with it; not much
     less, since to look through 20,000 stops everything for 10 ms and gains nothing. What the program itself is made of
@@ -132,8 +140,8 @@ def run_fast(main: Coroutine[Any, Any, T]) -> T:
     try:
         import uvloop  # noqa: PLC0415  # an extra
     except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def _run_one(

@@ -86,6 +86,8 @@ class Runner:
         self._delivery: Delivery
         self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
+        self._life: asyncio.Task[Any] | None = None
+        """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
         self._work: dict[Token, _Work] = {}
         """By claim, until its result is answered: so long its lease is kept up."""
         self._room = asyncio.Event()
@@ -101,6 +103,7 @@ class Runner:
     async def run(self, queue: AnyQueue, url: str | None, *, until_idle: bool) -> Summary:
         """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
+        self._life = asyncio.current_task()
         self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         await self._register()
@@ -378,7 +381,7 @@ class Runner:
         if isinstance(error, LeaseLost):
             self.summary.lost += 1
             return None
-        stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set())
+        stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._is_ending())
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
         if isinstance(error, Release) or stopped or made_way:
             self.summary.released += 1
@@ -392,6 +395,9 @@ class Runner:
         log.info("%s failed: %s", work, text, exc_info=error)
         reason = error.code if isinstance(error, EffectInFlight | EffectUnknown) else reasons.CRASH
         return Kept(token, done=False, reason=reason, error=text, usage=usage)
+
+    def _is_ending(self) -> bool:
+        return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)
 
     def _settle(self, work: _Work) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""

@@ -91,11 +91,11 @@ class Teller:
         self._urgent.set()
 
     async def tell_until_stopped(self) -> None:
-        while not self._stopped:
+        while True:
             await self._news.wait()
-            self._news.clear()
             if self._stopped:
-                break  # what it says at its end is told below, without a pause
+                break  # what there is to tell at the end is told below, without a pause
+            self._news.clear()
             self._urgent.clear()
             await self.tell()
             pause = min(LONGEST_PAUSE_SEC, PAUSE_SEC * 2 ** (self._messages // SLOWER_EVERY))
