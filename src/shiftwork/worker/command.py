@@ -10,14 +10,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from shiftwork import logs, tracing
 from shiftwork.core.errors import InputError, ShiftworkError
-from shiftwork.worker import summing
+from shiftwork.worker import child, summing
 from shiftwork.worker.delivery import Summary
 from shiftwork.worker.outliving import run_on
 from shiftwork.worker.processes import IDLE, OFFLINE, STOPPED, Fleet
@@ -184,17 +183,10 @@ async def _end_deaf_handlers() -> None:
 def main(arguments: list[str]) -> int:
     """A child of a fleet: target, url, agent id, runtime id, concurrency (0 for its own), until idle (0 or 1).
 
-    A pipe may follow, on which the fleet is told why this process ends.
+    Two pipes may follow: one to tell the fleet why this process ends, and one that ends with the fleet.
     """
-    target, url, agent_id, runtime_id, concurrency, until_idle, *pipe = arguments
-    for each in pipe:  # what handlers start shall neither hold nor write it
-        os.set_inheritable(int(each), False)  # noqa: FBT003  # the signature is Python's
-
-    def say(why: str) -> None:
-        for each in pipe:
-            with suppress(OSError):  # the fleet has gone
-                os.write(int(each), why.encode())
-
+    target, url, agent_id, runtime_id, concurrency, until_idle, *pipes = arguments
+    say = child.begin(pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json")
     report = summing.noting()
     try:
@@ -209,6 +201,9 @@ def main(arguments: list[str]) -> int:
             report=report,
         )
     except ShiftworkError as error:
+        if say is not None and isinstance(error, InputError):
+            say(child.refusal(error))  # the fleet tells it, once
+            return 1
         log.error("%s", error)  # noqa: TRY400  # the message is made for people; a traceback would hide it
         return 1
 
