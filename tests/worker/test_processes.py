@@ -257,7 +257,7 @@ if "shiftwork.worker.command" in sys.orig_argv:
 async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """A terminal interrupts them all; it comes before Python has read its first module, or while it reads the last."""
+    """A terminal interrupts them all: before Python has read its first module, or while it reads the last."""
     app = "from shiftwork.worker import Worker\nworker = Worker()\nworker.handler('x')(print)\n"
     (tmp_path / "bare.py").write_text(app)
     (tmp_path / file).write_text(SLOW_START + (app if file == "bare.py" else ""))
@@ -267,9 +267,15 @@ async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
         line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "bare:worker", "--processes", "2"]
         fleet = started.spawn(line, tmp_path)
         await until(lambda: len(list(tmp_path.glob("*.starting"))) == 2)
+        for note in tmp_path.glob("*.starting"):  # not the fleet as well, which would end them at once
+            os.kill(int(note.stem), signal.SIGINT)
+        (tmp_path / "go").touch()
+        async with await Queue.open(sqlite_url) as queue:
+            await until(lambda: _present(queue, 2))
         os.killpg(fleet.pid, signal.SIGINT)
         assert await asyncio.to_thread(fleet.wait, PATIENCE_SEC) == 0
         assert "Traceback" not in started.log()
+        assert "a new one starts" not in started.log()
     finally:
         started.end()
 
