@@ -253,6 +253,10 @@ if "shiftwork.worker.command" in sys.orig_argv:
 """
 
 
+def _starting(folder: Path) -> list[int]:
+    return [int(note.stem) for note in folder.glob("*.starting")]
+
+
 @pytest.mark.parametrize("file", ["sitecustomize.py", "bare.py"])
 async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
@@ -266,9 +270,9 @@ async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
     try:
         line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "bare:worker", "--processes", "2"]
         fleet = started.spawn(line, tmp_path)
-        await until(lambda: len(list(tmp_path.glob("*.starting"))) == 2)
-        for note in tmp_path.glob("*.starting"):  # not the fleet as well, which would end them at once
-            os.kill(int(note.stem), signal.SIGINT)
+        await until(lambda: len(_starting(tmp_path)) == 2)
+        for child in _starting(tmp_path):  # not the fleet as well, which would end them at once
+            os.kill(child, signal.SIGINT)
         (tmp_path / "go").touch()
         async with await Queue.open(sqlite_url) as queue:
             await until(lambda: _present(queue, 2))
