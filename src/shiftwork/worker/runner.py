@@ -31,7 +31,7 @@ from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import threads
-from shiftwork.worker.calling import as_coroutine, describe
+from shiftwork.worker.calling import LONGEST_LINE, as_coroutine, describe, in_log
 from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept, Outbox, open_outbox
@@ -365,8 +365,8 @@ class Runner:
     def _failure(self, work: _Work, error: BaseException) -> Kept | None:
         try:
             return self._judge(work, error)
-        except Exception:  # a class of the user's own may lack what ours have
-            log.exception("%s failed with an error that cannot be read", work)
+        except Exception as unread:  # a class of the user's own may lack what ours have
+            log.exception("%s failed with an error that cannot be read", work, exc_info=in_log(unread))
             text, usage = describe(error), work.context.usage()
             return Kept(work.assignment.token, done=False, reason=reasons.CRASH, error=text, usage=usage)
 
@@ -392,7 +392,8 @@ class Runner:
         if isinstance(error, Fail):
             return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
         text = describe(error)
-        log.info("%s failed: %s", work, text, exc_info=error)
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
         reason = error.code if isinstance(error, EffectInFlight | EffectUnknown) else reasons.CRASH
         return Kept(token, done=False, reason=reason, error=text, usage=usage)
 
