@@ -355,6 +355,19 @@ def test_work_tells_in_json_what_it_has_done(tmp_path: Path) -> None:
     assert call(tmp_path, "work app:worker --until-idle").stdout == ""
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_handlers_print_is_no_part_of_the_document(tmp_path: Path, processes: int) -> None:
+    loud = 'import sys\nprint("at import")\n' + APP.replace("return 1", 'print("inside"); os.system("echo started")')
+    (tmp_path / "app.py").write_text(loud + '\nsys.__stdout__.write("unflushed")\n')
+    call(tmp_path, "submit code")
+    done = call(tmp_path, f"work app:worker --until-idle --json --processes {processes}")
+    assert json.loads(done.stdout)["completed"] == 1
+    for printed in ("at import", "inside", "started", "unflushed"):
+        assert printed in done.stderr
+    call(tmp_path, "submit code")
+    assert "inside" in call(tmp_path, f"work app:worker --until-idle --processes {processes}").stdout
+
+
 def test_a_fleet_tells_in_json_what_all_its_processes_have_done(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     for kind in ("code", "code", "code", "deadly"):

@@ -13,7 +13,7 @@ import pytest
 from shiftwork import Queue
 from tests.client.serving import served
 from tests.worker.desk import Desk, alive, ask, begun, desk_on, messages
-from tests.worker.steps import PATIENCE_SEC, until
+from tests.worker.steps import PATIENCE_SEC, until, until_status
 
 KILLED = ["--kill-after", "0.2"]
 
@@ -356,6 +356,16 @@ async def test_processes_of_a_fleet_share_the_work(shop: Queue, desk: Desk) -> N
     tasks = [await ask(shop, "x") for _ in range(6)]
     desk.run(["true"], "--processes", "2")
     assert [(await shop.get(task)).status for task in tasks] == ["completed"] * 6
+
+
+async def test_a_fleet_that_was_killed_leaves_no_command_behind(shop: Queue, desk: Desk) -> None:
+    task = await ask(shop, "hang")
+    fleet = desk.start_agent(*KILLED, "--stop-grace", "0", "--processes", "2")
+    await until(lambda: _pinned(shop, task))
+    fleet.kill()
+    await until(lambda: not any(alive(pid) for pid in desk.agents(task)))
+    await until_status(shop, task, "ready")
+    assert (await shop.get(task)).attempts == 0
 
 
 # -- over HTTP ---------------------------------------------------------------------------------------------------------

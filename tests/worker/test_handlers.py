@@ -159,6 +159,34 @@ async def test_anything_raised_fails_the_attempt_and_the_worker_lives(
         assert task.failure_history[0].error == text
 
 
+class Unreadable(Fail):
+    """Lacks what its base class has."""
+
+    def __init__(self, words: str) -> None:
+        Exception.__init__(self, words)
+
+
+@pytest.mark.parametrize("error", [ValueError, Unreadable])
+@pytest.mark.parametrize(("words", "before"), [(10_000_000, 0), (5, 10_000_000)])
+async def test_an_error_of_many_words_does_not_fill_the_log(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, error: type[Exception], words: int, before: int
+) -> None:
+    caplog.set_level("INFO")
+    worker = Worker()
+
+    @worker.handler("code")
+    async def wordy(ctx: Context) -> None:
+        raise error("x" * words) from ValueError("x" * before)
+
+    async with await Queue.open(sqlite_url) as queue:
+        task = await queue.submit(type="code", max_attempts=1)
+        await worker.run(sqlite_url, until_idle=True)
+        assert (await queue.get(task.id)).failure_reason == "crash"
+    assert len(caplog.text) < 100_000
+    assert f"{task.id} (code) failed" in caplog.text
+    assert "in wordy" in caplog.text or error is Unreadable
+
+
 async def test_a_failure_has_the_reason_its_handler_gives(shop: Queue, store_url: str) -> None:
     worker = Worker()
 

@@ -15,10 +15,15 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.errors import InputError
 from shiftwork.duties.presence import process_of
+from shiftwork.worker import Worker, processes
+from shiftwork.worker.child import refusal
 from shiftwork.worker.outbox import Kept, default_folder
+from shiftwork.worker.processes import IDLE, Fleet
 from tests.outages.relay import relay_to
 from tests.services import Postgres
+from tests.worker.desk import alive
 from tests.worker.mills import Mill, done_once, kill_a_child, running_mill, stop, submit
 from tests.worker.started import Started
 from tests.worker.steps import PATIENCE_SEC, beat_fast, knows, until, until_status, verbs
@@ -188,6 +193,93 @@ def test_a_worker_without_handlers_is_refused(sqlite_url: str, tmp_path: Path, p
         refused = started.spawn([*line, "--processes", processes], tmp_path)
         assert refused.wait(PATIENCE_SEC) == 2
         assert "this worker has no handlers" in started.log()
+    finally:
+        started.end()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "what"),
+    [
+        ("--work-dir", "/dev/null/x", "cannot work in /dev/null/x"),
+        ("--type", "", "type"),
+        ("--capability", "", "capabilit"),
+        ("--agent", "a" * 254, "at most 255 are allowed"),
+    ],
+)
+def test_what_no_process_can_work_with_ends_a_fleet_once(
+    sqlite_url: str, tmp_path: Path, option: str, value: str, what: str
+) -> None:
+    started = Started(tmp_path / "started")
+    try:
+        line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "--type", "x", option, value]
+        refused = started.spawn([*line, "--processes", "2", "--until-idle", "--", "true"], tmp_path)
+        assert refused.wait(PATIENCE_SEC) == 2
+        (told,) = [line for line in started.log().splitlines() if line.startswith("error: ")]
+        assert what in told
+        assert "a new one starts" not in started.log()
+    finally:
+        started.end()
+
+
+async def test_a_replacement_that_is_refused_leaves_the_others_at_work(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a fleet was called with has worked; that it does no longer may pass, as a deployment does."""
+    ends = iter([(1, ""), (1, refusal(InputError("halfway"))), (0, IDLE)])
+    monkeypatch.setattr(processes, "CRASH_SEC", 0.0)
+    monkeypatch.setattr(Fleet, "_run_child", lambda *_: asyncio.sleep(0, next(ends)))
+    assert await Fleet("", Worker("a"), sqlite_url, 1, None, until_idle=True).run() == 0
+    assert list(ends) == []
+
+
+async def test_the_processes_of_a_fleet_that_was_killed_stop_gracefully(shop: Queue, mill: Mill) -> None:
+    fleet = mill.start(2)
+    tasks = await submit(shop, mill, 4)
+    children = {await mill.holder(task) for task in tasks}
+    assert len(children) == 2
+    fleet.kill()
+    await until(lambda: mill.log().count("stopping: 2 running handlers") == 2)
+    mill.go()
+    await until(lambda: not any(alive(child) for child in children))
+    assert await done_once(shop, tasks)
+
+
+SLOW_START = """
+import pathlib, sys, os, time
+if "shiftwork.worker.command" in sys.orig_argv:
+    pathlib.Path(f"{os.getpid()}.starting").touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+"""
+
+
+def _starting(folder: Path) -> list[int]:
+    return [int(note.stem) for note in folder.glob("*.starting")]
+
+
+@pytest.mark.parametrize("file", ["sitecustomize.py", "bare.py"])
+async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """A terminal interrupts them all: before Python has read its first module, or while it reads the last."""
+    app = "from shiftwork.worker import Worker\nworker = Worker()\nworker.handler('x')(print)\n"
+    (tmp_path / "bare.py").write_text(app)
+    (tmp_path / file).write_text(SLOW_START + (app if file == "bare.py" else ""))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    started = Started(tmp_path / "started")
+    try:
+        line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "bare:worker", "--processes", "2"]
+        fleet = started.spawn(line, tmp_path)
+        await until(lambda: len(_starting(tmp_path)) == 2)
+        for child in _starting(tmp_path):  # not the fleet as well, which would end them at once
+            os.kill(child, signal.SIGINT)
+        (tmp_path / "go").touch()
+        async with await Queue.open(sqlite_url) as queue:
+            await until(lambda: _present(queue, 2))
+        os.killpg(fleet.pid, signal.SIGINT)
+        assert await asyncio.to_thread(fleet.wait, PATIENCE_SEC) == 0
+        assert "Traceback" not in started.log()
+        assert "a new one starts" not in started.log()
     finally:
         started.end()
 

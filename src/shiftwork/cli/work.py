@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shiftwork import logs
-from shiftwork.cli import printing, values
+from shiftwork.cli import values
+from shiftwork.cli.aside import printed_aside
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
 from shiftwork.core.errors import InputError
 
 if TYPE_CHECKING:
-    from shiftwork.worker.delivery import Summary
     from shiftwork.worker.program import Program
 
 COMMAND = "shiftwork.command"
@@ -107,7 +108,7 @@ def work(
     The options from --type on are for a command. It works on one task at a time unless --concurrency says otherwise.
 
     With --json it prints at its end what became of the tasks, of all its processes together; `silent` counts those
-    processes that were killed, and whose share is not in it.
+    processes that were killed, and whose share is not in it. What handlers print goes to standard error.
     """
     shell = current()
     given = {name: value for name, value in program.items() if value is not None and value != () and value is not False}
@@ -124,17 +125,13 @@ def work(
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
     from shiftwork.worker import command, summing  # noqa: PLC0415  # no worker for `--help`
 
-    def report(summaries: Sequence[Summary], silent: int) -> None:
-        printing.document(summing.total(summaries, silent))
-
-    return command.run(
-        target,
-        url=shell.store,
-        processes=processes,
-        concurrency=concurrency,
-        until_idle=until_idle,
-        report=report if shell.json else None,
+    run = functools.partial(
+        command.run, target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle
     )
+    if not shell.json:
+        return run()
+    with printed_aside() as document:
+        return run(report=lambda summaries, silent: document(summing.total(summaries, silent)))
 
 
 def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -13,6 +14,13 @@ Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
 
 
 Call = Callable[[Context], Awaitable[Any]]
+LONGEST_LINE = 2_000
+LONGEST_TRACE = 50_000
+"""What of an error is logged, in characters."""
+
+
+class Shortened(Exception):
+    """An error whose own words would fill the log: the first of them, with its traceback."""
 
 
 def as_coroutine(handler: Handler) -> Call:
@@ -33,3 +41,10 @@ def describe(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  # the user's own __str__
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def in_log(error: BaseException) -> BaseException:
+    """What is logged for the error: itself, unless its words and those of its causes are too many."""
+    if sum(map(len, traceback.format_exception(error))) <= LONGEST_TRACE:
+        return error
+    return Shortened(describe(error)[:LONGEST_LINE]).with_traceback(error.__traceback__)

@@ -10,15 +10,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from shiftwork import logs, tracing
 from shiftwork.core.errors import InputError, ShiftworkError
-from shiftwork.worker import summing
+from shiftwork.worker import child, summing
 from shiftwork.worker.delivery import Summary
+from shiftwork.worker.outliving import run_on
 from shiftwork.worker.processes import IDLE, OFFLINE, STOPPED, Fleet
 from shiftwork.worker.worker import Worker
 
@@ -116,11 +116,18 @@ def run(
         with summing.gathering(report):
             return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
     tracing.set_up("shiftwork-worker")
-    return run_fast(_run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))
+    with fast_runner() as runner:
+        return run_on(runner, _run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))
 
 
 def run_fast(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` for a process of ours, on uvloop where it is installed: a call takes half as long.
+    """`asyncio.run` on a loop of `fast_runner`."""
+    with fast_runner() as runner:
+        return runner.run(main)
+
+
+def fast_runner() -> asyncio.Runner:
+    """A loop for a process of ours, on uvloop where it is installed: a call takes half as long.
 
     Garbage is looked for less often, since a batch of 500 makes thousands of objects that go again with it; not much
     less, since to look through 20,000 stops everything for 10 ms and gains nothing. What the program itself is made of
@@ -132,8 +139,8 @@ def run_fast(main: Coroutine[Any, Any, T]) -> T:
     try:
         import uvloop  # noqa: PLC0415  # an extra
     except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def _run_one(
@@ -176,17 +183,10 @@ async def _end_deaf_handlers() -> None:
 def main(arguments: list[str]) -> int:
     """A child of a fleet: target, url, agent id, runtime id, concurrency (0 for its own), until idle (0 or 1).
 
-    A pipe may follow, on which the fleet is told why this process ends.
+    Two pipes may follow: one to tell the fleet why this process ends, and one that ends with the fleet.
     """
-    target, url, agent_id, runtime_id, concurrency, until_idle, *pipe = arguments
-    for each in pipe:  # what handlers start shall neither hold nor write it
-        os.set_inheritable(int(each), False)  # noqa: FBT003  # the signature is Python's
-
-    def say(why: str) -> None:
-        for each in pipe:
-            with suppress(OSError):  # the fleet has gone
-                os.write(int(each), why.encode())
-
+    target, url, agent_id, runtime_id, concurrency, until_idle, *pipes = arguments
+    say = child.begin(pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json")
     report = summing.noting()
     try:
@@ -201,6 +201,9 @@ def main(arguments: list[str]) -> int:
             report=report,
         )
     except ShiftworkError as error:
+        if say is not None and isinstance(error, InputError):
+            say(child.refusal(error))  # the fleet tells it, once
+            return 1
         log.error("%s", error)  # noqa: TRY400  # the message is made for people; a traceback would hide it
         return 1
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from shiftwork.client.opening import AnyQueue, open_queue
 from shiftwork.core.errors import ShiftworkError
+from shiftwork.worker.child import LONGEST_SAID, interrupts_held_back, refused
 from shiftwork.worker.delivery import ASKED_SEC, Delivery, Summary
 from shiftwork.worker.outbox import open_outbox
 from shiftwork.worker.worker import default_agent_id
@@ -49,6 +50,10 @@ class Fleet:
         self._stopping = asyncio.Event()
         self._children: set[asyncio.subprocess.Process] = set()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._refused: ShiftworkError | None = None
+        """What a process was started with and cannot work, with any number of tries."""
+        self._life: int
+        """The pipe that ends with us, as our children see it."""
 
     async def run(self) -> int:
         """Until stopped, or until every process has found nothing left to do."""
@@ -57,6 +62,14 @@ class Fleet:
             with suppress(ValueError, NotImplementedError):
                 loop.add_signal_handler(number, self._stop)
         base = self._worker.agent_id or default_agent_id()
+        self._life, ours = os.pipe()
+        try:
+            return await self._keep_all_alive(base)
+        finally:
+            os.close(self._life)
+            os.close(ours)
+
+    async def _keep_all_alive(self, base: str) -> int:
         async with await open_queue(
             self._url, workspace=self._worker.workspace, actor=f"fleet:{base}", patience_sec=ASKED_SEC
         ) as queue:
@@ -67,6 +80,8 @@ class Fleet:
             finally:
                 self._stop()
                 await asyncio.gather(*self._under_way, return_exceptions=True)
+        if self._refused is not None:
+            raise self._refused
         return max(codes)
 
     def _stop(self) -> None:
@@ -76,14 +91,17 @@ class Fleet:
                 child.terminate()
 
     async def _keep_alive(self, queue: AnyQueue, agent_id: str) -> int:
-        crashes = 0
+        crashes, has_lived = 0, False
         while True:
             began = time.monotonic()
             code, said = await self._run_child(queue, agent_id)
             if self._stopping.is_set() or said in {OFFLINE, IDLE}:
                 return 0
+            if (error := refused(said)) is not None and self._gives_up(error, has_lived=has_lived):
+                return 0
             lived = time.monotonic() - began
             crashes = crashes + 1 if lived < CRASH_SEC else 0
+            has_lived = has_lived or crashes == 0
             backoff = _backoff(crashes)
             loop = f"; {crashes} crashes in a row" if crashes > 1 else ""
             log.log(
@@ -96,6 +114,15 @@ class Fleet:
                     await self._stopping.wait()
             if self._stopping.is_set():
                 return 0
+
+    def _gives_up(self, error: ShiftworkError, *, has_lived: bool) -> bool:
+        """A mistake in what we were called with is the end of us all. What has worked before is tried again."""
+        if has_lived:
+            log.error("%s", error)
+            return False
+        self._refused = self._refused or error
+        self._stop()
+        return True
 
     async def _run_child(self, queue: AnyQueue, agent_id: str) -> tuple[int, str]:
         """Its exit code, and what it said of its end."""
@@ -120,10 +147,12 @@ class Fleet:
 
     async def _start_child(self, agent_id: str, runtime_id: str, pipe: int) -> asyncio.subprocess.Process:
         try:
-            return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
-                str(self._concurrency or 0), "1" if self._until_idle else "0", str(pipe), pass_fds=(pipe,),
-            )  # fmt: skip
+            with interrupts_held_back():  # it is forked before anything is awaited
+                return await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
+                    str(self._concurrency or 0), "1" if self._until_idle else "0", str(pipe), str(self._life),
+                    pass_fds=(pipe, self._life),
+                )  # fmt: skip
         finally:
             os.close(pipe)
 
@@ -168,10 +197,10 @@ def _heard(pipe: int) -> str:
     """What a process has said before it ended. Whoever it forked may hold the pipe open, so it is not waited for."""
     os.set_blocking(pipe, False)
     try:
-        said = os.read(pipe, 64).decode(errors="replace")
+        said = os.read(pipe, LONGEST_SAID).decode(errors="replace")
     except BlockingIOError:
         return ""
-    return said if said in {OFFLINE, IDLE, STOPPED} else ""
+    return said if said in {OFFLINE, IDLE, STOPPED} or refused(said) is not None else ""
 
 
 def _name(code: int) -> str:

@@ -31,7 +31,7 @@ from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import threads
-from shiftwork.worker.calling import as_coroutine, describe
+from shiftwork.worker.calling import LONGEST_LINE, as_coroutine, describe, in_log
 from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept, Outbox, open_outbox
@@ -86,6 +86,8 @@ class Runner:
         self._delivery: Delivery
         self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
+        self._life: asyncio.Task[Any] | None = None
+        """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
         self._work: dict[Token, _Work] = {}
         """By claim, until its result is answered: so long its lease is kept up."""
         self._room = asyncio.Event()
@@ -101,6 +103,7 @@ class Runner:
     async def run(self, queue: AnyQueue, url: str | None, *, until_idle: bool) -> Summary:
         """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
+        self._life = asyncio.current_task()
         self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         await self._register()
@@ -362,8 +365,8 @@ class Runner:
     def _failure(self, work: _Work, error: BaseException) -> Kept | None:
         try:
             return self._judge(work, error)
-        except Exception:  # a class of the user's own may lack what ours have
-            log.exception("%s failed with an error that cannot be read", work)
+        except Exception as unread:  # a class of the user's own may lack what ours have
+            log.exception("%s failed with an error that cannot be read", work, exc_info=in_log(unread))
             text, usage = describe(error), work.context.usage()
             return Kept(work.assignment.token, done=False, reason=reasons.CRASH, error=text, usage=usage)
 
@@ -378,7 +381,7 @@ class Runner:
         if isinstance(error, LeaseLost):
             self.summary.lost += 1
             return None
-        stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._stopping.is_set())
+        stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._is_ending())
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
         if isinstance(error, Release) or stopped or made_way:
             self.summary.released += 1
@@ -389,9 +392,13 @@ class Runner:
         if isinstance(error, Fail):
             return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
         text = describe(error)
-        log.info("%s failed: %s", work, text, exc_info=error)
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
         reason = error.code if isinstance(error, EffectInFlight | EffectUnknown) else reasons.CRASH
         return Kept(token, done=False, reason=reason, error=text, usage=usage)
+
+    def _is_ending(self) -> bool:
+        return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)
 
     def _settle(self, work: _Work) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""

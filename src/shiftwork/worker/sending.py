@@ -18,6 +18,7 @@ from shiftwork.core import reasons
 from shiftwork.core.errors import ConflictError, NotFound, ShiftworkError
 from shiftwork.queue.face.working import Problem, Report
 from shiftwork.queue.fence import Outcome, Token
+from shiftwork.worker.calling import in_log
 from shiftwork.worker.context import Done
 from shiftwork.worker.delivery import KEEP_AFTER_SEC, LONGEST_ERROR, Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept
@@ -126,8 +127,9 @@ class Sender:
             return
         try:
             parcel.done.once_accepted()
-        except BaseException:  # it is the handler's own, and others' results are behind it
-            log.exception("what was to be called once the result of %s was accepted failed", parcel.claim.text)
+        except BaseException as error:  # it is the handler's own, and others' results are behind it
+            what = "what was to be called once the result of %s was accepted failed"
+            log.exception(what, parcel.claim.text, exc_info=in_log(error))
 
     async def _complete(self, batch: list[Parcel]) -> list[Outcome]:
         return await self._queue.complete_many([parcel.report() for parcel in batch])

@@ -91,8 +91,10 @@ class Teller:
         self._urgent.set()
 
     async def tell_until_stopped(self) -> None:
-        while not self._stopped:
+        while True:
             await self._news.wait()
+            if self._stopped:
+                break  # what there is to tell at the end is told below, without a pause
             self._news.clear()
             self._urgent.clear()
             await self.tell()

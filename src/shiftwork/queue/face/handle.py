@@ -129,6 +129,8 @@ class Handle:
 
     async def _tokens(self, tokens: Sequence[str | Token]) -> list[Token | NotFound]:
         """The same for many; a name that no task has is no reason to refuse the others."""
+        if all(isinstance(token, Token) for token in tokens):  # of a worker in this process: nothing to look up
+            return list(tokens)  # type: ignore[arg-type]  # which is what was asked
         told = [_split(token) for token in tokens]
         names = [name for name, _ in told if ids.parse(name) is None]
         named = dict(zip(names, await self._find_many(names), strict=True)) if names else {}
