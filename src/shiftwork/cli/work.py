@@ -129,7 +129,7 @@ def work(
         command.run, target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle
     )
     if not shell.json:
-        return run()
+        return run(report=None)
     with printed_aside() as document:
         return run(report=lambda summaries, silent: document(summing.total(summaries, silent)))
 
