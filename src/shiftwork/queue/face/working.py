@@ -106,13 +106,14 @@ class Working(Handle):
         self, token: str, progress: Any = None, usage: Usage | Mapping[str, Any] | None = None
     ) -> BeatAnswer:
         """Extend the lease of one task; answers continue, cancel, lost or yield."""
-        return (await self.heartbeat_many([(await self._token(token), progress, usage)]))[0]
+        beat = Beat(await self._token(token), _json_or_none(progress), _usage(usage))
+        return (await self._run(in_hand.heartbeat, [beat]))[0]
 
     async def heartbeat_many(
-        self, beats: Sequence[tuple[str | Token, Any, Usage | Mapping[str, Any] | None]]
+        self, beats: Sequence[tuple[str, Any, Usage | Mapping[str, Any] | None]]
     ) -> list[BeatAnswer]:
         tokens = await self._tokens([token for token, _, _ in beats])
-        checked = [_beat(token, beat[1], beat[2]) for token, beat in zip(tokens, beats, strict=True)]
+        checked = [_beat(token, progress, usage) for token, (_, progress, usage) in zip(tokens, beats, strict=True)]
         return await self._run(in_hand.heartbeat_each, checked)
 
     async def progress(self, token: str, value: Any) -> Outcome:
