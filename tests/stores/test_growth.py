@@ -122,6 +122,26 @@ async def test_a_load_goes_on_where_its_analysis_fails(postgres_dsn: str, reader
     assert await reader.fetchval("select count(*) from tasks") == 1000
 
 
+async def test_who_does_not_own_the_tables_does_not_try(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    """It would be passed over by the server, with a warning in its log, and tried again each second."""
+    added = {"tasks": 1000}
+    role = f"worker_{postgres_dsn.rpartition('/')[2]}"
+    async with await Queue.open(postgres_dsn) as queue:
+        await queue.submit_many([{"type": "code"}] * 1000)
+    await reader.execute("update pg_class set relpages = 0, reltuples = 0 where oid = 'tasks'::regclass")
+    await reader.execute(
+        f"create role {role}; grant select, insert, update, delete on all tables in schema public to {role}"
+    )
+    try:
+        async with reader.transaction():
+            await reader.execute(f"set local role {role}")
+            assert await tell_planner(reader, added) == []
+            await reader.execute("reset role")
+            assert await tell_planner(reader, added) == ["tasks"]
+    finally:
+        await reader.execute(f"drop owned by {role}; drop role {role}")
+
+
 async def test_what_inserts_in_bulk_names_tables_alone() -> None:
     """`on conflict do update set` is no table of the name `set`."""
     known = {table.name for table in tables()} | {"migrations", "duties"}

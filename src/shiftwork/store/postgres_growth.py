@@ -29,9 +29,11 @@ GROWN = """
 select added.name, c.oid::regclass::text as place
 from unnest($1::text[], $2::bigint[]) as added(name, rows) join pg_class c on c.oid = to_regclass(added.name),
   lateral (select pg_relation_size(c.oid) / current_setting('block_size')::bigint as pages) as now
-where now.pages > 16 and (now.pages > 16 + 4 * c.relpages or c.reltuples < added.rows)"""
-"""Tables of more than 16 pages of which the planner believes that they are a fifth as large, or less; or that they have
-fewer rows than one transaction has added, as when they were analysed by somebody who could not see those yet."""
+where now.pages > 16 and (now.pages > 16 + 4 * c.relpages or c.reltuples < added.rows)
+  and pg_has_role(c.relowner, 'usage')"""
+"""Tables that we may analyse, of more than 16 pages, of which the planner believes that they are a fifth as large, or
+less; or that they have fewer rows than one transaction has added, as when they were analysed by somebody who could not
+see those yet."""
 
 
 class Growth:
