@@ -50,7 +50,7 @@ class Queue(
         url: str = "sqlite:///shiftwork.db",
         *,
         workspace: str = "default",
-        profile: str = "standard",
+        profile: str | None = None,
         actor: str = "system",
         clock: Clock | None = None,
         seed: int | None = None,
@@ -63,15 +63,18 @@ class Queue(
 
         Artifacts lie in the folder or at the `s3://bucket/prefix` named here or by SHIFTWORK_ARTIFACTS, else beside the
         SQLite file. Snapshots lie in the folder named here or by SHIFTWORK_SNAPSHOTS, else beside the SQLite file, too.
+
+        A workspace keeps the profile of the program that first writes to it; `profile` is recorded on opening.
         """
         check_workspace(workspace)
         depot = open_depot(artifacts, url)
         folder = open_folder(snapshots, url)
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
         try:
-            queue = cls(Shared(Engine(store, profile, seed, depot, folder)), workspace, Caller(actor))
-            await store.run(lambda tx: queue.engine.book.add(tx, workspace))
+            queue = cls(Shared(Engine(store, profile or "standard", seed, depot, folder)), workspace, Caller(actor))
             in_force = (await queue.engine.book.get(store, workspace)).settings()
+            if profile is not None:  # a program that names none may be there to look
+                await store.run(lambda tx: queue.engine.book.add(tx, workspace))
             store.operation_max_sec = in_force.operation_max_sec
         except BaseException:
             await store.close()
