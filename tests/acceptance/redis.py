@@ -32,8 +32,7 @@ class Protocol:
     async def ask(self, call: str, body: Any = None) -> Any:
         """The answer to a call that must be good, in the protocol's names."""
         method, path = call.split(" ")
-        joint = "&" if "?" in path else "?"
-        reply = await self.api.call(method, f"{path}{joint}view=redis", body)
+        reply = await self.api.call(method, path, body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
@@ -83,7 +82,7 @@ class Protocol:
 
     async def token(self, task: dict[str, Any]) -> str:
         """The claim that the worker of an entry has, for what it says over HTTP."""
-        return str((await self.api.get(f"/api/tasks/{task['task_id']}"))["claim"]["assignment_id"])
+        return str((await self.get(task))["message_id"])
 
     async def fail(self, task: dict[str, Any], error: str) -> None:
         await self.worker().fail(await self.taken(task), error)

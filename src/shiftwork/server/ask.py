@@ -11,12 +11,12 @@ import msgspec
 from starlette.requests import Request
 
 from shiftwork.core import ids
-from shiftwork.core.errors import FenceRequired, InputError, NotFound
+from shiftwork.core.errors import FenceRequired, InputError
 from shiftwork.core.task import Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.queue import Queue
-from shiftwork.server import reading
+from shiftwork.server import reading, rendering
 from shiftwork.views.view import View
 from shiftwork.wire import problem
 from shiftwork.wire.access import Identity
@@ -43,6 +43,9 @@ class Ask:
         self.who = who
         self.query = query
         self.view = view
+        self.queues = [queue]
+        """Every workspace that the call is about: one, unless a document's call means them all."""
+        self.spans = False
         self.has_hung_up = False
         """Whether the caller had gone by the time that what it waited for was done."""
 
@@ -54,22 +57,25 @@ class Ask:
     def tasks(self, tasks: Iterable[Task]) -> list[Any]:
         return [self.task(task) for task in tasks]
 
+    async def renamed(self, shown: Any) -> Any:
+        """What a view has made of our record, with tasks called as the view calls them."""
+        return shown if self.view is None else await rendering.in_view(shown, self.view, self.queue)
+
     def ours(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A submission in the document's names, under ours. The workspace it names must be the one spoken to."""
+        """A submission in the document's names, under ours. The workspace it names is the one spoken to."""
         assert self.view is not None
         ours = self.view.task_in(fields)
-        named = ours.pop("workspace_id", None)
-        if named is not None and named != self.queue.workspace:
-            mend = f"Name it in every call as `?workspace={named}`, or come with a token of that workspace."
-            raise NotFound(
-                f"this call is about the workspace {self.queue.workspace!r}", where="workspace_id", mend=mend
-            )
+        ours.pop("workspace_id", None)
         return ours
 
     def all_ours(self, said: dict[str, Any]) -> dict[str, Any]:
         """A body that holds `tasks`, with those under our names."""
         tasks = check.read(said.get("tasks"), list[dict[str, Any]], "tasks")
         return {**said, "tasks": [self.ours(fields) for fields in tasks]}
+
+    def resolution(self, decision: str) -> str:
+        """What a reviewer decides, in our words."""
+        return decision if self.view is None else self.view.resolution_in(decision)
 
     async def submitted(self, made: list[Submitted]) -> Any:
         """A document's reader wants the tasks back; ours get what became of them."""

@@ -6,9 +6,11 @@ import asyncio
 import time
 from typing import Any
 
+from shiftwork import views
 from shiftwork.queue.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.server.metrics import Latencies
+from shiftwork.views.view import View
 from shiftwork.wire.access import Gatekeeper
 
 
@@ -30,8 +32,12 @@ class MovableClock:
 class House:
     """One running server."""
 
-    def __init__(self, queue: Queue, *, tokens: bool = False, clock: MovableClock | None = None) -> None:
+    def __init__(
+        self, queue: Queue, *, tokens: bool = False, clock: MovableClock | None = None, view: View | None = None
+    ) -> None:
         self.queue = queue
+        self.view = view
+        """In whose names callers are answered who name no view; None for our own."""
         self.gatekeeper = Gatekeeper(queue, tokens=tokens)
         self.clock = clock
         """Moved by whoever tests against this server; None where time is real."""
@@ -41,6 +47,10 @@ class House:
         """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
         self.latencies = Latencies()
+
+    def view_for(self, named: str | None) -> View | None:
+        """The view that a call names, or else the server's own."""
+        return self.view if named is None else views.get(named)
 
     def stop(self) -> None:
         """Nobody is waited for any longer. Called from the loop that serves, also by the handler of a signal."""

@@ -13,12 +13,15 @@ from types import FrameType
 import msgspec
 import uvicorn
 
+from shiftwork import views
 from shiftwork.core.errors import InputError
 from shiftwork.duties.runner import run_for_ever
+from shiftwork.queue.engine import log as engine_log
 from shiftwork.queue.queue import Queue
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
 from shiftwork.server.protocol import BoundedHttp
+from shiftwork.server.rendering import LogFilter
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.watching import Watching, check_folder
@@ -40,6 +43,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     profile: str = "standard"
+    view: str | None = None
+    """In whose names callers are answered who name no view; None for those of the profile's document."""
     tokens: bool = False
     test_clock: bool = False
     duties: bool = True
@@ -71,11 +76,17 @@ async def open_house(options: Options) -> AsyncIterator[House]:
     async with await Queue.open(
         options.store, profile=options.profile, clock=clock, artifacts=options.artifacts, snapshots=options.snapshots
     ) as queue:
-        house = House(queue, tokens=options.tokens, clock=clock)
+        view = views.get(options.view or views.of_profile(options.profile))
+        house = House(queue, tokens=options.tokens, clock=clock, view=view)
         beside = _beside(queue, options)
+        naming = None if view is None else LogFilter(view)
+        if naming is not None:
+            engine_log.addFilter(naming)
         try:
             yield house
         finally:
+            if naming is not None:
+                engine_log.removeFilter(naming)
             house.stop()
             house.hub.close()
             for task in beside:

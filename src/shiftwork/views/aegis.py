@@ -156,6 +156,7 @@ EVENTS = {
 
 VIEW = View(
     name="aegis",
+    names_workspaces=True,
     ids=UUID,
     states=STATES,
     task=TASK,

@@ -215,6 +215,7 @@ CLAIMS = {"worker_id": "agent_id", "assignment_id": "token", "agent_types": "typ
 
 VIEW = View(
     name="coscientist",
+    own_names=True,
     states=STATES,
     task=TASK,
     result=RESULT,

@@ -148,6 +148,7 @@ BREAKER = (
 
 VIEW = View(
     name="loki",
+    own_names=True,
     ids=UUID,
     states=STATES,
     task=TASK,

@@ -104,6 +104,7 @@ EVENTS = {
 
 VIEW = View(
     name="redis",
+    own_names=True,
     states=STATES,
     task=TASK,
     result=RESULT,

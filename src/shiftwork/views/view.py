@@ -195,6 +195,10 @@ class View:
     events: Mapping[str, str] = field(default_factory=dict)
     only_these_events: bool = False
     ids: Pair = SAME
+    names_workspaces: bool = False
+    """Whether the document names a workspace when a task is created, and nowhere else."""
+    own_names: bool = False
+    """Whether the document lets submitters give tasks an id, and calls them by it."""
     failure: tuple[Field, ...] = FAILURE
     reasons: Pair = SAME
     resolutions: Pair = SAME
@@ -203,6 +207,18 @@ class View:
     required: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     agent_defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def place_out(self, path: str) -> str:
+        """Where in a submission something is, with our name for a field as the document has it."""
+        head, dot, rest = path.rpartition("]." if "]." in path else "task." if path.startswith("task.") else ".none.")
+        theirs = self._theirs.get(rest)
+        return path if theirs is None else f"{head}{dot}{theirs}"
+
+    @cached_property
+    def _theirs(self) -> dict[str, str]:
+        """The document's name for each of our fields that callers send."""
+        known = {row.ours: row.theirs for row in (*self.failure, *self.agent, *self.task) if row.is_in and row.ours}
+        return {**known, **{ours: theirs for theirs, ours in self.claims.items()}}
 
     def task_out(self, task: Record) -> dict[str, Any]:
         """A task under the document's names; each of its fields is there, null where we have nothing."""
@@ -316,9 +332,11 @@ class View:
         """The document's names for the events of one row; what it calls the same is told once."""
         return list(dict.fromkeys(told for name in names if (told := self.event_out(name)) is not None))
 
-    def event_fields(self, event: Record) -> dict[str, Any]:
+    def event_fields(self, event: Record, own_name: str | None = None) -> dict[str, Any]:
         """An event's own fields, with ids, time, states and the reason of a failure as the document writes them."""
         ours = {name: _optional(self.ids.out, event[name]) for name in ("task_id", "dag_id")}
+        if self.own_names and own_name is not None:
+            ours["task_id"] = self.ids.out(own_name)
         path = self.history_out([State(state) for state in event["path"]])
         failed = event["verb"] == "failed" and event["reason"] is not None
         reason = self.reason_out(event["reason"]) if failed else event["reason"]

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from shiftwork import views
 from shiftwork.core.errors import (
     CircularDependency,
     NotFound,
@@ -23,7 +24,7 @@ from shiftwork.queue.change import Changes
 from shiftwork.queue.face.reading import Page
 from shiftwork.queue.observation.explain import Explanation
 from shiftwork.queue.read import Attempt
-from shiftwork.server import reading
+from shiftwork.server import reading, spanning
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.server.routes.working import SUBMITTING
@@ -99,8 +100,8 @@ async def list_tasks(ask: Ask) -> Any:
         statuses = sorted({str(state) for word in statuses for state in ask.view.statuses_in(word)})
         if not statuses:  # the document has a word for a state that no task rests in
             return with_tag(ask, {"tasks": [], "next": None}, None)
-    page = await ask.queue.tasks(**{**wanted, "status": statuses})
-    shown = page if ask.view is None else {"tasks": ask.tasks(page.tasks), "next": page.next}
+    page = await spanning.tasks(ask.queues, **{**wanted, "status": statuses})
+    shown = page if ask.view is None else await ask.renamed({"tasks": ask.tasks(page.tasks), "next": page.next})
     return with_tag(ask, shown, (list(map(_timeless, page.tasks)), page.next))
 
 
@@ -108,7 +109,7 @@ async def list_tasks(ask: Ask) -> Any:
 async def get_task(ask: Ask) -> Any:
     """One task, whole. Its ETag begins with its version, which a change may be made conditional on."""
     task = await ask.queue.get(ask.path["task_id"])
-    return with_tag(ask, ask.task(task), _timeless(task), version=task.version)
+    return with_tag(ask, await ask.renamed(ask.task(task)), _timeless(task), version=task.version)
 
 
 def _timeless(task: Task) -> Task:
@@ -125,7 +126,8 @@ async def get_many(ask: Ask, body: GetBatch) -> Any:
 
 def with_tag(ask: Ask, shown: Any, compared: Any, version: int | None = None) -> Response:
     """An answer that a poller need not read again while all that is `compared` is as it was."""
-    digest = hashlib.sha256(msgspec.json.encode(compared) + repr(ask.query).encode()).hexdigest()[:16]
+    asked = f"{ask.query}{views.name_of(ask.view)}".encode()
+    digest = hashlib.sha256(msgspec.json.encode(compared) + asked).hexdigest()[:16]
     tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
     known = [each.strip().removeprefix("W/") for each in ask.request.headers.get("if-none-match", "").split(",")]
     if tag.removeprefix("W/") in known:

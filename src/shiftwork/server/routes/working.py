@@ -33,7 +33,9 @@ from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.content.inputs import Input
 from shiftwork.queue.face.working import Problem, Report
 from shiftwork.queue.in_hand import BeatAnswer
+from shiftwork.queue.queue import Queue
 from shiftwork.queue.replies import Repeated
+from shiftwork.server import spanning
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
 from shiftwork.wire.shapes import (
@@ -97,7 +99,8 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     if once is not None:  # by which its claims are found again
         ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
     try:
-        answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
+        work = _claim(ask, body, body.wait_sec) if not ask.spans else _claim_anywhere(ask, body)
+        answer = await ask.while_wanted(work) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
     if answer.assignments and ask.has_hung_up:
@@ -105,7 +108,18 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     return _claimed(ask, answer)
 
 
-async def _claim(ask: Ask, body: ClaimBody) -> ClaimAnswer:
+async def _claim_anywhere(ask: Ask, body: ClaimBody) -> ClaimAnswer:
+    """From the first workspace that has work; the rest of the call is about that one."""
+
+    async def look(queue: Queue) -> ClaimAnswer:
+        ask.queue = queue
+        return await _claim(ask, body, 0)
+
+    ask.queue, answer = await spanning.claim(ask.queue, ask.house.hub, body.wait_sec, look)
+    return answer
+
+
+async def _claim(ask: Ask, body: ClaimBody, wait_sec: float) -> ClaimAnswer:
     options: dict[str, Any] = {
         "start": body.start,
         "types": body.types,
@@ -115,10 +129,8 @@ async def _claim(ask: Ask, body: ClaimBody) -> ClaimAnswer:
     }
     if body.agent_id is None:
         assert body.runtime_id is not None
-        return await ask.queue.claim_for_runtime(body.runtime_id, body.count, wait=body.wait_sec, **options)
-    return await ask.queue.claim_answer(
-        body.agent_id, body.count, wait=body.wait_sec, runtime_id=body.runtime_id, **options
-    )
+        return await ask.queue.claim_for_runtime(body.runtime_id, body.count, wait=wait_sec, **options)
+    return await ask.queue.claim_answer(body.agent_id, body.count, wait=wait_sec, runtime_id=body.runtime_id, **options)
 
 
 async def _give_back(ask: Ask, answer: ClaimAnswer) -> None:
@@ -237,7 +249,7 @@ async def start(ask: Ask, body: Held) -> Any:
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     """Extend the lease of one task; answers continue, cancel, lost or yield."""
     told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
-    return _beaten(told if ask.view is None else told._replace(task_id=ask.view.ids.out(told.task_id)))
+    return _beaten(told)
 
 
 def _beaten(told: BeatAnswer) -> HeartbeatReply:
