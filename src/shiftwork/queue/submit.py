@@ -289,7 +289,7 @@ def _refuse_cycle(items: list[_Item], edges: dict[str, list[Dependency]]) -> Non
     if not any(edges.values()):
         return
     if cycle := graph.find_cycle({dependent: [p.root for p in above] for dependent, above in edges.items()}):
-        keys = {item.id: item.prepared.new.key or ids.show_task(item.id) for item in items}
+        keys = {item.id: item.prepared.new.key or item.prepared.new.id or ids.show_task(item.id) for item in items}
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
 
 

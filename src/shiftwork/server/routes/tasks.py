@@ -13,12 +13,13 @@ from starlette.responses import Response
 from shiftwork import views
 from shiftwork.core.errors import (
     CircularDependency,
+    InputError,
     NotFound,
     UnknownDependency,
     VersionConflict,
     WrongState,
 )
-from shiftwork.core.task import NewTask, Result, Submitted, Task
+from shiftwork.core.task import Name, NewTask, Result, Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.change import Changes
 from shiftwork.queue.face.reading import Page
@@ -64,10 +65,26 @@ async def submit(ask: Ask, body: Any) -> Any:
 
 async def _submit_in_view(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
     """In a document's names; the answer is the whole task, as its reader knows it."""
+    dag_id = _dag_to_join(ask, body)
     if isinstance(body, list):
-        many = await ask.queue.submit_many([ask.ours(fields) for fields in body])
+        tasks = [ask.ours(fields, place) for place, fields in enumerate(body)]
+        many = await (ask.queue.submit_many(tasks) if dag_id is None else ask.queue.add_to_dag(dag_id, tasks))
         return ask.tasks(await ask.queue.get_many([made.id for made in many]))
-    return ask.task(await ask.queue.get((await ask.queue.submit(ask.ours(body))).id))
+    new = ask.ours(body)
+    made = await ask.queue.submit(new) if dag_id is None else (await ask.queue.add_to_dag(dag_id, [new]))[0]
+    return ask.task(await ask.queue.get(made.id))
+
+
+def _dag_to_join(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> str | None:
+    """The DAG that new tasks are to be part of; a record that was read before names the one it is in."""
+    assert ask.view is not None
+    tasks = body if isinstance(body, list) else [body]
+    if not ask.view.shows("dag_id") or any(ask.view.is_echo(fields) for fields in tasks):
+        return None
+    named = {fields.pop("dag_id", None) for fields in tasks}
+    if len(named) > 1:
+        raise InputError("one call adds tasks to one DAG", where="dag_id")
+    return check.read(next(iter(named), None), Name | None, "dag_id")  # type: ignore[arg-type]  # a union is a kind
 
 
 class TaskQuery(ViewQuery):
@@ -148,7 +165,8 @@ async def update(ask: Ask, body: Any) -> Any:
     """Change a task that nobody holds; with `If-Match` only if it is still at the version that was read."""
     if ask.view is not None:
         said = {name: body.pop(name) for name in ("note", "clear") if name in body}
-        body = check.read({**ask.view.changes_in(body), **said}, UpdateBody)
+        now = msgspec.json.decode(msgspec.json.encode(await ask.queue.get(ask.path["task_id"])))  # as it is read
+        body = check.read({**ask.view.changes_in(body, now), **said}, UpdateBody)
     changes = Changes(**{name: getattr(body, name) for name in Changes.__struct_fields__})
     told = await ask.queue.update(ask.path["task_id"], changes, note=body.note, version=reading.if_match(ask.request))
     return await ask.task_after(told)

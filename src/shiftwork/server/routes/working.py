@@ -142,9 +142,10 @@ async def _give_back(ask: Ask, answer: ClaimAnswer) -> None:
 async def _made_before(ask: Ask, body: ClaimBody) -> Any:
     """Of the claims that the same request has made already, those that its agent still holds."""
     tasks = await ask.queue.claims_made(body.agent_id or body.runtime_id or "", ask.queue.caller.request_id or "")
+    claimed = [(task, await _inputs(ask, task)) for task in tasks]
     if ask.view is not None:
-        return _in_view(ask, tasks)
-    return ClaimReply([_assigned(task, await _inputs(ask, task)) for task in tasks])
+        return _in_view(ask, claimed)
+    return ClaimReply([_assigned(task, inputs) for task, inputs in claimed])
 
 
 async def _inputs(ask: Ask, task: Task) -> list[Input]:
@@ -181,14 +182,17 @@ async def current_token(ask: Ask) -> Any:
 
 def _claimed(ask: Ask, answer: ClaimAnswer) -> Any:
     if ask.view is not None:
-        return _in_view(ask, [assignment.task() for assignment in answer.assignments])
+        return _in_view(ask, [(assignment.task(), assignment.inputs) for assignment in answer.assignments])
     assigned = [_handed(assignment) for assignment in answer.assignments]
     return ClaimReply(assigned, list(answer.closed), answer.no_fit, answer.at_capacity, answer.slow_down_sec)
 
 
-def _in_view(ask: Ask, tasks: list[Task]) -> dict[str, Any]:
-    assert ask.view is not None
-    return ask.view.assignments_out([{**ask.view.assignment_out(plain(task)), "token": _token(task)} for task in tasks])
+def _in_view(ask: Ask, claimed: list[tuple[Task, list[Input]]]) -> dict[str, Any]:
+    view = ask.view
+    assert view is not None
+    return view.assignments_out(
+        [{**view.assignment_out(plain(task)), "token": _token(task), "inputs": inputs} for task, inputs in claimed]
+    )
 
 
 def _token(task: Task) -> str:
@@ -307,11 +311,18 @@ async def pin_session(ask: Ask, body: SessionBody) -> Any:
     viewed_body=True,
 )
 async def complete(ask: Ask, body: Any) -> Any:
-    """Hand in a result. It is accepted once, however often it is sent."""
+    """Hand in a result. It is accepted once, however often it is sent.
+
+    In a view it is the document's own record of a result; one that says that the work failed is a failed attempt.
+    """
     held: Held = body
     if ask.view is not None:
         held, said = _in_document(body)
-        body = check.read(ask.view.result_in(said), CompleteBody)
+        await _check_named(ask, said)
+        found = ask.view.result_in(said)
+        if _has_failed(found):
+            return await _fail(ask, held, _failure(found))
+        body = check.read(found, CompleteBody)
     told = await ask.queue.complete(
         await ask.token(held),
         body.data,
@@ -322,6 +333,37 @@ async def complete(ask: Ask, body: Any) -> Any:
         verdict=body.verdict,
     )
     return await ask.task_after(told)
+
+
+async def _check_named(ask: Ask, said: dict[str, Any]) -> None:
+    """A result names its task; it must be the one that the call is about."""
+    for name in ("task_id", "id"):
+        if isinstance(said.get(name), str) and not await ask.is_same_task(said[name], ask.path["task_id"]):
+            raise InputError("the result is of another task", where=name)
+
+
+def _has_failed(found: dict[str, Any]) -> bool:
+    """Whether a result says that the work failed; what only says how it went is taken out."""
+    status, success = found.pop("status", None), found.pop("success", None)
+    if status not in {None, "success", "failed"}:
+        raise InputError(f"{status!r} is no end of an attempt", where="status")
+    said = {True: "success", False: "failed"}.get(success) if isinstance(success, bool) else success
+    if success is not None and (not isinstance(success, bool) or status not in {None, said}):
+        raise InputError("expected true or false, as the status says", where="success")
+    failed = status == "failed" or success is False
+    if not failed and found.pop("error", None) is not None:
+        raise InputError("a result that succeeded has no error", where="error")
+    return failed
+
+
+def _failure(found: dict[str, Any]) -> FailBody:
+    """What is known of a failed attempt. A report that comes with it is kept with the data."""
+    report, data = found.pop("decision_report", None), found.pop("data", None)
+    if report is not None:
+        data = {"output": data, "decisionReport": report}
+    if (text := found.pop("text", None)) is not None and data is None:
+        data = text
+    return check.read({**found, "data": data}, FailBody)
 
 
 @door(
@@ -349,6 +391,10 @@ async def fail(ask: Ask, body: Any) -> Any:
     if ask.view is not None:
         held, said = _in_document(body)
         body = check.read(ask.view.failure_in(said), FailBody)
+    return await _fail(ask, held, body)
+
+
+async def _fail(ask: Ask, held: Held, body: FailBody) -> Any:
     reason = ask.view.reason_in(body.reason) if ask.view is not None and body.reason else body.reason
     told = await ask.queue.fail(
         await ask.token(held),
