@@ -293,7 +293,7 @@ async def test_decisions_that_could_not_be_written_are_written_later(
     decisions = folder.path / "logs" / "decisions"
     decisions.parent.mkdir()
     decisions.write_text("a file where the folder should be")
-    with pytest.raises(FolderUnavailable, match="dlq-review-.* cannot be used: Not a directory"):
+    with pytest.raises(FolderUnavailable, match=r"dlq-review-.* cannot be used: Not a directory"):
         await bridge.once()
     decisions.unlink()
     await bridge.once()
