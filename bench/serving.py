@@ -203,7 +203,7 @@ async def triggers(bench: Bench) -> None:
 
 async def _late_after_tick(api: Api) -> float:
     """Milliseconds from the next full minute to the task of a schedule that fires each minute."""
-    cron = {"kind": "cron", "schedule": "* * * * *"}
+    cron = {"kind": "cron", "at": "* * * * *"}
     await api.call("PUT", "/api/triggers/each-minute", {"on": cron, "task": {"type": "tick"}})
     async with asyncio.timeout(90):
         made: list[Any] = []
