@@ -247,7 +247,7 @@ async def _named(  # each of them may say it
     if said is not None and query.workspace not in {None, said}:
         raise NotFound(f"this call is about the workspace {query.workspace!r}", where=spanning.FIELD)
     if said is not None or query.workspace is not None or who.workspace is not None:
-        return said or query.workspace  # type: ignore[no-any-return]
+        return said or query.workspace
     return await spanning.of_path(house.queue, reading.path(request))
 
 

@@ -50,7 +50,7 @@ class House:
 
     def view_for(self, named: str | None) -> View | None:
         """The view that a call names, or else the server's own."""
-        return self.view if named is None else views.get(named)
+        return self.view if named is None else views.chosen(named)
 
     def stop(self) -> None:
         """Nobody is waited for any longer. Called from the loop that serves, also by the handler of a signal."""

@@ -450,7 +450,7 @@ class Messages(Stream):
         asked = self._completed(said.subscribe)
         queue = _queue(self.house, self._who, asked)
         place = None if said.after is None else str(said.after)
-        view = self.wanted.view if asked.view is UNSET else views.get(asked.view or views.NATIVE)
+        view = self.wanted.view if asked.view is UNSET else views.chosen(asked.view or views.NATIVE)
         spans = spanning.spans(view, self._who, asked.workspace)
         self.wanted = await _begin(queue, asked, view, place, self.wanted.cursor, spans=spans)
         await self.begin()

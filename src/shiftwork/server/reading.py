@@ -161,6 +161,8 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
 def _wrong(error: msgspec.ValidationError) -> InputError:
     what, _, place = str(error).partition(" - at ")
     parts = [place.strip("`").removeprefix("$").lstrip(".")]
+    if parts[0].startswith("["):  # of a list of tasks
+        parts[0] = f"tasks{parts[0]}"
     if named := _NAMED_FIELD.match(what):
         parts.append(named[1])
     return InputError(what, where=".".join(filter(None, parts)) or None)

@@ -76,7 +76,7 @@ async def open_house(options: Options) -> AsyncIterator[House]:
     async with await Queue.open(
         options.store, profile=options.profile, clock=clock, artifacts=options.artifacts, snapshots=options.snapshots
     ) as queue:
-        view = views.get(options.view or views.of_profile(options.profile))
+        view = views.chosen(options.view or views.of_profile(options.profile))
         house = House(queue, tokens=options.tokens, clock=clock, view=view)
         beside = _beside(queue, options)
         naming = None if view is None else LogFilter(view)

@@ -13,7 +13,7 @@ VIEWS: dict[str, View] = {
 NATIVE = "native"
 """Our own names."""
 
-__all__ = ["NATIVE", "VIEWS", "View", "get", "name_of", "of_profile"]
+__all__ = ["NATIVE", "VIEWS", "View", "chosen", "get", "name_of", "of_profile"]
 
 
 def of_profile(profile: str) -> str:
@@ -25,10 +25,13 @@ def name_of(view: View | None) -> str:
     return NATIVE if view is None else view.name
 
 
-def get(name: str) -> View | None:
-    """The view of this name; None for our own names."""
-    if name == NATIVE:
-        return None
+def chosen(name: str) -> View | None:
+    """The view that a caller names; None for our own names."""
+    return None if name == NATIVE else get(name)
+
+
+def get(name: str) -> View:
+    """The view of this document."""
     view = VIEWS.get(name)
     if view is None:
         known = ", ".join([NATIVE, *VIEWS])
