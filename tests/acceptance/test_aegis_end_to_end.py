@@ -136,7 +136,7 @@ async def test_with_a_token_the_calls_need_no_workspace_and_hold_for_that_daemon
         assert (await call(daemons[0], "POST", f"{task}/complete", {"output": "done"})).status == 200
         assert (await call(user, "GET", task)).json["output"] == "done"
         other = await call(user, "POST", "/api/tasks", {"workspace_id": "elsewhere", "agent_id": "coder"})
-        assert (other.status, other.json["where"]) == (404, "workspace")
+        assert (other.status, other.json["where"]) == (404, "workspace_id")
         assert (await aegis.api.call("GET", task)).status == 401
 
 

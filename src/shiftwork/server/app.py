@@ -244,6 +244,8 @@ async def _named(  # each of them may say it
     if view is None or not view.names_workspaces:
         return query.workspace  # type: ignore[no-any-return]  # every query has it
     said = spanning.in_body(raw)
+    if said is not None and who.workspace not in {None, said}:
+        raise NotFound(f"there is no workspace {said!r}", where=spanning.FIELD)
     if said is not None and query.workspace not in {None, said}:
         raise NotFound(f"this call is about the workspace {query.workspace!r}", where=spanning.FIELD)
     if said is not None or query.workspace is not None or who.workspace is not None:
