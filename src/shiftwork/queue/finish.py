@@ -13,6 +13,7 @@ from shiftwork.core.states import State
 from shiftwork.core.task import NewVerdict, Usage, Verdict
 from shiftwork.policy import dedupe, throttle, verdict
 from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
+from shiftwork.policy.fingerprint import fingerprint
 from shiftwork.policy.retry import rate_limit_wait
 from shiftwork.queue import consequences, sessions
 from shiftwork.queue.content import results
@@ -21,7 +22,7 @@ from shiftwork.queue.fence import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.lineage import add_retry_row, lane_now
 from shiftwork.queue.outputs import validation
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.work import Work, as_json, signature
+from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Row, Tx
 
 RUNNING_ONLY = frozenset({State.RUNNING.value})
@@ -368,7 +369,7 @@ async def end_failed(
     verb = "failed" if outcome == "failed" else "lease_expired"
     said = error or note or decision.reason
     data: dict[str, Any] = {"type": row.type, "error": error, "note": note, "why": decision.why, "session": retired}
-    data |= {"attempt": row.attempts, "agent": agent, "signature": signature(row.type, decision.reason, said)}
+    data |= {"attempt": row.attempts, "agent": agent, "signature": fingerprint(row.type, decision.reason, said)}
     if decision.delay_sec:
         data["delay_sec"] = round(decision.delay_sec, 3)
     work.tell(
