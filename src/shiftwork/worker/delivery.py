@@ -194,7 +194,9 @@ class Delivery:
                 self._summary.count(outcome.status)
             else:
                 reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
-                outcome = await self._queue.fail(kept.token, reason, error, usage=kept.usage, retry=kept.retry)
+                outcome = await self._queue.fail(
+                    kept.token, reason, error, usage=kept.usage, data=kept.data, retry=kept.retry
+                )
                 self._summary.failed += 1
         except (ConflictError, NotFound) as error:
             self._summary.lost += 1
