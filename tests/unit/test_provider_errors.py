@@ -63,6 +63,12 @@ def response(status: int, **headers: str) -> SimpleNamespace:
             {"status": 429, "headers": {"retry-after": "3"}, "error": {"code": "ThrottlingException"}},
         ),
         (ApiError(status_code=429, retry_after=2.5), {"status": 429, "retry_after": 2.5}),
+        (
+            ApiError(status_code=200, body={"type": "error", "error": {"type": "overloaded_error"}}),
+            {"error": {"type": "overloaded_error"}},
+        ),
+        (ApiError(status=429, headers={"Retry-After": "7\0\ud800"}), {"status": 429, "headers": {"retry-after": "7?"}}),
+        (ApiError(status_code=429, retry_after=float("nan")), {"status": 429}),
         (ApiError(status_code="429"), None),
         (ApiError(code=7), None),
         (ApiError(errno=429), None),

@@ -217,3 +217,8 @@ async def test_a_handler_may_hand_in_what_it_knows_of_its_failure(shop: Queue) -
     task = await after(shop, Fail("agent_error", "it did not work", data={"status": 429, "retry_after": 1800}))
     assert task.failure_reason == "rate_limit"
     assert 1_680 < task.available_at - shop.now() <= 1_800
+
+
+async def test_data_that_cannot_be_stored_does_not_cost_the_reason(shop: Queue) -> None:
+    task = await after(shop, Fail("context_exceeded", "too long", data={"response": object()}, retry=False))
+    assert (task.failure_reason, task.last_error) == ("context_exceeded", "too long")

@@ -15,6 +15,9 @@ MOST_BYTES = 16 * 1024 * 1024
 
 MOST_USD = 1e9
 LONGEST_NAME = 255
+LARGEST_NUMBER = 1e13
+"""Of facts about a provider: times since 1970 in milliseconds are less."""
+
 LONGEST_INPUT = 1_000
 """Of what is told about a tool's call, in characters."""
 
@@ -125,7 +128,7 @@ def _user(event: dict[str, Any]) -> Seen:
 def _rate_limit_event(event: dict[str, Any]) -> Seen:
     """The state of a subscription's window; sent with successful turns, too."""
     info = _object(event.get("rate_limit_info"))
-    known = {name: info[name] for name in _WINDOW if isinstance(info.get(name), str | int | float)}
+    known = {name: info[name] for name in _WINDOW if _is_plain(info.get(name))}
     spare = info.get("isUsingOverage") is True or info.get("overageStatus") == "allowed"
     return Seen(facts={"rate_limit_info": {**known, "status": "allowed"} if spare else known})
 
@@ -169,12 +172,12 @@ def _problem(event: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
     words = _words(error.get("message") or data.get("message") or event.get("message"))
     facts: dict[str, Any] = {}
     for record, name in ((event, "api_error_status"), (event, "status_code"), (error, "code"), (data, "statusCode")):
-        if isinstance(record.get(name), int):
+        if isinstance(record.get(name), int) and record[name] in _HTTP:
             facts["status"] = record[name]
     if (kind := _name(error.get("type")) or _name(error.get("code"))) is not None:
         facts["error"] = {"type": kind}
     for name in ("resets_at", "resets_in_seconds"):
-        if isinstance(error.get(name), int | float):
+        if _number(error.get(name)):
             facts[name] = error[name]
     headers = _object(data.get("responseHeaders")) or _object(event.get("headers"))
     if limits := {name: headers[name] for name in headers if _is_about_limits(name, headers[name])}:
@@ -184,9 +187,19 @@ def _problem(event: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
 
 def _is_about_limits(name: str, value: Any) -> bool:
     about = name.lower().startswith("retry-after") or "ratelimit" in name.lower()
-    return about and isinstance(value, str | int | float) and len(str(value)) <= LONGEST_NAME
+    return about and _name(name) is not None and _is_plain(value)
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is a short text or a number that any store can hold."""
+    return _name(value) is not None or _number(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER
+
+
+_HTTP = range(400, 600)
 _WINDOW = ("status", "resetsAt", "rateLimitType", "utilization")
 _READERS: dict[str, Callable[[dict[str, Any]], Seen]] = {
     "assistant": _assistant,

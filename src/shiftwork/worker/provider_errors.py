@@ -12,6 +12,8 @@ from typing import Any
 
 from shiftwork.core import reasons
 from shiftwork.policy import provider_limits
+from shiftwork.policy.reset_times import LONGEST_SEC
+from shiftwork.worker.delivery import clean
 
 MOST_CAUSES = 5
 MOST_HEADERS = 40
@@ -64,15 +66,16 @@ def _facts(error: BaseException) -> dict[str, Any]:
     if isinstance(response, Mapping):  # botocore
         return _of_botocore(response)
     status = next(filter(None, (_status(holder, name) for holder in (error, response) for name in _STATUS)), None)
+    found: dict[str, Any] = _typed(getattr(error, "body", None))
     if status is None:
-        return {}
+        return found  # an error inside of a stream comes with the status 200
     headers = _headers(getattr(error, "headers", None)) or _headers(getattr(response, "headers", None))
     retry_after = getattr(error, "retry_after", None)
-    found: dict[str, Any] = {"status": status, **_typed(getattr(error, "body", None))}
+    found["status"] = status
     if headers:
         found["headers"] = headers
-    if isinstance(retry_after, int | float) and not isinstance(retry_after, bool):
-        found["retry_after"] = retry_after
+    if isinstance(retry_after, int | float) and 0 <= retry_after <= LONGEST_SEC:
+        found["retry_after"] = float(retry_after)
     return found
 
 
@@ -86,7 +89,7 @@ def _headers(headers: object) -> dict[str, str]:
     if not isinstance(headers, Mapping) and not hasattr(headers, "items"):
         return {}
     wanted = {
-        str(name).lower(): str(value)[:LONGEST_VALUE]
+        clean(str(name).lower(), LONGEST_VALUE): clean(str(value), LONGEST_VALUE)
         for name, value in headers.items()
         if str(name).lower().startswith("retry-after") or "ratelimit" in str(name).lower()
     }
@@ -100,7 +103,7 @@ def _typed(body: object) -> dict[str, Any]:
     inner = body.get("error")
     record = inner if isinstance(inner, Mapping) else body
     known = {name: record.get(name) for name in _FACTS}
-    words = {name: value[:LONGEST_VALUE] for name, value in known.items() if isinstance(value, str)}
+    words = {name: clean(value, LONGEST_VALUE) for name, value in known.items() if isinstance(value, str)}
     return {"error": words} if words else {}
 
 
@@ -113,5 +116,5 @@ def _of_botocore(response: Mapping[Any, Any]) -> dict[str, Any]:
         headers = _headers(meta.get("HTTPHeaders"))
         found |= {"headers": headers} if headers else {}
     if isinstance(error, Mapping) and isinstance(error.get("Code"), str):
-        found["error"] = {"code": error["Code"][:LONGEST_VALUE]}
+        found["error"] = {"code": clean(error["Code"], LONGEST_VALUE)}
     return found
