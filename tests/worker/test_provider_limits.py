@@ -79,8 +79,9 @@ async def test_a_session_limit_of_claude_code_rests_its_account_until_the_reset(
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert WINDOW - 120 < task.available_at - shop.now() <= WINDOW
     (rests,) = await shop.cooldowns()
-    assert (rests.key, rests.until) == ("provider:anthropic,account:team", pytest.approx(task.available_at, abs=1))
-    assert rests.reason.startswith("five_hour rate limit met by")
+    assert rests.key == "provider:anthropic,account:team"
+    assert rests.until == pytest.approx(task.available_at, abs=1)
+    assert str(rests.reason).startswith("five_hour rate limit met by")
     assert task.session_id == "S"
 
 
@@ -118,7 +119,7 @@ async def test_an_overload_waits_and_rests_nothing(shop: Queue, desk: Desk) -> N
 
 async def test_refused_credentials_are_an_auth_failure(shop: Queue, desk: Desk) -> None:
     await shop.set_setting("circuit_breaker", None)
-    refusals = [
+    refusals: list[list[dict[str, Any]] | str] = [
         claude("Invalid API key · Please run /login", synthetic("authentication_failed")),
         claude("Failed to authenticate.", api_error_status=401),
         codex("unexpected status 401 Unauthorized: Missing bearer or basic authentication in header"),
@@ -158,7 +159,7 @@ async def test_an_agents_own_error_is_no_limit_despite_an_earlier_limit_event(sh
 
 
 async def test_a_reconnection_of_codex_that_succeeds_is_no_failure(shop: Queue, desk: Desk) -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "thread.started", "thread_id": "T"},
         {"type": "error", "message": "Reconnecting... 1/5 (unexpected status 429 Too Many Requests)"},
         {"type": "item.completed", "item": {"type": "agent_message", "text": "done"}},
