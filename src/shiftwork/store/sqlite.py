@@ -39,6 +39,7 @@ from shiftwork.core.errors import (
     StoreUnsuitable,
 )
 from shiftwork.store import files, migrate, statements
+from shiftwork.store.hearing import Hearing
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -184,9 +185,11 @@ class SqliteStore:
         self.url = url
         self.wakes = LocalWakes()
         self.operation_max_sec = 30.0
+        self.refusal: ShiftworkError | None = None
         self._connection = connection
         self._path = path
         self._clock = clock
+        self.hearing = Hearing(clock, watches_clock=clock is time.time)
         self._turn = files.Turn(path, patience) if path else None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
@@ -218,7 +221,11 @@ class SqliteStore:
         self._refuse_if_down()
         job = _Job(verb, asyncio.get_running_loop())
         self._jobs.put(job)
-        return cast(T, await self._answer(job))
+        try:
+            return cast(T, await self._answer(job))
+        except (StoreFull, StoreReadOnly) as error:
+            self.refusal = error
+            raise
 
     async def _answer(self, job: _Job) -> Any:
         limit = job.loop.call_later(self.operation_max_sec, job.give_up, self.operation_max_sec)
@@ -234,6 +241,9 @@ class SqliteStore:
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, lambda: context.run(self._read, verb))
+
+    async def read_in_turn(self, verb: Verb[T], /) -> T:
+        return await self.run(verb)
 
     def _read(self, verb: Verb[T]) -> T:
         try:
@@ -257,9 +267,6 @@ class SqliteStore:
 
     def now(self) -> float:
         return self._clock()
-
-    def unsettled_since(self) -> float:
-        return self.wakes.unsettled_since
 
     async def settle_events(self) -> None:
         """One writer: events become visible in the order of their numbers."""
