@@ -30,9 +30,9 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import postgres_growth, postgres_sessions
+from shiftwork.store import deadline, postgres_growth, postgres_sessions
 from shiftwork.store.hearing import Hearing, passed
-from shiftwork.store.postgres_errors import AGAIN, LOST, translate
+from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
 from shiftwork.store.postgres_growth import Growth, tell_planner
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
 from shiftwork.store.postgres_sessions import Silence, Waits, session_name
@@ -153,7 +153,7 @@ class PostgresStore:
             raise
         except asyncpg.ProtocolViolationError as error:
             raise StoreUnsuitable(
-                f"PostgreSQL says: {error}",
+                f"PostgreSQL says: {says(error)}",
                 mend="This looks like a pooler: add ?pgbouncer=true to the address, or name the server itself.",
             ) from error
         except (asyncpg.PostgresError, *LOST, ValueError) as error:
@@ -186,15 +186,16 @@ class PostgresStore:
     async def _run(self, verb: Verb[T], begin: str) -> T:
         if self._closed:
             raise StoreClosed("this queue was closed")
+        left = deadline.left(self.operation_max_sec)
         try:
-            async with asyncio.timeout(self.operation_max_sec) as limit:
+            async with asyncio.timeout(left) as limit:
                 return await self._run_until_done(verb, begin, limit)
         except (StoreFull, StoreReadOnly) as error:
             self.refusal = error
             raise
         except TimeoutError:
             self._doubted_at = passed()
-            raise OperationTimeout(f"the database did not answer within {self.operation_max_sec:g} s") from None
+            raise OperationTimeout(f"the database did not answer within {left:.3g} s") from None
 
     async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         deadlocks, gone_since = 0, None
@@ -205,7 +206,7 @@ class PostgresStore:
             except AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
-                    raise StoreLocked(f"PostgreSQL says: {error}", mend="Try again.") from error
+                    raise StoreLocked(f"PostgreSQL says: {says(error)}", mend="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except LOST as error:
                 gone_since = gone_since or time.monotonic()
@@ -234,7 +235,7 @@ class PostgresStore:
                 else:
                     await _roll_back(connection, tx)
                 if ours:  # the driver was called wrongly: to try again would look like an outage
-                    raise StoreError(f"the driver says: {error}") from error
+                    raise StoreError(f"the driver says: {says(error)}") from error
                 raise
             # From here on running out of time must not be told as "nothing was changed".
             left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
@@ -249,7 +250,8 @@ class PostgresStore:
                 self._doubted_at = passed()
                 _give_up(connection)
                 # The server may have committed: trying again could do it twice, so the caller must look.
-                raise StoreUnavailable(f"the connection broke during the commit: {error}", mend=UNKNOWN) from error
+                what = f"the connection broke during the commit: {says(error)}"
+                raise StoreUnavailable(what, mend=UNKNOWN) from error
             except asyncio.CancelledError:
                 _give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
                 raise
@@ -322,7 +324,7 @@ class PostgresStore:
         except asyncpg.PostgresError as error:
             if not notice or isinstance(error, LOST):
                 raise
-            raise StoreUnavailable(f"PostgreSQL says during the commit: {error}", mend=UNKNOWN) from error
+            raise StoreUnavailable(f"PostgreSQL says during the commit: {says(error)}", mend=UNKNOWN) from error
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:

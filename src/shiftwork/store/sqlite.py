@@ -38,7 +38,7 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import files, migrate, statements
+from shiftwork.store import deadline, files, migrate, statements
 from shiftwork.store.hearing import Hearing
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -60,6 +60,8 @@ FOREIGN_POLL_SEC = 0.02
 
 TOLD_POLL_SEC = 1.0
 """The same where it does."""
+
+UNKNOWN = "It is not known whether this was done; read the task before you try again."
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
     (apsw.FullError, StoreFull),
@@ -151,23 +153,36 @@ class _Job:
         self.loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self._fate = threading.Lock()
-        self._begun = self._abandoned = False
+        self._abandoned = self._ran = False
         self.result: Any = None
         self.error: BaseException | None = None
         self.wakes: set[int] = set()
 
     def begin(self) -> bool:
-        """The writer takes it up, unless its caller has given up: one of the two is told so."""
+        """The writer takes it up, unless its caller has given up."""
         with self._fate:
-            self._begun = not self._abandoned
-            return self._begun
+            self._ran = False
+            return not self._abandoned
+
+    def end(self) -> None:
+        """Its verb has run and is committed next, unless its caller has given up."""
+        with self._fate:
+            if self._abandoned:
+                raise OperationTimeout("its caller did not wait for it")
+            self._ran = True
 
     def give_up(self, after_sec: float) -> None:
-        """Unless the writer has taken it up: then its answer is waited for."""
+        """Its caller waits no longer: nothing is changed, unless it is being committed."""
         with self._fate:
-            self._abandoned = not self._begun
-        if self._abandoned and not self.future.done():
-            self.future.set_exception(OperationTimeout(f"the writer did not get to this call within {after_sec:g} s"))
+            self._abandoned = True
+            ran = self._ran
+        if self.future.done():
+            return
+        if ran:
+            what = f"the commit took so long that it was not waited for after {after_sec:.3g} s"
+            self.future.set_exception(StoreUnavailable(what, mend=UNKNOWN))
+        else:
+            self.future.set_exception(OperationTimeout(f"the writer had not done this call within {after_sec:.3g} s"))
 
     def deliver(self) -> None:
         if self.future.done():
@@ -228,7 +243,8 @@ class SqliteStore:
             raise
 
     async def _answer(self, job: _Job) -> Any:
-        limit = job.loop.call_later(self.operation_max_sec, job.give_up, self.operation_max_sec)
+        left = deadline.left(self.operation_max_sec)
+        limit = job.loop.call_later(left, job.give_up, left)
         try:
             return await job.future
         finally:
@@ -239,8 +255,13 @@ class SqliteStore:
             return await self.run(verb)
         self._refuse_if_down()
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, lambda: context.run(self._read, verb))
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, lambda: context.run(self._read, verb))
+        left = deadline.left(self.operation_max_sec)
+        try:
+            async with asyncio.timeout(left):
+                return await reading
+        except TimeoutError:
+            raise OperationTimeout(f"the file was not read within {left:.3g} s") from None
 
     async def read_in_turn(self, verb: Verb[T], /) -> T:
         return await self.run(verb)
@@ -415,6 +436,7 @@ class SqliteStore:
         job.error = job.result = None
         try:
             job.result = job.context.copy().run(_run_through, job.verb, tx)
+            job.end()
             job.wakes = tx.wakes
         except apsw.Error as error:
             job.error = translate(error)
@@ -434,7 +456,7 @@ class SqliteStore:
         for job in begun:
             job.error = StoreUnavailable(
                 f"the writer has stopped: {error}",
-                mend="It is not known whether this was done; read the task before you try again.",
+                mend=UNKNOWN,
             )
         left: list[_Job] = []
         while not self._jobs.empty():
