@@ -83,13 +83,16 @@ def _verdict(row: TaskRow, beat: Row, settings: Settings, work: Work) -> lease.E
     """Whether a claim is over; None where its agent is silent, and that proves nothing yet."""
     if beat["agent_status"] == "failed" and row.status != State.VALIDATING:
         return lease.Expired(reasons.HEARTBEAT_TIMEOUT)
-    facts = _facts(row, beat)
+    facts, hearing = _facts(row, beat), work.engine.store.hearing
     verdict = lease.inspect(facts, settings, work.now)
-    if isinstance(verdict, lease.Alive) or verdict.reason == reasons.TIMEOUT:
+    if isinstance(verdict, lease.Alive):
         return verdict
     span = settings.heartbeat_timeout_sec or settings.runtime_offline_sec or 90
-    rests = work.engine.store.hearing.rests_until(lease.last_sign(facts), span)
-    return None if rests > work.now else verdict
+    if facts.run_until is not None and facts.run_until + hearing.missed(facts.claimed_at) <= work.now:
+        return verdict  # it ran too long, whatever was heard of it
+    if verdict.reason == reasons.TIMEOUT or hearing.rests_until(lease.last_sign(facts), span) > work.now:
+        return None
+    return verdict
 
 
 async def _expire_all(work: Work, found: dict[str, Row]) -> int:

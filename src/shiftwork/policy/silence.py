@@ -19,6 +19,11 @@ class Stall(NamedTuple):
     why: str
 
 
+def missed(stalls: Sequence[Stall], since: float) -> float:
+    """How much of the time since then was stalls: work that may take so long was not at it, or could not say so."""
+    return sum(stall.end - max(stall.start, since) for stall in stalls if stall.end > since)
+
+
 def rests_until(stalls: Sequence[Stall], since: float, span: float) -> float:
     """Until when a claim that was last heard of at `since` must not be ended for silence; 0 if no stall came after it.
 

@@ -75,6 +75,11 @@ class Hearing:
         with self._lock:
             return silence.rests_until(self.stalls, since, span)
 
+    def missed(self, since: float) -> float:
+        """For how many of the seconds since then nobody could be heard."""
+        with self._lock:
+            return silence.missed(self.stalls, since)
+
     def forgive(self, stall: Stall) -> None:
         """Nobody could be heard in this stretch of the store's time."""
         with self._lock:
