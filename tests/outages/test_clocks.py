@@ -109,9 +109,7 @@ async def test_stalls_that_do_not_end_keep_no_work_for_ever(queue: Queue, times:
 
 
 @pytest.mark.parametrize("ahead", [3600.0, 100.0])
-async def test_a_clock_that_jumps_ahead_takes_no_work_from_the_living(
-    queue: Queue, times: Times, ahead: float
-) -> None:
+async def test_a_clock_that_jumps_ahead_takes_no_work_from_the_living(queue: Queue, times: Times, ahead: float) -> None:
     queue.engine.store.hearing.watches_clock = True
     task = await queue.submit(type="code")
     (held,) = await queue.claim("worker", start=True)

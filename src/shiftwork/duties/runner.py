@@ -326,7 +326,8 @@ async def run_for_ever(engine: Engine) -> None:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # those that end already may take leave
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if turn.beside is not None:
             await turn.beside.end()
