@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -155,7 +154,7 @@ async def test_a_process_that_stood_still_does_not_disable_the_others(
 
 
 @pytest.fixture(params=[3_600, 86_400])
-async def went_back(queue: Queue, clock: MovedClock, request: pytest.FixtureRequest) -> AsyncIterator[Queue]:
+async def went_back(queue: Queue, clock: MovedClock, request: pytest.FixtureRequest) -> Queue:
     """A queue whose clock went back while work was held, waited for a retry, and a type cooled down."""
     await pass_time(queue, clock, 1)
     await queue.submit(type="code", id="held")
@@ -165,7 +164,7 @@ async def went_back(queue: Queue, clock: MovedClock, request: pytest.FixtureRequ
     await queue.fail(tried.token, "crash")
     await run_once(queue.engine)
     clock.advance(-request.param)
-    yield queue
+    return queue
 
 
 async def test_work_is_recovered_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
