@@ -23,7 +23,6 @@ BATCH = 500
 SLICE_SEC = 5.0
 """After so long what was found is written and the rest is left to the next batch: a call must not run out of time."""
 
-FIRST = "00000000-0000-0000-0000-000000000000"
 Counts = dict[str, int]
 
 
@@ -54,14 +53,14 @@ async def reclaim(tx: Tx, engine: Engine) -> Counts:
 async def _judge_due(work: Work) -> Judged:
     """Look at due claims until there is a batch of work or no claim is left."""
     judged = Judged({}, [], 0)
-    from_at, after = 0.0, FIRST
+    looked_at = 0
     while True:
-        due = await work.tx.all("due_claims", now=work.now, from_at=from_at, after=after, count=BATCH)
+        due = await work.tx.all("due_claims", now=work.now, skip=looked_at, count=BATCH)
         work.engine.store.hearing.check()
         judged = await _judge(work, due, judged)
         if len(due) < BATCH or len(judged.expired) + len(judged.alive) >= BATCH:
             return judged
-        from_at, after = due[-1]["lease_check_at"], due[-1]["id"]
+        looked_at += len(due)
 
 
 async def _judge(work: Work, due: Iterable[Row], judged: Judged) -> Judged:
