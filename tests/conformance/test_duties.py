@@ -10,7 +10,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import StoreFull, StoreLocked, VersionConflict
 from shiftwork.duties import runner
-from shiftwork.duties.looking import Look
+from shiftwork.duties.looking import Look, look
 from shiftwork.duties.runner import run_once
 from shiftwork.queue.engine import Engine
 from shiftwork.store.store import Tx
@@ -95,15 +95,13 @@ async def test_why_duties_wait_is_said_once(
     errors = iter([StoreFull("no room"), StoreFull("no room"), StoreLocked("busy"), None, StoreFull("no room")])
     over = asyncio.Event()
 
-    real = runner.look
-
     async def refuse(engine: Engine) -> Look:
         found = next(errors, over)
         if found is over:
             over.set()
         if isinstance(found, Exception):
             raise found
-        return await real(engine)
+        return await look(engine)
 
     monkeypatch.setattr(runner, "look", refuse)
     monkeypatch.setattr(runner, "TICK_SEC", 0.0)

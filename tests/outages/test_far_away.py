@@ -9,6 +9,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.duties import runner
+from shiftwork.duties.looking import look
 from tests.outages.relay import relay_to
 from tests.worker.steps import beat_fast, until_status
 
@@ -88,9 +89,9 @@ async def test_a_round_costs_a_few_statements_however_many_workspaces_there_are(
         counted = []
         for _ in range(3):
             sent.clear()
-            seen = await runner.look(queue.engine)
-            look = len(sent)
+            seen = await look(queue.engine)
+            looked = len(sent)
             await runner._run(runner.Round(queue.engine, None, None), seen, urgent)
-            counted.append((look, len(sent) - look))
-    assert max(look for look, _ in counted) <= 3
+            counted.append((looked, len(sent) - looked))
+    assert max(looked for looked, _ in counted) <= 3
     assert max(rest for _, rest in counted[1:]) <= 12

@@ -118,7 +118,7 @@ async def _expire_all(work: Work, found: dict[str, Row]) -> int:
 
 
 def _facts(row: TaskRow, beat: Row) -> lease.ClaimFacts:
-    own = [at for at in (row.heartbeat_at, beat["beat_at"]) if at is not None]
+    own = [at for at in (row.heartbeat_at, beat["runtime_heartbeat_at"]) if at is not None]
     return lease.ClaimFacts(
         status=row.status,  # type: ignore[arg-type]  # a held row has one of the three
         claimed_at=row.claimed_at or 0.0,

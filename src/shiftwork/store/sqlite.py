@@ -40,6 +40,7 @@ from shiftwork.core.errors import (
 )
 from shiftwork.store import deadline, files, migrate, statements
 from shiftwork.store.hearing import Hearing
+from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -60,8 +61,6 @@ FOREIGN_POLL_SEC = 0.02
 
 TOLD_POLL_SEC = 1.0
 """The same where it does."""
-
-UNKNOWN = "It is not known whether this was done; read the task before you try again."
 
 _ERRORS: tuple[tuple[type[apsw.Error], type[StoreError]], ...] = (
     (apsw.FullError, StoreFull),
@@ -144,55 +143,6 @@ def _several(text: str, columns: int, rows: int) -> str:
     return text.replace(marks, ", ".join([marks] * rows))
 
 
-class _Job:
-    """A verb in the writer's queue, with the caller that waits for it."""
-
-    def __init__(self, verb: Verb[Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.verb = verb
-        self.context = contextvars.copy_context()
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self._fate = threading.Lock()
-        self._abandoned = self._ran = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.wakes: set[int] = set()
-
-    def begin(self) -> bool:
-        """The writer takes it up, unless its caller has given up."""
-        with self._fate:
-            self._ran = False
-            return not self._abandoned
-
-    def end(self) -> None:
-        """Its verb has run and is committed next, unless its caller has given up."""
-        with self._fate:
-            if self._abandoned:
-                raise OperationTimeout("its caller did not wait for it")
-            self._ran = True
-
-    def give_up(self, after_sec: float) -> None:
-        """Its caller waits no longer: nothing is changed, unless it is being committed."""
-        with self._fate:
-            self._abandoned = True
-            ran = self._ran
-        if self.future.done():
-            return
-        if ran:
-            what = f"the commit took so long that it was not waited for after {after_sec:.3g} s"
-            self.future.set_exception(StoreUnavailable(what, mend=UNKNOWN))
-        else:
-            self.future.set_exception(OperationTimeout(f"the writer had not done this call within {after_sec:.3g} s"))
-
-    def deliver(self) -> None:
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
-
-
 class SqliteStore:
     """A queue in one file on a local disk."""
 
@@ -206,7 +156,7 @@ class SqliteStore:
         self._clock = clock
         self.hearing = Hearing(clock, watches_clock=clock is time.time)
         self._turn = files.Turn(path, patience) if path else None
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
         self._broken: BaseException | None = None
         self._readers = ThreadPoolExecutor(READERS, "shiftwork-reader") if path else None
@@ -234,7 +184,7 @@ class SqliteStore:
 
     async def run(self, verb: Verb[T], /) -> T:
         self._refuse_if_down()
-        job = _Job(verb, asyncio.get_running_loop())
+        job = Job(verb, asyncio.get_running_loop())
         self._jobs.put(job)
         try:
             return cast(T, await self._answer(job))
@@ -242,7 +192,7 @@ class SqliteStore:
             self.refusal = error
             raise
 
-    async def _answer(self, job: _Job) -> Any:
+    async def _answer(self, job: Job) -> Any:
         left = deadline.left(self.operation_max_sec)
         limit = job.loop.call_later(left, job.give_up, left)
         try:
@@ -341,7 +291,7 @@ class SqliteStore:
     # -- the writer thread -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        group: list[_Job] | None = []
+        group: list[Job] | None = []
         try:
             while (group := self._next_group()) is not None:
                 self._run_group(group)
@@ -350,9 +300,9 @@ class SqliteStore:
             self._broken = error
             self._fail_waiters(group or [], error)
 
-    def _next_group(self) -> list[_Job] | None:
+    def _next_group(self) -> list[Job] | None:
         """Wait for work, then take all that has come; None when the store closes."""
-        group: list[_Job] = []
+        group: list[Job] = []
         job = self._jobs.get()
         while True:
             if job is None:
@@ -368,7 +318,7 @@ class SqliteStore:
             except queue.Empty:
                 return group
 
-    def _run_group(self, group: list[_Job]) -> None:
+    def _run_group(self, group: list[Job]) -> None:
         try:
             with self._turn or _no_turn():
                 self._run_verbs(group)
@@ -384,12 +334,12 @@ class SqliteStore:
         else:
             self._announce(group[0].loop, lanes)
 
-    def _run_verbs(self, group: list[_Job]) -> None:
+    def _run_verbs(self, group: list[Job]) -> None:
         if not self._try_together(group):
             for job in group:
                 self._run_alone(job)
 
-    def _try_together(self, group: list[_Job]) -> bool:
+    def _try_together(self, group: list[Job]) -> bool:
         """One transaction for the group. False when the transaction was lost: then nothing of it is in the file.
 
         A full disk or an interrupt ends the transaction, not the savepoint; a neighbour's "ok" would be a lie.
@@ -417,7 +367,7 @@ class SqliteStore:
             return False
         return True
 
-    def _run_alone(self, job: _Job) -> None:
+    def _run_alone(self, job: Job) -> None:
         try:
             self._connection.execute("begin immediate")
             self._attempt(job)
@@ -428,7 +378,7 @@ class SqliteStore:
         finally:
             self._roll_back()
 
-    def _attempt(self, job: _Job) -> None:
+    def _attempt(self, job: Job) -> None:
         """Run the verb once and note its answer; whatever it raises is the job's, not the thread's."""
         if not job.begin():
             return
@@ -452,13 +402,13 @@ class SqliteStore:
             with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll mends it
                 loop.call_soon_threadsafe(self.wakes.announce, lanes)
 
-    def _fail_waiters(self, begun: list[_Job], error: BaseException) -> None:
+    def _fail_waiters(self, begun: list[Job], error: BaseException) -> None:
         for job in begun:
             job.error = StoreUnavailable(
                 f"the writer has stopped: {error}",
                 mend=UNKNOWN,
             )
-        left: list[_Job] = []
+        left: list[Job] = []
         while not self._jobs.empty():
             job_left = self._jobs.get()
             if job_left is not None:
@@ -484,7 +434,7 @@ class _no_turn:  # noqa: N801  # reads as a phrase where it is used
     def __exit__(self, *_: object) -> None: ...
 
 
-def _deliver(group: list[_Job]) -> None:
+def _deliver(group: list[Job]) -> None:
     """Hand all answers over in one call per loop."""
     for loop in {job.loop for job in group}:
         jobs = [job for job in group if job.loop is loop]
