@@ -144,9 +144,10 @@ MEANING: dict[str, str] = {
     "operation_max_sec": "How long any call may take before it ends with nothing changed; read when a queue is opened.",
     "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",
-    "maintenance.retry_promoter_sec": "How often retries whose delay has passed become ready, and waits and approvals "
-    "whose time has come end.",
-    "maintenance.gates_sec": "How often cooldowns, breakers and limits whose time has come are opened.",
+    "maintenance.retry_promoter_sec": "How late at most retries whose delay has passed become ready, and waits and "
+    "approvals whose time has come end; a timer does it at that moment.",
+    "maintenance.gates_sec": "How late at most cooldowns, breakers and limits whose time has come are opened; a timer "
+    "does it at that moment.",
     "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",

@@ -109,11 +109,11 @@ class Work:
         if unread:
             for body in await self.tx.all("read_bodies", items=unread):
                 self._own_settings[body["task_id"]] = own_settings(msgspec.json.decode(body["body"]))
-        found: dict[str, Settings] = {}
-        for id_, workspace, type_, own in tasks:
-            resolver = await self.engine.book.of(self.tx, workspace)
-            found[id_] = resolver.settings(type_, self._own_settings.get(id_) if own else None)
-        return found
+        known = await self.engine.book.of_many(self.tx, {workspace for _, workspace, _, _ in tasks})
+        return {
+            id_: known[workspace].settings(type_, self._own_settings.get(id_) if own else None)
+            for id_, workspace, type_, own in tasks
+        }
 
     async def settings_of(self, row: TaskRow) -> Settings:
         return (await self.settings([row]))[row.id]

@@ -32,7 +32,10 @@ async def healthz(ask: Ask) -> Any:
 
 @door("GET /readyz", None, answer=Health)
 async def readyz(ask: Ask) -> Any:
-    """It can serve: its store answers and it is not about to stop. Else 503, and a balancer should go elsewhere."""
+    """It can serve: its store answers and takes writes, and it is not about to stop.
+
+    Else 503, and a balancer should go elsewhere.
+    """
     if ask.house.stopping.is_set():
         return _unready(_health(ask, "stopping"))
     try:
@@ -40,6 +43,8 @@ async def readyz(ask: Ask) -> Any:
             await ask.house.queue.engine.store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
         return _unready(_health(ask, "unavailable", str(error) or "the store does not answer"))
+    if refusal := ask.house.queue.engine.store.refusal:  # found out by a small write every few seconds
+        return _unready(_health(ask, "unavailable", str(refusal)))
     return _health(ask, "ok")
 
 
