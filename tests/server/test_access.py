@@ -22,7 +22,8 @@ from tests.server import raw
 from tests.server.doors import BY_NAME, CALLS, Call, named, waiting
 from tests.server.running import Reply, Running
 
-SCOPES = ("read", "submit", "work", "operate", "admin")
+OF_WORKSPACE = ("read", "submit", "work", "operate", "admin")
+SCOPES = (*OF_WORKSPACE, "server")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 FREE = {"tag_counts", "runtime_heartbeat", "orphans", "runtime_gone", "heartbeat", "put_known_artifact"}
 FREE |= {"reset_breaker", "trip_breaker", "cool_down", "lift_cooldown", "set_limit", "remove_limit", "remove_sink"}
@@ -73,7 +74,7 @@ async def roles(guarded: Running) -> dict[str, Role]:
     found = {name: Role(header, frozenset()) for name, header in shut.items()}
     for scope in SCOPES:
         header = (await token(queue, scope))["Authorization"]
-        found[scope] = Role(header, frozenset(SCOPES if scope == "admin" else {scope, "read"}))
+        found[scope] = Role(header, frozenset(OF_WORKSPACE if scope == "admin" else {scope, "read"}))
     return found
 
 
@@ -164,7 +165,7 @@ async def all_rows(queue: Queue) -> set[tuple[str, str]]:
 
 @pytest.fixture
 async def ours(guarded: Running) -> dict[str, str]:
-    return await token(guarded.house.queue.in_workspace("ours"), "admin")
+    return await token(guarded.house.queue.in_workspace("ours"), "admin", "server")
 
 
 def test_every_door_with_a_name_in_its_path_has_a_call() -> None:

@@ -8,6 +8,7 @@ ShiftworkError
   Forbidden       the caller is known and may not
   NotFound        what was named does not exist, or not for this caller
   ConflictError   the request was fine, but the queue's state says no
+  TooManyRequests the caller has had its share for now
   Overloaded      the server has as much to do as it can take
   StoreError      the database cannot serve now
 """
@@ -223,6 +224,13 @@ class AgentUnavailable(ConflictError):
 class OperationTimeout(ShiftworkError):
     code = "operation_timeout"
     mend = "Nothing was changed; try again when the store is less busy."
+
+
+class TooManyRequests(ShiftworkError):
+    """The caller has used its share of what a server gives; others still get theirs."""
+
+    code = "too_many_requests"
+    mend = "Wait `retry_after` seconds, then try again; nothing was changed."
 
 
 class Overloaded(ShiftworkError):

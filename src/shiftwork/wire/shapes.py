@@ -321,7 +321,7 @@ class SettingsBody(Fields):
 
 class TokenBody(Fields):
     name: Name
-    scopes: Annotated[list[Literal["read", "submit", "work", "operate", "admin"]], Meta(min_length=1)]
+    scopes: Annotated[list[Literal["read", "submit", "work", "operate", "admin", "server"]], Meta(min_length=1)]
     expires_at: float | None = None
 
 

@@ -256,10 +256,11 @@ class Operating(Handle):
     # -- snapshots, which are of the whole queue with all its workspaces -------------------------------------------
 
     async def take_snapshot(self) -> Snapshot:
-        """Write all of the queue, as it stands now, into the folder of its snapshots."""
+        """Write all of the queue, as it stands now, into the folder of its snapshots; at most once a minute."""
         folder = snapshots.folder_of(self._engine)
-        name = await self._run(snapshots.begin)
-        found = await folder.take(self._engine.store.url, name, self._engine.store.now())
+        name, now = await self._run(snapshots.begin), self._engine.store.now()
+        found = await folder.take(self._engine.store.url, name, now)
+        await snapshots.prune(self._engine, now)
         return await self._run(snapshots.taken, self.workspace, snapshots.snapshot(found))
 
     async def snapshots(self) -> list[Snapshot]:

@@ -6,8 +6,11 @@ from typing import Any
 
 from shiftwork.core.errors import UnknownSetting
 from shiftwork.core.resolve import InForce
+from shiftwork.core.scopes import SERVER
+from shiftwork.core.settings import OF_SERVER
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors, Query
+from shiftwork.wire.access import require
 from shiftwork.wire.shapes import SettingInForce, SettingsBody, SettingsList
 
 door = Doors("Settings")
@@ -37,6 +40,11 @@ async def _listed(ask: Ask, found: list[InForce]) -> SettingsList:
     errors=(UnknownSetting,),
 )
 async def change_settings(ask: Ask, body: SettingsBody) -> Any:
-    """Change settings of the workspace or of a type, all together or none; in force at once."""
+    """Change settings of the workspace or of a type, all together or none; in force at once.
+
+    What the whole server takes from the workspace `default` needs the scope `server`.
+    """
+    if ask.queue.workspace == "default" and {key.partition(".")[0] for key in [*body.set, *body.unset]} & {*OF_SERVER}:
+        require(ask.who, SERVER)
     changed = await ask.queue.change_settings(body.set, body.unset, type=ask.query.type, profile=body.profile)
     return await _listed(ask, changed)
