@@ -35,7 +35,7 @@ from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
 from shiftwork.wire import problem
-from shiftwork.wire.access import NOBODY, Identity, require, workspace_for
+from shiftwork.wire.access import ANYBODY, NOBODY, Identity, check_page_body, require, workspace_for
 
 log = logging.getLogger("shiftwork.server")
 REQUEST_ID = "x-request-id"
@@ -121,10 +121,12 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
     if door.scope is None:
         ask = Ask(request, house, house.queue, NOBODY, reading.query(request, door.query), None)
         return answer(await door.handler(ask), door.status)
-    who = await house.gatekeeper.identify(request.headers)
+    who = await house.gatekeeper.identify(request.headers, plain_get=_is_plain_get(request, door))
     require(who, door.scope)
     query = reading.query(request, door.query)
     raw = await reading.body(request) if door.changes and door.body is not Raw else b""
+    if raw and who is ANYBODY:
+        check_page_body(request.headers)
     queue = _handle(house.queue, door, who, query.workspace, request, request_id, raw)
     view = views.get(query.view) if door.viewed and query.view else None
     ask = Ask(request, house, queue, who, query, view)
@@ -136,6 +138,15 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
         raw = reading.in_our_words(raw, view.claims)
     body = reading.decode(raw, reading.in_document(door) if view is not None and door.viewed_body else decoder)
     return answer(await door.handler(ask, body), door.status)
+
+
+def _is_plain_get(request: Request, door: Door) -> bool:
+    """Whether a call changes nothing and ends at once: no stream, and no wait for events."""
+    return not door.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
+
+
+def _wants_stream(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
 
 
 def answer(result: Any, status: int) -> Response:
