@@ -89,7 +89,7 @@ MISTAKES = [
         "tokens create ci --scope root",
         2,
         "usage",
-        "'root' is not one of 'read', 'submit', 'work', 'operate', 'admin', 'server'",
+        "'root' is not one of 'read', 'submit', 'work', 'operate', 'admin'",
     ),
     ("tokens create ci --scope work --expires 2001-01-01", 2, "invalid_input", "cannot expire before it is made"),
     ("tokens create ci --scope work --expires soon", 2, "usage", "neither a time like"),

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
+
 import pytest
 
+from shiftwork import Queue
+from shiftwork.wire import access
 from tests.conformance.steps import give_folder
 from tests.server.running import Running
 from tests.server.test_access import token
+from tests.server.watching import connect, watch
+from tests.worker.steps import until
 
 
 async def test_snapshots_are_for_the_operator_of_the_server(guarded: Running) -> None:
@@ -61,3 +68,74 @@ async def test_settings_of_the_whole_server_need_its_scope(guarded: Running, cha
     refused = await guarded.call("PATCH", "/api/settings", change, headers=admin)
     assert (refused.status, refused.code) == (403, "forbidden")
     assert (await guarded.call("PATCH", "/api/settings", change, headers=operator)).status == 200
+
+
+# -- shares ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_token_has_a_share_of_the_streams(guarded: Running) -> None:
+    guarded.house.hub.shares.most = 8
+    queue = guarded.house.queue
+    greedy, sibling = await token(queue, "read"), await token(queue, "read")
+    other = await token(queue.in_workspace("b"), "read")
+    async with AsyncExitStack() as stack:
+        for header in (greedy, greedy):
+            await stack.enter_async_context(watch(guarded.http, guarded.url, headers=header))
+        live = await guarded.call("GET", "/api/events", headers={**greedy, "accept": "text/event-stream"})
+        assert (live.status, live.code) == (429, "too_many_requests")
+        assert int(live.headers["retry-after"]) > 0
+        poll = await guarded.call("GET", "/api/events?wait_sec=25&after=now", headers=greedy)
+        assert (poll.status, poll.code) == (429, "too_many_requests")
+        async with connect(guarded.http, guarded.url, headers=greedy) as third:
+            assert (await third.message())["code"] == "too_many_requests"
+            assert await third.end() == 1013
+        for header in (sibling, sibling):
+            await stack.enter_async_context(watch(guarded.http, guarded.url, headers=header))
+        last = await guarded.call(
+            "GET", "/api/events", headers={**await token(queue, "read"), "accept": "text/event-stream"}
+        )
+        assert (last.status, "workspace" in last.json["detail"]) == (429, True)
+        await stack.enter_async_context(watch(guarded.http, guarded.url, headers=other))
+
+
+async def test_a_token_has_a_share_of_the_waiting_claims(guarded: Running) -> None:
+    guarded.house.waits.most = 4
+    header, other = await token(guarded.house.queue, "work"), await token(guarded.house.queue, "work")
+    waits = {"agent_id": "ada", "wait_sec": 25}
+    waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", waits, headers=header))
+    await until(lambda: bool(guarded.house.queue._shared.parking._waiters))
+    refused = await guarded.call("POST", "/api/tasks/claim", waits, headers=header)
+    assert (refused.status, refused.code) == (429, "too_many_requests")
+    at_once = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=header)
+    assert at_once.status == 200, "a claim that does not wait takes no place"
+    of_other = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "b", "wait_sec": 0.01}, headers=other)
+    assert of_other.status == 200
+    await guarded.house.queue.submit(type="noop")
+    assert len((await waiting).json["assignments"]) == 1
+
+
+# -- revoked while it waits --------------------------------------------------------------------------------------
+
+
+async def has_looked(queue: Queue, agent_id: str) -> bool:
+    """An agent is known from its first look for work on."""
+    return agent_id in {agent.id for agent in await queue.agents()}
+
+
+@pytest.mark.parametrize("who", [{"agent_id": "ada"}, {"runtime_id": "host"}])
+@pytest.mark.parametrize("wakeup", ["notify", "poll"])
+async def test_a_claim_that_waits_gets_no_task_once_its_token_is_revoked(
+    guarded: Running, monkeypatch: pytest.MonkeyPatch, who: dict[str, str], wakeup: str
+) -> None:
+    monkeypatch.setattr(access, "FRESH_SEC", 0.0)
+    queue = guarded.house.queue
+    await queue.change_settings({"wakeup": wakeup, "poll_interval_sec": 0.05})
+    made = await queue.create_token("worker", ["work"])
+    header = {"Authorization": f"Bearer {made.secret}"}
+    waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", {**who, "wait_sec": 25}, headers=header))
+    await until(lambda: has_looked(queue, *who.values()))
+    await queue.revoke_token(made.id)
+    task = await queue.submit(type="noop")
+    refused = await waiting
+    assert (refused.status, refused.code) == (401, "unauthorized")
+    assert (await queue.get(task.id)).status == "ready"

@@ -133,7 +133,7 @@ MEANING: dict[str, str] = {
     "alert goes; null is never.",
     "artifacts.keep_unreferenced_sec": "How long an artifact is kept that no task refers to.",
     "snapshots.wanted": "Whether snapshots are taken also where no folder was named for them: beside the SQLite file.",
-    "snapshots.keep": "How many snapshots are kept, of those taken by themselves and of those asked for; older ones go.",
+    "snapshots.keep": "How many snapshots are kept, of those taken by themselves and of those asked for.",
     "snapshots.keep_sec": "Snapshots younger than this are kept, however many there are; null keeps by number alone.",
     "poll_interval_sec": "How often an agent asks for work when nothing wakes it.",
     "fallback_poll_sec": "How often an agent asks for work although it would be woken.",

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from shiftwork.artifacts.depot import Depot
@@ -41,6 +42,10 @@ class Once:
         return self._steps
 
 
+StillAllowed = Callable[[], Awaitable[None]]
+"""Returns while the caller may still work, or raises what it is refused with."""
+
+
 class Caller(NamedTuple):
     """Who asks: stands in every event."""
 
@@ -52,6 +57,8 @@ class Caller(NamedTuple):
     holder: str | None = None
     """The token a worker came with: it may write only under claims made with it. None may write under any."""
     once: Once | None = None
+    still_allowed: StillAllowed | None = None
+    """Asked by calls that wait; None where rights cannot be taken away meanwhile."""
 
     def sees(self, workspace: str) -> bool:
         return self.workspace is None or self.workspace == workspace

@@ -127,7 +127,7 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
     raw = await reading.body(request) if door.changes and door.body is not Raw else b""
     if raw and who is ANYBODY:
         check_page_body(request.headers)
-    queue = _handle(house.queue, door, who, query.workspace, request, request_id, raw)
+    queue = _handle(house, door, who, query.workspace, request, request_id, raw)
     view = views.get(query.view) if door.viewed and query.view else None
     ask = Ask(request, house, queue, who, query, view)
     if door.body is Raw:
@@ -196,7 +196,7 @@ def _request_id(request: Request) -> str:
 
 
 def _handle(  # all of it decides who speaks
-    queue: Queue, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+    house: House, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
 ) -> Queue:
     """The queue as this caller sees it."""
     workspace = check.name(workspace_for(who, named), "workspace")
@@ -206,8 +206,9 @@ def _handle(  # all of it decides who speaks
         workspace,
         holder=None if who.may("operate") else who.token_id,
         once=_once(door, who, request, raw),
+        still_allowed=house.gatekeeper.checking(request.headers, door.scope or "read") if who.token_id else None,
     )
-    return queue.speaking_as(caller)
+    return house.queue.speaking_as(caller)
 
 
 def _actor(door: Door, who: Identity, request: Request) -> str:

@@ -9,7 +9,11 @@ from typing import Any
 from shiftwork.queue.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.server.metrics import Latencies
+from shiftwork.server.shares import Shares
 from shiftwork.wire.access import Gatekeeper
+
+MOST_WAITING = 8000
+"""Claims that wait for work: each holds a connection, and some are left for all other calls."""
 
 
 class MovableClock:
@@ -40,6 +44,7 @@ class House:
         self.reads: set[asyncio.Timeout] = set()
         """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
+        self.waits = Shares("waiting claims", MOST_WAITING)
         self.latencies = Latencies()
 
     def stop(self) -> None:

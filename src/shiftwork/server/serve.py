@@ -18,13 +18,13 @@ from shiftwork.duties.runner import run_for_ever
 from shiftwork.queue.queue import Queue
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
-from shiftwork.server.protocol import BoundedHttp
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.watching import Watching, check_folder
 from shiftwork.sinks.courier import Courier
 from shiftwork.wire.access import is_loopback
 from shiftwork.wire.listening import address, check_guarded, listen
+from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
 STOP_GRACE_SEC = 20

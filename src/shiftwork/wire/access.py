@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from shiftwork.core.errors import Forbidden, NotFound, Unauthorized
 from shiftwork.core.scopes import SCOPES, allows
+from shiftwork.queue.engine import StillAllowed
 from shiftwork.queue.queue import Queue
 from shiftwork.queue.tokens import id_in
 
@@ -62,6 +63,14 @@ class Gatekeeper:
         if found is None:
             raise Unauthorized("the token is not known, has expired or was revoked")
         return found
+
+    def checking(self, headers: Headers, scope: str) -> StillAllowed:
+        """What a call that waits asks, to learn whether its caller may still do what needs this scope."""
+
+        async def check() -> None:
+            require(await self.identify(headers), scope)
+
+        return check
 
     async def _find(self, secret: str) -> Identity | None:
         known = self._known.get(secret)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from shiftwork.core import ids
@@ -22,6 +23,7 @@ from shiftwork.core.errors import (
     QueueFull,
     ReportRequired,
     SpawnLimit,
+    TooManyRequests,
     UnknownDependency,
     UnknownReference,
     UnknownSetting,
@@ -82,7 +84,7 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
     body=ClaimBody,
     query=ViewQuery,
     answer=ClaimReply,
-    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable),
+    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable, TooManyRequests),
 )
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
@@ -97,7 +99,8 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     if once is not None:  # by which its claims are found again
         ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
     try:
-        answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
+        with ask.house.waits.place(ask.who) if body.wait_sec else nullcontext():
+            answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
     if answer.assignments and ask.has_hung_up:
