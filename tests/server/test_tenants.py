@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+import aiohttp
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.errors import StoreUnavailable
 from shiftwork.wire import access
 from tests.conformance.steps import give_folder
-from tests.server.running import Running
+from tests.server.running import Running, running
 from tests.server.test_access import token
 from tests.server.watching import connect, watch
 from tests.worker.steps import until
@@ -139,3 +144,99 @@ async def test_a_claim_that_waits_gets_no_task_once_its_token_is_revoked(
     refused = await waiting
     assert (refused.status, refused.code) == (401, "unauthorized")
     assert (await queue.get(task.id)).status == "ready"
+
+
+# -- what one workspace learns of the others ---------------------------------------------------------------------
+
+
+async def test_latencies_and_refusals_of_all_are_for_the_operator(guarded: Running) -> None:
+    reader, operator = await token(guarded.house.queue, "read"), await token(guarded.house.queue, "server")
+    guarded.house.queue.engine.conflict("lease_lost", agent="theirs")
+    for header, shown in ((reader, False), (operator, True)):
+        text = (await guarded.call("GET", "/metrics", headers=header)).body.decode()
+        assert "tasks_dead_lettered_total" in text
+        assert ("shiftwork_request_seconds" in text, "shiftwork_refused_writes_total" in text) == (shown, shown)
+
+
+async def test_a_cursor_from_elsewhere_does_not_tell_where_the_log_ends(guarded: Running) -> None:
+    reader = await token(guarded.house.queue, "read")
+    await guarded.house.queue.in_workspace("theirs").submit_many([{"type": "noop"}] * 30)
+    refused = await guarded.call("GET", "/api/events?after=999999", headers=reader)
+    assert (refused.status, refused.json["where"]) == (422, "after")
+    assert not re.search(r"[0-9]", refused.json["detail"].replace("999999", ""))
+
+
+async def test_every_answer_forbids_sniffing(api: Running) -> None:
+    for method, path in (("GET", "/api/tasks"), ("GET", "/api/tasks/none"), ("GET", "/none"), ("PUT", "/api/tasks")):
+        assert (await api.call(method, path)).headers["x-content-type-options"] == "nosniff"
+    for path in ("/openapi.json", "/metrics", "/healthz", "/"):
+        assert (await api.call("GET", path)).headers["x-content-type-options"] == "nosniff"
+
+
+async def test_readiness_does_not_name_the_database(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_verb: object) -> None:
+        raise StoreUnavailable("10.0.0.7:5432 refused user queue")
+
+    monkeypatch.setattr(api.house.queue.engine.store, "read", broken)
+    reply = await api.call("GET", "/readyz")
+    assert (reply.status, reply.json["status"]) == (503, "unavailable")
+    assert "10.0.0.7" not in reply.body.decode()
+
+
+# -- folders and networks of the server's machine ----------------------------------------------------------------
+
+
+async def test_a_claim_folder_must_be_one_that_the_server_was_started_with(store_url: str, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours" / ".loki", tmp_path / "theirs" / ".loki"
+    async with running(store_url, tokens=True, claim_folders=(str(ours),)) as server:
+        admin = await token(server.house.queue.in_workspace("tenant"), "admin")
+        for folder in (theirs, ours / ".." / ".." / "theirs" / ".loki"):
+            change = {"set": {"claim_folder": str(folder)}}
+            refused = await server.call("PATCH", "/api/settings", change, headers=admin)
+            assert (refused.status, refused.json["where"]) == (403, "claim_folder")
+        for change in (
+            {"set": {"claim_folder": str(ours)}},
+            {"set": {"claim_folder": None}},
+            {"unset": ["claim_folder"]},
+        ):
+            assert (await server.call("PATCH", "/api/settings", change, headers=admin)).status == 200
+    assert not theirs.exists()
+
+
+SINK = {"name": "inside", "kind": "webhook", "address": "http://127.0.0.1:9/", "allow_private": True}
+
+
+async def test_private_sinks_need_a_server_that_was_started_for_them(store_url: str) -> None:
+    async with running(store_url, tokens=True) as server:
+        admin = await token(server.house.queue, "admin")
+        refused = await server.call("POST", "/api/sinks", SINK, headers=admin)
+        assert (refused.status, refused.json["where"]) == (403, "allow_private")
+        assert "--private-sinks" in refused.json["mend"]
+        public = {**SINK, "address": "https://example.com/", "allow_private": False}
+        assert (await server.call("POST", "/api/sinks", public, headers=admin)).status == 201
+        refused = await server.call("PATCH", "/api/sinks/inside", {"allow_private": True}, headers=admin)
+        assert (refused.status, refused.json["where"]) == (403, "allow_private")
+    async with running(store_url, tokens=True, private_sinks=True) as server:
+        admin = await token(server.house.queue, "admin")
+        assert (await server.call("POST", "/api/sinks", {**SINK, "name": "two"}, headers=admin)).status == 201
+
+
+# -- the log of the server ---------------------------------------------------------------------------------------
+
+
+async def test_addresses_of_websockets_are_not_logged(guarded: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with connect(guarded.http, guarded.url, "?token=sw_hush") as client:
+        await client.message()
+        await client.end()
+    server_side = [record for record in caplog.records if not record.name.startswith("aiohttp")]
+    assert not [record for record in server_side if "sw_hush" in record.getMessage()]
+
+
+async def test_text_that_is_not_utf_8_ends_a_websocket_without_a_traceback(
+    api: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watch(api.http, api.url) as client:
+        await client.socket._writer.send_frame(b"\xff\xfe", aiohttp.WSMsgType.TEXT)
+        assert await client.end() == 1007
+    assert not [record for record in caplog.records if record.exc_info]

@@ -14,6 +14,7 @@ from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.core.ids import IdMaker
 from shiftwork.queue.book import SettingsBook
 from shiftwork.queue.lanes import LaneBook
+from shiftwork.queue.secrets import Vault
 from shiftwork.store.store import Store
 
 log = logging.getLogger("shiftwork.queue")
@@ -82,10 +83,15 @@ class Engine:
         seed: int | None = None,
         depot: Depot | None = None,
         snapshots: SnapshotFolder | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self.store = store
         self.snapshots = snapshots
         """Where snapshots lie; None where there is no place for them."""
+        self.vault = vault or Vault()
+        """Encrypts and decrypts the secrets of sinks and hooks."""
+        self.private_sinks = False
+        """Whether notifications may be sent to addresses that are not public, where a sink asks for it."""
         self.depot = depot
         """Where the bytes of artifacts lie; None where no place was named."""
         self.mark: str | None = None
@@ -99,6 +105,8 @@ class Engine:
         self.ids = IdMaker()
         self.random = random.Random(seed)
         self.counters: Counter[str] = Counter()
+        self.refusals: dict[str, float] = {}
+        """When a refused delivery was last told of, for each hook."""
 
     def conflict(self, code: str, **sides: Any) -> None:
         """Count a refused write and log both sides of it."""

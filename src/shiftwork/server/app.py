@@ -63,7 +63,8 @@ def build(house: House) -> Starlette:
 
 
 async def _openapi(request: Request) -> Response:
-    return packed(request, Response(_described(), media_type="application/json"))
+    headers = {"x-content-type-options": "nosniff"}
+    return packed(request, Response(_described(), 200, headers, "application/json"))
 
 
 @functools.cache
@@ -101,6 +102,7 @@ class _Entrance:
             log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
         response.headers[REQUEST_ID] = request_id
+        response.headers["x-content-type-options"] = "nosniff"
         took = time.perf_counter() - began
         response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
         house.latencies.note(door.name, response.status_code, took)
@@ -170,7 +172,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     told = problem.of(
         NotFound(f"there is no path {request.url.path}", mend="/openapi.json lists every path."), request_id
     )
-    headers = {REQUEST_ID: request_id}
+    headers = {REQUEST_ID: request_id, "x-content-type-options": "nosniff"}
     if error.status_code == 405:
         headers["allow"] = _allowed(request)
         told = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from shiftwork.queue.queue import Queue
@@ -34,8 +36,17 @@ class MovableClock:
 class House:
     """One running server."""
 
-    def __init__(self, queue: Queue, *, tokens: bool = False, clock: MovableClock | None = None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        tokens: bool = False,
+        clock: MovableClock | None = None,
+        claim_folders: Sequence[str] = (),
+    ) -> None:
         self.queue = queue
+        self.claim_folders = frozenset(Path(folder).resolve() for folder in claim_folders)
+        """Those that callers may name in the setting `claim_folder`: this process writes into them."""
         self.gatekeeper = Gatekeeper(queue, tokens=tokens)
         self.clock = clock
         """Moved by whoever tests against this server; None where time is real."""

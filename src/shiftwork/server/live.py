@@ -272,7 +272,7 @@ async def _check_reached(queue: Queue, cursor: Cursor) -> None:
     end = await queue.engine.store.read(event_log.last)
     if cursor.after > end:
         raise InputError(
-            f"the log ends at {end}: {cursor} is no cursor of this queue",
+            f"{cursor} lies behind the end of the log: it is no cursor of this queue",
             where="after",
             mend="Begin at 0, or at `now`.",
         )

@@ -51,6 +51,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The folder into which they are taken."""
     watch: str | None = None
     """The folder whose files triggers may wait for."""
+    private_sinks: bool = False
+    """Whether sinks may be at addresses that are not public."""
+    secrets_key: str | None = None
+    """The file with the keys that secrets of sinks and hooks are encrypted with."""
+    claim_folders: tuple[str, ...] = ()
+    """The `.loki` folders that admins of workspaces may name in the setting `claim_folder`."""
 
 
 def check_options(options: Options) -> None:
@@ -69,9 +75,15 @@ async def open_house(options: Options) -> AsyncIterator[House]:
     """The queue opened, and its duties running, for as long as the server serves."""
     clock = MovableClock() if options.test_clock else None
     async with await Queue.open(
-        options.store, profile=options.profile, clock=clock, artifacts=options.artifacts, snapshots=options.snapshots
+        options.store,
+        profile=options.profile,
+        clock=clock,
+        artifacts=options.artifacts,
+        snapshots=options.snapshots,
+        private_sinks=options.private_sinks,
+        secrets_key=options.secrets_key,
     ) as queue:
-        house = House(queue, tokens=options.tokens, clock=clock)
+        house = House(queue, tokens=options.tokens, clock=clock, claim_folders=options.claim_folders)
         beside = _beside(queue, options)
         try:
             yield house
