@@ -27,7 +27,7 @@ SCOPES = (*OF_WORKSPACE, "server")
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 FREE = {"tag_counts", "runtime_heartbeat", "orphans", "runtime_gone", "heartbeat", "put_known_artifact"}
 FREE |= {"reset_breaker", "trip_breaker", "cool_down", "lift_cooldown", "set_limit", "remove_limit", "remove_sink"}
-FREE |= {"save_trigger", "remove_trigger"}
+FREE |= {"save_trigger", "remove_trigger", "set_quota"}
 """Doors whose name in the path need not exist: a runtime is known by its first call, a tag by its first task, an
 artifact by its content, and the heartbeat of a task that is not there is answered with `lost`. Types and keys are words
 that every workspace may use."""

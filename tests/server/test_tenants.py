@@ -146,6 +146,30 @@ async def test_a_claim_that_waits_gets_no_task_once_its_token_is_revoked(
     assert (await queue.get(task.id)).status == "ready"
 
 
+# -- quotas ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_quota_is_set_by_the_operator_and_shown_to_the_workspace(guarded: Running) -> None:
+    tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
+    operator = await token(guarded.house.queue, "server")
+    quota = {"max_tasks": 1, "submits_per_minute": 100}
+    refused = await guarded.call("PUT", "/api/quotas/tenant", quota, headers=tenant)
+    assert (refused.status, refused.json["facts"]["needs"]) == (403, "server")
+    assert (await guarded.call("GET", "/api/quotas", headers=tenant)).status == 403
+    assert (await guarded.call("PUT", "/api/quotas/tenant", quota, headers=operator)).status == 200
+    assert (await guarded.get("/api/quota", headers=tenant))["max_tasks"] == 1
+    assert (await guarded.get("/api/queue", headers=tenant))["quota"]["tasks"] == 0
+    assert [each["workspace"] for each in (await guarded.get("/api/quotas", headers=operator))["quotas"]] == ["tenant"]
+    await guarded.post("/api/tasks", {"type": "noop"}, headers=tenant)
+    full = await guarded.call("POST", "/api/tasks", {"type": "noop"}, headers=tenant)
+    assert (full.status, full.code) == (409, "quota_exceeded")
+    await guarded.call("PUT", "/api/quotas/tenant", {"submits_per_minute": 1}, headers=operator)
+    await guarded.post("/api/tasks", {"type": "noop"}, headers=tenant)
+    slow = await guarded.call("POST", "/api/tasks", {"type": "noop"}, headers=tenant)
+    assert (slow.status, slow.code) == (429, "too_many_requests")
+    assert int(slow.headers["retry-after"]) == 60
+
+
 # -- what one workspace learns of the others ---------------------------------------------------------------------
 
 

@@ -211,6 +211,13 @@ class QueueFull(ConflictError):
     mend = "Submit it again after `retry_after` seconds, when work has been taken; nothing was added."
 
 
+class QuotaExceeded(ConflictError):
+    """The workspace has as much as the operator of the server lets it have."""
+
+    code = "quota_exceeded"
+    mend = "Purge what is not needed any more, or ask the operator of the server for a larger quota; nothing was added."
+
+
 class AgentUnregistered(ConflictError):
     code = "agent_unregistered"
     mend = "Register the agent before it claims."

@@ -14,6 +14,7 @@ from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.core.ids import IdMaker
 from shiftwork.queue.book import SettingsBook
 from shiftwork.queue.lanes import LaneBook
+from shiftwork.queue.protection.quota_book import QuotaBook
 from shiftwork.queue.secrets import Vault
 from shiftwork.store.store import Store
 
@@ -102,6 +103,7 @@ class Engine:
         """The last workspace whose metrics were kept."""
         self.book = SettingsBook(profile)
         self.lanes = LaneBook()
+        self.quotas = QuotaBook()
         self.ids = IdMaker()
         self.random = random.Random(seed)
         self.counters: Counter[str] = Counter()

@@ -17,6 +17,7 @@ from shiftwork.queue.observation.alerts import Alert
 from shiftwork.queue.observation.failures import Pattern
 from shiftwork.queue.observation.metrics import Metrics
 from shiftwork.queue.protection.gates import Closed
+from shiftwork.queue.protection.quotas import QuotaInForce
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import TokenInfo
@@ -309,6 +310,12 @@ class RuntimeBeatReply(msgspec.Struct, frozen=True):
     slow_down_sec: float | None = None
     yields: dict[str, str] = {}
     """Claims that are asked to give their task back, and for what."""
+
+
+class QuotaList(msgspec.Struct):
+    """The quotas of all workspaces that have one."""
+
+    quotas: list[QuotaInForce]
 
 
 class SettingsBody(Fields):

@@ -21,6 +21,7 @@ from shiftwork.core.errors import (
     NotFound,
     NotYourClaim,
     QueueFull,
+    QuotaExceeded,
     ReportRequired,
     SpawnLimit,
     TooManyRequests,
@@ -70,6 +71,8 @@ HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
     IdempotencyKeyRequired,
     QueueFull,
+    QuotaExceeded,
+    TooManyRequests,
     UnknownSetting,
 )
 HELD_FIELDS = frozenset(Held.__struct_fields__)
