@@ -68,9 +68,13 @@ async def test_a_delivery_to_a_hook_that_is_not_there_is_checked_as_well(
     review: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the time of a refusal, or how much of the body was read, would tell which hooks there are."""
-    checked = []
-    verify = signature.verify
-    monkeypatch.setattr(signature, "verify", lambda *given: checked.append(given[0]) or verify(*given))
+    checked, verify = [], signature.verify
+
+    def noted(*given: Any) -> Any:
+        checked.append(given[0])
+        return verify(*given)
+
+    monkeypatch.setattr(signature, "verify", noted)
     for name in ("review", "nothing"):
         with pytest.raises(HookRefused):
             await post(review, name, {}, b"{}")
@@ -82,9 +86,13 @@ async def test_a_delivery_to_a_hook_that_is_not_there_is_checked_as_well(
 async def test_a_flood_of_forged_deliveries_costs_one_transaction_a_minute(
     review: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = []
-    run = review.engine.store.run
-    monkeypatch.setattr(review.engine.store, "run", lambda verb: written.append(verb) or run(verb))
+    written, run = [], review.engine.store.run
+
+    def noted(verb: Any) -> Any:
+        written.append(verb)
+        return run(verb)
+
+    monkeypatch.setattr(review.engine.store, "run", noted)
     for _ in range(20):
         with pytest.raises(HookRefused):
             await post(review, "review", {}, b"{}")

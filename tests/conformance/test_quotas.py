@@ -37,9 +37,13 @@ async def test_what_was_purged_makes_room(queue: Queue) -> None:
 
 
 async def test_one_without_room_has_it_counted_seldom(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = []
-    count = quotas._count
-    monkeypatch.setattr(quotas, "_count", lambda *given: counted.append(given) or count(*given))
+    counted, count = [], quotas._count
+
+    def noted(*given: Any) -> Any:
+        counted.append(given)
+        return count(*given)
+
+    monkeypatch.setattr(quotas, "_count", noted)
     await queue.set_quota("default", max_tasks=1)
     await queue.submit(type="noop")
     for _ in range(5):

@@ -174,7 +174,7 @@ class Operating(Handle):
     # -- quotas ----------------------------------------------------------------------------------------------------
 
     async def set_quota(
-        self, workspace: str, quota: Quota | Mapping[str, Any] | None = None, **fields: Any
+        self, /, workspace: str, quota: Quota | Mapping[str, Any] | None = None, **fields: Any
     ) -> QuotaInForce:
         checked = check.read(fields if quota is None else quota, Quota, "quota")
         path = f"/api/quotas/{part(workspace, 'workspace')}"

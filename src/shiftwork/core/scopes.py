@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 MEANING: dict[str, str] = {
     "read": "look at everything of the workspace; change nothing",
@@ -14,7 +15,7 @@ MEANING: dict[str, str] = {
 }
 
 SCOPES = tuple(MEANING)
-SERVER = "server"
+SERVER: Final = "server"
 """Of the operator of a server. A workspace's admin neither has it nor gives it: tenants of one server are strangers."""
 
 

@@ -12,7 +12,7 @@ Most = Annotated[int, Meta(ge=1, le=10**15)]
 MINUTE = 60.0
 
 
-class Quota(Fields, frozen=True):
+class Quota(Fields):
     """The terms of a workspace, set by the operator of the server; null is no limit."""
 
     max_tasks: Most | None = None

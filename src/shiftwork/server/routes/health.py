@@ -42,7 +42,7 @@ async def readyz(ask: Ask) -> Any:
             await ask.house.queue.engine.store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
         # Anybody may ask, and the error may name the database: it stands in the log alone.
-        log.warning("not ready: %s", error or "the store does not answer in time")
+        log.warning("not ready: %s", str(error) or "the store does not answer in time")
         return _unready(_health(ask, "unavailable", "the store does not answer"))
     return _health(ask, "ok")
 
