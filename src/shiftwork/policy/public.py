@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
-"""All that IPv6 has given out to be reached; the rest is local, reserved, or a way to write an IPv4 address."""
+"""All that IPv6 has given out to be reached; the rest is local, of no use yet, or a way to write an IPv4 address."""
 
 # What `is_global` says differs between versions of Python, so the ranges of the registries of IANA stand here, too.
 _NOT_PUBLIC = [
