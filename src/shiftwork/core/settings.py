@@ -256,6 +256,7 @@ class Snapshots(Part, frozen=True):
 
     wanted: bool = False
     keep: Annotated[int, Meta(ge=1)] = 10
+    keep_sec: Seconds | None = None
 
 
 class Bounds(Part, frozen=True):
@@ -356,6 +357,9 @@ class Settings(Part, frozen=True):
     maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
 
+
+OF_SERVER = ("maintenance", "operation_max_sec", "snapshots")
+"""What the whole server takes from the workspace `default`: over HTTP it is changed with the scope `server` alone."""
 
 REACH: dict[str, Literal["workspace", "type"]] = {
     "ordering": "workspace",
