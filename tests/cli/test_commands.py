@@ -152,7 +152,11 @@ COMMANDS = [
         "mail added",
         '"sender": "q@example.com"',
     ),
-    ("sinks update {sink} --address https://example.org/ --creator ada", "changed", '"https://example.org"'),
+    (
+        "sinks update {sink} --address https://example.org/ --secret-file {signing} --creator ada",
+        "changed",
+        '"https://example.org"',
+    ),
     ("sinks list", "no sinks", "[]"),
     ("sinks show {sink}", "https://example.com/…", '"status": "active"'),
     ("sinks pause {sink} --reason holiday", "paused", '"pause_reason": "holiday"'),
