@@ -216,11 +216,22 @@ async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
             printing.ago(d["last_run_at"], now) or "never",
             f"{(d['took_sec'] or 0) * 1000:.0f} ms",
             _counts(d["counts"]),
+            _trouble(d, now),
         )
         for d in found
     ]
-    shell.answer(found, lambda: printing.table(["duty", "last ran", "took", "did"], rows, "no duty has run yet"))
+    heads = ["duty", "last ran", "took", "did", "late or resting"]
+    shell.answer(found, lambda: printing.table(heads, rows, "no duty has run yet"))
     return None
+
+
+def _trouble(job: dict[str, Any], now: float) -> str:
+    """Whether a job is late or rests, and why."""
+    if job["late_sec"]:
+        return f"{job['late_sec']:.0f} s late"
+    if job["rests_until"]:
+        return f"rests for {max(0.0, job['rests_until'] - now):.0f} s: {job['why']}"
+    return ""
 
 
 def _counts(counts: dict[str, int]) -> str:

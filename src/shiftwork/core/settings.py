@@ -133,10 +133,12 @@ class Breaker(Part, frozen=True):
 
 class RateLimit(Part, frozen=True):
     classify: bool = True
+    matching: Literal["messages", "substrings"] = "messages"
     counts_attempt: bool = False
     max_waits: Count = 20
     base_sec: Seconds = 60
     max_wait_sec: Seconds = 3600
+    max_window_sec: Seconds = 8 * 86_400
     jitter_range: tuple[float, float] = (1.0, 1.1)
 
 

@@ -20,6 +20,9 @@ from shiftwork.store.store import Store
 
 log = logging.getLogger("shiftwork.queue")
 
+NOWHERE: dict[str, int] = {}
+"""What a maintenance job answers that no workspace has set up: it is looked at again later than its period says."""
+
 
 class Once:
     """A request that must have its effect once, however often it is sent."""
@@ -101,6 +104,12 @@ class Engine:
         """The last place that was looked at for bytes which no row names."""
         self.measured_to: str | None = None
         """The last workspace whose metrics were kept."""
+        self.watched_to: str | None = None
+        """The last workspace that was looked at for alerts."""
+        self.archived_to: str | None = None
+        """The last workspace of which old tasks were archived."""
+        self.presence_seen_at = 0.0
+        """When the processes of this machine were last looked up."""
         self.book = SettingsBook(profile)
         self.lanes = LaneBook()
         self.quotas = QuotaBook()

@@ -14,7 +14,9 @@ import msgspec
 import uvicorn
 
 from shiftwork.core.errors import InputError
+from shiftwork.duties.pulse import Pulse
 from shiftwork.duties.runner import run_for_ever
+from shiftwork.queue.observation.maintenance import SERVER
 from shiftwork.queue.queue import Queue
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
@@ -97,7 +99,8 @@ async def open_house(options: Options) -> AsyncIterator[House]:
 
 def _beside(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
     """What goes on beside the answering."""
-    beside = [asyncio.create_task(run_for_ever(queue.engine))] if options.duties else []
+    maintain = run_for_ever(queue.engine) if options.duties else Pulse(queue.engine, SERVER).beat_for_ever()
+    beside = [asyncio.create_task(maintain)]
     if options.duties:
         beside.append(asyncio.create_task(Courier(queue.engine).run_for_ever()))
     if options.on_below_minimum is not None:
