@@ -36,7 +36,7 @@ from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
 from shiftwork.views.view import View
 from shiftwork.wire import problem
-from shiftwork.wire.access import NOBODY, Identity, require, workspace_for
+from shiftwork.wire.access import ANYBODY, NOBODY, Identity, check_page_body, require, workspace_for
 
 log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
@@ -67,7 +67,8 @@ def build(house: House) -> Starlette:
 
 async def _openapi(request: Request) -> Response:
     described = _described(views.name_of(request.app.state.house.view))
-    return packed(request, Response(described, media_type="application/json"))
+    headers = {"x-content-type-options": "nosniff"}
+    return packed(request, Response(described, 200, headers, "application/json"))
 
 
 @functools.cache
@@ -105,6 +106,7 @@ class _Entrance:
             log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
         response.headers[REQUEST_ID] = request_id
+        response.headers["x-content-type-options"] = "nosniff"
         took = time.perf_counter() - began
         response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
         house.latencies.note(door.name, response.status_code, took)
@@ -138,13 +140,15 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
         view = request.scope[VIEW] = house.view_for(query.view)
         ask = Ask(request, house, house.queue, NOBODY, query, view)
         return answer(await _shown(await door.handler(ask), ask), door.status)
-    who = await house.gatekeeper.identify(request.headers)
+    who = await house.gatekeeper.identify(request.headers, plain_get=_is_plain_get(request, door))
     require(who, door.scope)
     query = reading.query(request, door.query, house.view)
     view = request.scope[VIEW] = house.view_for(query.view)
     raw = await reading.body(request) if door.changes and door.body is not Raw else b""
+    if raw and who is ANYBODY:
+        check_page_body(request.headers)
     named = await _named(house, view, who, request, query, raw)
-    queue = _handle(house.queue, door, who, named, request, request_id, raw)
+    queue = _handle(house, door, who, named, request, request_id, raw)
     ask = Ask(request, house, queue, who, query, view)
     ask.spans = spanning.spans(view, who, named)
     if ask.spans:
@@ -176,6 +180,15 @@ async def _shown(result: Any, ask: Ask) -> Any:
     return await rendering.in_view(result, ask.view, ask.queue)
 
 
+def _is_plain_get(request: Request, door: Door) -> bool:
+    """Whether a call changes nothing and ends at once: no stream, and no wait for events."""
+    return not door.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
+
+
+def _wants_stream(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
 def answer(result: Any, status: int) -> Response:
     if isinstance(result, Response):
         return result
@@ -197,7 +210,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     told = problem.of(
         NotFound(f"there is no path {request.url.path}", mend="/openapi.json lists every path."), request_id
     )
-    headers = {REQUEST_ID: request_id}
+    headers = {REQUEST_ID: request_id, "x-content-type-options": "nosniff"}
     if error.status_code == 405:
         headers["allow"] = _allowed(request)
         told = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)
@@ -223,7 +236,7 @@ def _request_id(request: Request) -> str:
 
 
 def _handle(  # all of it decides who speaks
-    queue: Queue, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+    house: House, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
 ) -> Queue:
     """The queue as this caller sees it."""
     workspace = check.name(workspace_for(who, named), "workspace")
@@ -233,8 +246,9 @@ def _handle(  # all of it decides who speaks
         workspace,
         holder=None if who.may("operate") else who.token_id,
         once=_once(door, who, request, raw),
+        still_allowed=house.gatekeeper.checking(request.headers, door.scope or "read") if who.token_id else None,
     )
-    return queue.speaking_as(caller)
+    return house.queue.speaking_as(caller)
 
 
 async def _named(  # each of them may say it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from shiftwork.core import ids
@@ -20,8 +21,10 @@ from shiftwork.core.errors import (
     NotFound,
     NotYourClaim,
     QueueFull,
+    QuotaExceeded,
     ReportRequired,
     SpawnLimit,
+    TooManyRequests,
     UnknownDependency,
     UnknownReference,
     UnknownSetting,
@@ -70,6 +73,8 @@ HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
     IdempotencyKeyRequired,
     QueueFull,
+    QuotaExceeded,
+    TooManyRequests,
     UnknownSetting,
 )
 HELD_FIELDS = frozenset(Held.__struct_fields__)
@@ -84,7 +89,7 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
     body=ClaimBody,
     query=ViewQuery,
     answer=ClaimReply,
-    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable),
+    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable, TooManyRequests),
 )
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
@@ -99,8 +104,9 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     if once is not None:  # by which its claims are found again
         ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
     try:
-        work = _claim(ask, body, body.wait_sec) if not ask.spans else _claim_anywhere(ask, body)
-        answer = await ask.while_wanted(work) or ClaimAnswer([])
+        work = _claim_anywhere(ask, body) if ask.spans else _claim(ask, body, body.wait_sec)
+        with ask.house.waits.place(ask.who) if body.wait_sec else nullcontext():
+            answer = await ask.while_wanted(work) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
     if answer.assignments and ask.has_hung_up:
