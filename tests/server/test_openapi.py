@@ -105,6 +105,8 @@ async def test_every_answer_is_as_described(api: Running) -> None:
     for door in DOORS:
         for view in [NATIVE] if door.viewed_body else [NATIVE, *VIEWS]:
             workspace = f"{door.name}-{view}"
+            if door.name == "take_snapshot":
+                await api.pass_time(61)  # one a minute is taken
             arrange = CALLS.get(door.name)
             if arrange is None and (door.name == "claims_made" or door.changes):
                 continue
