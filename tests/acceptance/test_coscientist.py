@@ -212,7 +212,7 @@ async def test_a_task_comes_back_as_it_was_sent(queue: Coscientist) -> None:
         ({"priority": "Urgent"}, "priority"),
         ({"payload": "text"}, "task.payload"),
         ({"timeout": -1}, "task.timeout"),
-        ({"agent_type": ""}, "task.agent_type"),
+        ({"agent_type": ""}, "agent_type"),
         ({"colour": "red"}, "colour"),
         ({"retry_policy": {"max_attempts": 0}}, "task.retry_policy.max_attempts"),
     ],

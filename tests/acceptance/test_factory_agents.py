@@ -83,7 +83,7 @@ async def test_agents_get_only_ready_work_that_they_can_do_and_all_of_it(factory
     assert await factory.status(task) == "READY"
     assert await factory.claim("half") is None
     claimed = await factory.claim("whole")
-    assert claimed.keys() - {"token"} == task.keys()
+    assert claimed.keys() - {"token", "inputs"} == task.keys()
     assert (claimed["id"], claimed["spec"]) == (task["id"], spec)
     await factory.report(claimed, "start")
     await factory.report(claimed, "fail", error="boom")

@@ -646,7 +646,7 @@ def test_the_coscientist_refuses_other_agent_types(wrong: object) -> None:
 
 def test_capabilities_of_a_worker_are_the_agent_types_it_serves() -> None:
     ours = COSCIENTIST.agent_in({"worker_id": "w1", "capabilities": ["generation", "gpu"]})
-    assert (ours["types"], ours["capabilities"]) == (["Generation"], ["gpu"])
+    assert (ours["types"], ours["capabilities"]) == (["Generation"], ["generation", "gpu"])
 
 
 @pytest.mark.parametrize(

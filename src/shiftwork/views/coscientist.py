@@ -81,12 +81,7 @@ def announced(agent: dict[str, Any]) -> dict[str, Any]:
     types = [_TYPES[folded(word)] for word in said if isinstance(word, str) and folded(word) in _TYPES]
     if not types or agent.get("types") is not None:
         return agent
-    rest = [word for word in said if not isinstance(word, str) or folded(word) not in _TYPES]
-    return {**agent, "types": types, "capabilities": rest}
-
-
-def _capabilities(agent: Record) -> list[str]:
-    return [*(agent.get("types") or []), *(agent.get("capabilities") or [])]
+    return {**agent, "types": types}
 
 
 REASONS = words(
@@ -172,8 +167,7 @@ DEAD_LETTER = (
 
 AGENT = (
     both("id", "worker_id"),
-    made("capabilities", _capabilities),
-    sent("capabilities", "capabilities"),
+    both("capabilities"),
     both("types", "agent_types"),
     made("status", worker_status),
     read("last_heartbeat", "heartbeat", TIME),

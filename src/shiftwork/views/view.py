@@ -126,6 +126,8 @@ DAG = (
 """A DAG, of which one document speaks; the others differ in how they write ids."""
 MEMBERS = ("tasks", "roots", "leaves")
 """What a DAG in a list does not tell."""
+WISHES = frozenset({"status", "parent_id", "dag_id", "retry_of", "attempts", "claim.agent_id"})
+"""Fields that the queue writes and that a submitter might mean something by."""
 MOVING = frozenset({"effective_priority", "priority_parts", "priority_tier", "age_minutes", "version", "updated_at"})
 """Fields that change while nobody looks: a record read a moment ago has others."""
 _HINTS = {
@@ -277,7 +279,8 @@ class View:
         if missing:
             raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
         if not self.is_echo(fields):
-            self._refuse({path: value for path, _, value in self._written(fields) if not self._is_new(path, value)})
+            wished = ((path, value) for path, row, value in self._written(fields) if row.ours in WISHES)
+            self._refuse({path: value for path, value in wished if not self._is_new(path, value)})
         return {**self.defaults, **self._in(self.task, fields)}
 
     def changes_in(self, fields: Record, now: Record | None = None) -> dict[str, Any]:
