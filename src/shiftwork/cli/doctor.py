@@ -46,6 +46,10 @@ from pg_stat_activity where datname = current_database() and pid <> pg_backend_p
   and xact_start < clock_timestamp() - make_interval(secs => $1::int) order by xact_start limit 10"""
 
 
+NEARLY = 0.9
+"""So much of a quota is worth a warning."""
+
+
 class Finding(NamedTuple):
     """One line of the report."""
 
@@ -366,6 +370,17 @@ async def _redis(url: str) -> Finding:
     return Finding("ok", "redis", f"Redis {version} at {_without_password(url)}")
 
 
+async def _quotas(queue: Queue) -> list[Finding]:
+    """Workspaces that soon cannot submit any more."""
+    found = []
+    for quota in await queue.quotas():
+        for name, used, most in (("tasks", quota.tasks, quota.max_tasks), ("bytes", quota.bytes, quota.max_bytes)):
+            if most is not None and used is not None and used >= NEARLY * most:
+                what = f"workspace {quota.workspace} has {used} of at most {most} {name}"
+                found.append(Finding("warning", "quotas", what, "Purge some, or raise it: shiftwork quotas set"))
+    return found
+
+
 CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "store": _engine,
     "clock": _clock,
@@ -374,6 +389,7 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "duties": _duties,
     "indexes": _indexes,
     "content": _content,
+    "quotas": _quotas,
     "bridges": _bridges,
     "transactions": _transactions,
 }

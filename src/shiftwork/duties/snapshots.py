@@ -38,6 +38,5 @@ async def take(engine: Engine) -> Counts:
 
 async def _take(engine: Engine) -> None:
     folder, now = snapshots.folder_of(engine), engine.store.now()
-    settings = (await engine.book.get(engine.store, "default")).settings()
     await folder.take(engine.store.url, name_at(now), now)
-    await folder.keep(settings.snapshots.keep)
+    await snapshots.prune(engine, now)

@@ -471,6 +471,8 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
             _check_place(file)
         except OSError as error:  # a folder on the way that may not be entered
             raise StoreUnavailable(f"{file} cannot be reached: {error.strerror}", where=str(file)) from error
+    if file is not None and not file.exists():
+        files.make_private(file)
     try:
         connection = apsw.Connection(path)
         try:
