@@ -213,7 +213,7 @@ async def test_a_call_that_is_cancelled_during_its_commit_leaves_no_transaction_
 
     async with await Queue.open(postgres_url, pool_size=1) as queue:
         monkeypatch.setattr(Session, "execute", slow)
-        call = asyncio.ensure_future(queue.engine.store.read(lambda tx: tx.all("list_duties")))
+        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_duties")))
         await committing.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
