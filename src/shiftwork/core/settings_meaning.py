@@ -17,8 +17,8 @@ MEANING: dict[str, str] = {
     "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those "
     "that share a tag with a prefix (`tag:team-`).",
     "fair_share.shares": "Into how many shares the keys fall; keys that meet in one share it.",
-    "affinity_sec": "By how many seconds a task counts as older for an agent whose last task was of its type, among "
-    "tasks of equal rank and while no other agent has less to do; 0 is off.",
+    "affinity_sec": "By how many seconds a task counts as younger for an agent, among tasks of equal rank, while "
+    "another agent waits for work whose last task was of its type; 0 is off.",
     "max_attempts": "How many times a task may be executed in all.",
     "retry.mode": "Whether a retry is the same task again or a new task linked to the failed one.",
     "retry.strategy": "How the delay between attempts is found.",

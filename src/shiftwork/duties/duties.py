@@ -140,9 +140,10 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
     rows = [row for row in await work.lock(row["id"] for row in due) if row.status == State.READY]
     settings = await work.settings(rows)
     for row in rows:
-        since = row.rerank_at
+        since, updated_at = row.rerank_at, row.updated_at
         work.arrive(row, settings[row.id])
         work.touch(row)
+        row.updated_at = updated_at  # no caller changed it; the wait for a better agent counts from here
         if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
             waited = round(tx.now - row.created_at)
             work.tell(row, "starved", data={"seconds": waited})
