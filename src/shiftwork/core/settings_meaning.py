@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MEANING: dict[str, str] = {
     "ordering": "What goes first: the effective priority, the level and then age, the priority as given, or age alone.",
-    "priority_boost_per_minute": "By how much each minute of waiting improves the priority.",
+    "priority_boost_per_minute": "By how much each minute of waiting improves the priority, to three decimals.",
     "type_boost": "By how much tasks of this type are more urgent than their priority says.",
     "escalation": "After how many seconds in the queue a task counts as a better level.",
     "age_boost": "Improves the score of a task that has waited past a threshold; null is off.",

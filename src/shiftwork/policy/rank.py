@@ -21,6 +21,7 @@ DEADLINE_STEPS = 8
 PATH_BOOST = 2.0
 """Boost for each doubling of the chain of dependents: grows with every task, but never runs away."""
 AGE_BOOST_LIMIT_PCT = 100.0
+LEAST_RATE = 0.001
 
 _TIERS: tuple[tuple[float, Tier], ...] = ((10, "critical"), (30, "high"), (60, "normal"), (80, "low"))
 _INDEX: dict[Level, int] = {name: place for place, name in enumerate(get_args(Level))}
@@ -98,6 +99,14 @@ def level(priority: float) -> Level:
     if priority < 30:
         return "high"
     return "medium" if priority < 60 else "low"
+
+
+def ageing_rate(asked: float) -> float:
+    """The rate at which a task ages: what was asked for, to three decimals.
+
+    Tasks of one rate share lanes, where their order never changes. Rates that hardly differ need no lanes of their own.
+    """
+    return max(LEAST_RATE, round(asked, 3)) if asked else 0.0
 
 
 def lane_rate(settings: Settings, boost_per_minute: float) -> float:
