@@ -42,6 +42,7 @@ class AgeBoost(Part, frozen=True):
 class Deadline(Part, frozen=True):
     urgent_sec: Seconds | None = 120
     preempt_running: bool = False
+    on_passed: Literal["alert", "cancel"] = "alert"
 
 
 class FairShare(Part, frozen=True):
@@ -316,7 +317,7 @@ class Settings(Part, frozen=True):
     on_dependency_cancelled: Literal["cancel", "wait", "satisfy"] = "cancel"
     missing_dependency: Literal["wait", "reject"] = "wait"
     dependency_wait_sec: Seconds | None = 300
-    dependency_wait_applies_to: Literal["missing", "all"] = "missing"
+    dependency_wait_applies_to: Literal["missing", "all", "notice"] = "missing"
 
     idempotency: Idempotency = Idempotency()
     allowed_types: tuple[str, ...] | None = None

@@ -13,6 +13,7 @@ MEANING: dict[str, str] = {
     "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; null is never.",
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
+    "deadline.on_passed": "Whether a task that passes its deadline only raises an alert, or is cancelled as well.",
     "requeue_front": "Whether the work of a lost agent goes to the front of its own level.",
     "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those "
     "that share a tag with a prefix (`tag:team-`).",
@@ -71,7 +72,8 @@ MEANING: dict[str, str] = {
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is for ever.",
-    "dependency_wait_applies_to": "Whether that limit is for missing dependencies only or for all.",
+    "dependency_wait_applies_to": "Whether that limit marks tasks blocked for missing dependencies only or for "
+    "all; with `notice`, a known dependency that takes longer raises an alert and marks nothing.",
     "idempotency.source": "Where the key that marks equal submissions comes from.",
     "idempotency.scope_states": "In which states a task still stands for its key.",
     "idempotency.window_sec": "For how long a task stands for its key; null is for ever.",
@@ -145,7 +147,8 @@ MEANING: dict[str, str] = {
     "maintenance.retry_promoter_sec": "How often retries whose delay has passed become ready, and waits and approvals "
     "whose time has come end.",
     "maintenance.gates_sec": "How often cooldowns, breakers and limits whose time has come are opened.",
-    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",
+    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew, and "
+    "deadlines that have passed are announced.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
     "maintenance.notifications_sec": "How often what sinks want to be told of is looked for.",

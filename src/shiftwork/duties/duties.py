@@ -153,7 +153,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
 
 
 async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
-    """Mark tasks whose dependency has not come in time; they still go on if it comes later."""
+    """Mark tasks whose dependency has not come in time, or announce that it is slow; they go on once it completes."""
     due = await tx.all("due_blocks", now=tx.now, count=BATCH)
     if not due:
         return {}
@@ -162,23 +162,39 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
     missing: dict[str, list[str]] = {}
     for edge in await tx.all("missing_dependencies", items=[(row.root_id,) for row in rows]):
         missing.setdefault(edge["dependent"], []).append(edge["name"])
-    blocked = 0
+    blocked, slow = 0, list[TaskRow]()
     for row in rows:
         if row.block_check_at is None or row.block_check_at > tx.now:
             continue
         row.block_check_at = None
         work.touch(row)
-        settings = await work.settings_of(row)
-        known_too = settings.dependency_wait_applies_to == "all"
-        if row.status != State.PENDING or not (known_too or row.root_id in missing):
+        applies_to = (await work.settings_of(row)).dependency_wait_applies_to
+        if row.status == State.PENDING and applies_to == "notice":
+            slow.append(row)
+        if row.status != State.PENDING or not (applies_to == "all" or row.root_id in missing):
             continue
         blocked += 1
         row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
         names = [ids.shown(name) for name in missing.get(row.root_id, [])]
         work.tell(row, "blocked", reason=row.blocked_reason, data={"missing": names})
         work.alert(row.workspace, row.blocked_reason, row.id, missing=", ".join(names))
+    announced = await _announce_slow(work, slow)
     await work.save()
-    return {"blocked": blocked}
+    return {"blocked": blocked, "slow": announced}
+
+
+async def _announce_slow(work: Work, rows: list[TaskRow]) -> int:
+    """A notice to the supervisor: which known dependencies take so long, and in which state they are."""
+    waits: dict[str, dict[str, str]] = {}
+    found = await work.tx.all("slow_dependencies", items=[(row.root_id,) for row in rows]) if rows else ()
+    for edge in found:
+        waits.setdefault(edge["dependent"], {})[ids.show_task(edge["id"])] = edge["status"]
+    for row in rows:
+        if states := waits.get(row.root_id):
+            work.tell(row, "dependency_slow", data={"dependencies": states})
+            named = ", ".join(f"{task} ({status})" for task, status in states.items())
+            work.alert(row.workspace, "dependency_slow", row.id, dependencies=named)
+    return len(waits)
 
 
 async def stale(tx: Tx, engine: Engine) -> Counts:

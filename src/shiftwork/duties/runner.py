@@ -14,6 +14,7 @@ from shiftwork.core.errors import OperationTimeout, ShiftworkError, StoreError
 from shiftwork.core.settings import Maintenance, Settings
 from shiftwork.duties import (
     artifacts,
+    deadlines,
     duties,
     measuring,
     notifications,
@@ -57,6 +58,7 @@ DUTIES: dict[str, Entry] = {
     "approvals": Entry(waiting.approvals, lambda m: m.retry_promoter_sec),
     "gates": Entry(protection.open_gates, lambda m: m.gates_sec),
     "rerank": Entry(duties.rerank, lambda m: m.rerank_sec),
+    "deadlines": Entry(deadlines.deadlines, lambda m: m.rerank_sec),
     "serials": Entry(serials.tend, lambda m: m.retry_promoter_sec),
     "preempt": Entry(yielding.look, lambda m: m.rerank_sec),
     "dependencies": Entry(duties.missing_dependencies, lambda m: m.dependencies_sec),
