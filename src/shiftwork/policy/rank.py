@@ -38,6 +38,15 @@ _URGENT = 1e9
 URGENT_BELOW = -_URGENT / 2
 """Ranks of urgent work are below this, and no others."""
 
+STRICT_BELOW = {
+    "urgent_high": _LEVEL_GAP / 2 - _URGENT,
+    "urgent_medium": _LEVEL_GAP * 3 / 2 - _URGENT,
+    "urgent": URGENT_BELOW,
+    "high": _LEVEL_GAP / 2,
+    "medium": _LEVEL_GAP * 3 / 2,
+}
+"""Where levels are strict, the ranks of each are below this and not below the one before; urgent work comes first."""
+
 # Moments before the deadline at which the boost passes 1/8, 2/8 ... of its full height.
 _DEADLINE_LEADS = tuple(DEADLINE_HALF_SEC * math.log2(DEADLINE_STEPS / k) for k in range(1, DEADLINE_STEPS + 1))
 _MINUTE = 60.0
