@@ -22,7 +22,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "views": ({"core"}, {"msgspec"}),
     # where work comes from, and what is said of it in the log; OpenTelemetry only where it is in use
     "tracing": (set(), {"opentelemetry"}),
-    "logs": ({"tracing"}, {"msgspec"}),
+    "logs": ({"core", "tracing"}, {"msgspec"}),
     # the engine
     "store": (PURE, ANY),
     "artifacts": (PURE, ANY),
