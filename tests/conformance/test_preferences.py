@@ -137,7 +137,7 @@ async def test_a_model_that_no_agent_has_does_not_keep_a_task_from_running(facto
     task_id = (await factory.submit(type="code", spec={"constraints": {"model_preferences": ["gpt-4o"]}})).id
     held = await take(factory, "ada")
     assert (held.id, held.model) == (task_id, "claude-sonnet-4")
-    assert held.task().spec["constraints"]["model_preferences"] == ["gpt-4o"]
+    assert (held.task().spec or {})["constraints"]["model_preferences"] == ["gpt-4o"]
 
 
 @pytest.mark.requirement("F-018", "F-019")
