@@ -32,7 +32,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "sinks": (PURE | {"store", "queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
     # what servers and clients say to each other
-    "wire": (PURE | {"store", "queue"}, {"msgspec"}),
+    "wire": (PURE | {"store", "queue"}, {"msgspec", "uvicorn"}),
     "client": (INNER | {"wire"}, ANY),
     # doors: they call inward and never each other; the command line alone starts servers, workers and the demo
     "dashboard": (set(), set()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -47,6 +48,8 @@ class PlainLines(logging.Formatter):
 
 def set_up(*, json: bool, file: Path | None = None) -> None:
     """Send what the program logs to standard error, or to a file."""
+    if file is not None and not file.exists():
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     handler = logging.FileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
     people = PlainLines("%(asctime)s %(name)s %(levelname)s %(message)s")
     handler.setFormatter(JsonLines() if json else people)

@@ -15,7 +15,10 @@ FILL = [
     select {{uuid}}, 'default', 'code', 'ready', 1, 50, {NOW} + n, 50, 0.1, 0, {{uuid}}, {{uuid}}, 3, {_DEADLINE},
       case when n <= {ANNOUNCED} then {_DEADLINE} end, {NOW}, {NOW} from {{numbers}} where n <= {ALL}""",
 ]
-ASKED = [Hot("due_deadlines", {"now": NOW, "count": 500}, "idx_tasks_deadline", 2 * DUE)]
+ASKED = [
+    Hot("due_deadlines", {"now": NOW, "count": 500}, "idx_tasks_deadline", 2 * DUE),
+    Hot("look", {"serial_idle": 5.0}, "idx_tasks_deadline", 10),
+]
 MOST_STEPS = 5_000
 
 

@@ -92,11 +92,13 @@ MEANING: dict[str, str] = {
     "circuit_breaker.count": "Whether every failed attempt counts or only a dead letter.",
     "circuit_breaker.reset_on_success": "Whether any success clears the count or only that of the test task.",
     "circuit_breaker.ignore": "Failure reasons that say nothing about the type and are not counted.",
-    "rate_limit.classify": "Whether error texts of providers that ask to slow down become the reason `rate_limit`.",
+    "rate_limit.classify": "Whether a vague failure is read for provider limits, overload and refused credentials.",
+    "rate_limit.matching": "Whether providers' messages count in error texts, or five words wherever they stand.",
     "rate_limit.counts_attempt": "Whether an attempt that met a rate limit is used up.",
     "rate_limit.max_waits": "How many waits for a rate limit are free before one counts.",
     "rate_limit.base_sec": "The first wait when the provider names none; it doubles each time.",
-    "rate_limit.max_wait_sec": "The longest wait for a rate limit, before jitter.",
+    "rate_limit.max_wait_sec": "The longest wait when the provider names none, before jitter.",
+    "rate_limit.max_window_sec": "The longest wait that a provider may name, such as that for a weekly window.",
     "rate_limit.jitter_range": "The smallest and the largest factor that such a wait is multiplied by.",
     "cooldown.others": "For which share of the wait the agents that share the limit are held back, too; 0 is none.",
     "budget.daily_usd": "What the work that is claimed on one day (UTC) may cost in all, in dollars; null is no limit.",
@@ -135,7 +137,8 @@ MEANING: dict[str, str] = {
     "alert goes; null is never.",
     "artifacts.keep_unreferenced_sec": "How long an artifact is kept that no task refers to.",
     "snapshots.wanted": "Whether snapshots are taken also where no folder was named for them: beside the SQLite file.",
-    "snapshots.keep": "How many snapshots are kept; older ones are removed.",
+    "snapshots.keep": "How many snapshots are kept, of those taken by themselves and of those asked for.",
+    "snapshots.keep_sec": "Snapshots younger than this are kept, however many there are; null keeps by number alone.",
     "poll_interval_sec": "How often an agent asks for work when nothing wakes it.",
     "fallback_poll_sec": "How often an agent asks for work although it would be woken.",
     "wakeup": "Whether waiting agents are woken or only poll.",
@@ -144,11 +147,12 @@ MEANING: dict[str, str] = {
     "operation_max_sec": "How long any call may take before it ends with nothing changed; read when a queue is opened.",
     "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",
-    "maintenance.retry_promoter_sec": "How often retries whose delay has passed become ready, and waits and approvals "
-    "whose time has come end.",
-    "maintenance.gates_sec": "How often cooldowns, breakers and limits whose time has come are opened.",
-    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew, and "
-    "deadlines that have passed are announced.",
+    "maintenance.retry_promoter_sec": "How late at most retries whose delay has passed become ready, and waits and "
+    "approvals whose time has come end; a timer does it at that moment.",
+    "maintenance.gates_sec": "How late at most cooldowns, breakers and limits whose time has come are opened; a timer "
+    "does it at that moment.",
+    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew, and how late at most "
+    "deadlines that pass are announced; a timer does it at that moment.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
     "maintenance.notifications_sec": "How often what sinks want to be told of is looked for.",
