@@ -47,6 +47,12 @@ class Prepared(NamedTuple):
     uuid: str | None
     request_id: str | None = None
     """Of the call that brought it, where calls are joined into one batch."""
+    where: str = "task"
+    """Its place in what the caller sent."""
+
+    def place_of(self, field: str) -> str:
+        """Where a field of it is in what the caller sent; of a task that came alone its name says it."""
+        return field if self.where == "task" else f"{self.where}.{field}"
 
     @property
     def settings(self) -> Settings:
@@ -94,6 +100,7 @@ def prepare(
         dedupe.task_key(idempotency, given=new.idempotency_key, type=new.type, payload=new.payload),
         new.id if new.id and uuid is None else None,
         uuid,
+        where=where,
     )
 
 

@@ -436,3 +436,5 @@ class Health(msgspec.Struct, frozen=True):
     store: str
     test_clock: bool = False
     detail: str | None = None
+    view: str = "native"
+    """In whose names callers are answered who name no view."""
