@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import signal
 import time
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shiftwork import tracing
 from shiftwork.client.opening import AnyQueue
@@ -45,6 +44,8 @@ log = logging.getLogger("shiftwork.worker")
 LARGEST_CLAIM = 500
 CLAIM_WAIT_SEC = 20.0
 IDLE_LOOK_SEC = 0.05
+DEFAULT_SLOTS = 10
+T = TypeVar("T")
 
 
 class _Work:
@@ -90,6 +91,8 @@ class Runner:
         """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
         self._work: dict[Token, _Work] = {}
         """By claim, until its result is answered: so long its lease is kept up."""
+        self._slots = DEFAULT_SLOTS
+        """How many handlers run at once."""
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[Any]] = set()
@@ -109,7 +112,6 @@ class Runner:
         await self._register()
         await self._take_up_what_was_left()
         async with AsyncExitStack() as stack:
-            self._listen_to_signals(stack)
             await self._start_pulse(stack, url, until_idle=until_idle)
             try:
                 await self._claim_and_work(until_idle=until_idle)
@@ -127,6 +129,7 @@ class Runner:
 
     async def _register(self) -> None:
         worker = self._worker
+        self._slots = worker.concurrency or await self._slots_by_settings()
         await self._queue.register_agent(
             id=self.agent_id,
             types=sorted(worker.handlers),
@@ -134,9 +137,17 @@ class Runner:
             models_available=worker.models,
             provider=worker.provider,
             account=worker.account,
-            max_concurrent_tasks=worker.concurrency,
+            max_concurrent_tasks=self._slots,
             budget_remaining_usd=await self._budget_left(),
         )
+
+    async def _slots_by_settings(self) -> int:
+        """A worker that does not say how many takes as many as the profile or the workspace says, else our default.
+
+        The setting's own default is for agents that claim by themselves and never said how many they can do.
+        """
+        found = next(each for each in await self._queue.settings() if each.key == "max_concurrent_tasks")
+        return DEFAULT_SLOTS if found.source == "default" or found.value is None else int(found.value)
 
     async def _budget_left(self) -> float | None:
         """A restart is no pay rise: what the agent has spent before counts, and so does an operator's limit."""
@@ -178,12 +189,16 @@ class Runner:
         found = [await self._queue.settings(type_) for type_ in (None, *self._worker.handlers)]
         return [{setting.key: setting.value for setting in each} for each in found]
 
-    def _listen_to_signals(self, stack: AsyncExitStack) -> None:
-        """Only the main thread may; elsewhere `stop` is called by whoever runs us."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(ValueError, NotImplementedError, RuntimeError):
-                self._loop.add_signal_handler(number, self.stop)
-                stack.callback(self._loop.remove_signal_handler, number)
+    async def unless_stopped(self, opening: Coroutine[Any, Any, T]) -> T | None:
+        """What it comes to; None where we are stopped first, and it is given up."""
+        begun, stopping = asyncio.ensure_future(opening), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({begun, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not begun.done():
+                begun.cancel()
+        return None if begun.cancelled() or not begun.done() else begun.result()
 
     def stop(self) -> None:
         """Take no more work, let what runs finish, give back the rest."""
@@ -254,7 +269,7 @@ class Runner:
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
         while not self._stopping.is_set():
-            free = self._worker.concurrency - len(self._work)
+            free = self._slots - len(self._work)
             if free <= 0:
                 self._room.clear()
                 await self._room.wait()
@@ -378,8 +393,9 @@ class Runner:
             return None
         if work.ending is not None:
             return None
-        if isinstance(error, LeaseLost):
-            self.summary.lost += 1
+        if isinstance(error, LeaseLost):  # heard of by a write of the handler before a heartbeat could tell
+            work.ending = "cancelled" if error.facts.get("status") == "cancelled" else "lost"
+            self.summary.count_unwanted(error)
             return None
         stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._is_ending())
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
@@ -392,8 +408,7 @@ class Runner:
         if isinstance(error, Fail):
             return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
         text = describe(error)
-        if log.isEnabledFor(logging.INFO):
-            log.info("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
+        log.error("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
         reason = error.code if isinstance(error, EffectInFlight | EffectUnknown) else reasons.CRASH
         return Kept(token, done=False, reason=reason, error=text, usage=usage)
 
