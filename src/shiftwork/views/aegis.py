@@ -7,7 +7,23 @@ from typing import Any
 
 from shiftwork.core import reasons
 from shiftwork.core.states import SETTLED, WAITING, State
-from shiftwork.views.view import FAILURE, TIME, UUID, Field, Pair, Record, View, both, made, read, sent, time_out, words
+from shiftwork.views.view import (
+    FAILURE,
+    TIME,
+    UUID,
+    Field,
+    Pair,
+    Record,
+    View,
+    both,
+    made,
+    output_of,
+    read,
+    sent,
+    task_output,
+    time_out,
+    words,
+)
 
 SUMMARY_CHARS = 200
 
@@ -98,7 +114,7 @@ TASK = (
     both("session_id"),
     both("work_dir"),
     both("force_fresh_session"),
-    read("result.data", "output", OUTPUT),
+    read("result.data", "output", OUTPUT)._replace(make=task_output),
     made("attempt", attempt),
     both("max_attempts"),
     made("failure_reason", _failure),
@@ -116,7 +132,7 @@ TASK = (
 RESULT = (
     read("task_id", "task_id", UUID),
     read("status", "status", words({"success": "completed"})),
-    both("data", "output", OUTPUT),
+    both("data", "output", OUTPUT)._replace(make=output_of),
     both("error"),
     read("completed_at", "completed_at", TIME),
 )

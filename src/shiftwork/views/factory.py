@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.states import State
-from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, find, made, read, sent
+from shiftwork.views.view import (
+    FAILURES,
+    TIME,
+    Pair,
+    Record,
+    View,
+    both,
+    find,
+    made,
+    output_of,
+    read,
+    sent,
+    task_output,
+)
 
 STATES = {
     **{state: state.upper() for state in State},
@@ -71,7 +84,7 @@ TASK = (
     both("output.type"),
     both("output.validation")._replace(make=_validation),
     both("output.validation_schema"),
-    read("result.data", "output.data"),
+    read("result.data", "output.data")._replace(make=task_output),
     made("output.artifacts", _artifacts),
     read("result.verdict", "output.verdict", VERDICT),
     read("created_at", "created_at", TIME),
@@ -88,7 +101,7 @@ TASK = (
 RESULT = (
     read("task_id"),
     read("status"),
-    both("data"),
+    both("data")._replace(make=output_of),
     both("artifacts"),
     both("error"),
     read("execution_time_sec", "duration_sec"),

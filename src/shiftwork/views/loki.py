@@ -17,10 +17,12 @@ from shiftwork.views.view import (
     both,
     find,
     made,
+    output_of,
     own_id,
     plain_id,
     read,
     sent,
+    task_output,
     words,
 )
 
@@ -99,7 +101,7 @@ TASK = (
     read("last_error", "lastError"),
     made("completedAt", _ended),
     read("result.status", "result.status"),
-    read("result.data", "result.output"),
+    read("result.data", "result.output")._replace(make=task_output),
     read("result.decision_report", "result.decisionReport"),
     read("incomplete"),
     read("cancel_reason", "cancelReason", Pair(_reason)),
@@ -110,7 +112,7 @@ TASK = (
 RESULT = (
     read("task_id", "id", UUID),
     both("status"),
-    both("data", "output"),
+    both("data", "output")._replace(make=output_of),
     both("decision_report", "decisionReport"),
     both("error"),
     read("completed_at", "completedAt", TIME),

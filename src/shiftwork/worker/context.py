@@ -70,6 +70,8 @@ class Subtask(NamedTuple):
     status: str
     data: Any
     error: str | None
+    text: str | None = None
+    """Its result in words: all that a command's output is, unless it prints an object."""
 
 
 class Context(Durable, Content):
@@ -258,11 +260,14 @@ class Context(Durable, Content):
         after: str | None = None
         while True:
             page = await self._queue.tasks(parent=self.id, after=after, limit=500)
-            for task in page.tasks:
-                data = task.result.data if task.result else None
-                error = task.result.error if task.result else None
-                if task.superseded_by is None:
-                    found.append(Subtask(task.id, task.type, task.status, data, error))
+            found += [_subtask(task) for task in page.tasks if task.superseded_by is None]
             if page.next is None:
                 return found
             after = page.next
+
+
+def _subtask(task: Task) -> Subtask:
+    result = task.result
+    if result is None:
+        return Subtask(task.id, task.type, task.status, None, None)
+    return Subtask(task.id, task.type, task.status, result.data, result.error, result.text)
