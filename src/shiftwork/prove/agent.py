@@ -1,6 +1,7 @@
 """An agent that is going to be hurt: it thinks, keeps a step, acts outside once, and hands in a result.
 
-The outside world is one file to which each act adds a line. Run as a module: URL WORKSPACE NAME WORLD.
+The outside world is one file to which each act adds a line.
+Run as a module: WORKSPACE NAME WORLD, on the store that SHIFTWORK_STORE names.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def happened(world: Path, effect: Effect) -> Happened | None:
     return Happened(None) if world.exists() and effect.key in world.read_text().split("\n") else None
 
 
-def main(url: str, workspace: str, name: str, world: str) -> None:
-    asyncio.run(build(Path(world), workspace, name).run(url))
+def main(workspace: str, name: str, world: str) -> None:
+    asyncio.run(build(Path(world), workspace, name).run(os.environ["SHIFTWORK_STORE"]))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,8 @@ class Trial:
         name = f"agent-{self._hired}"
         with (self._folder / "agents.log").open("ab") as log:
             self._agents[name] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "shiftwork.prove.agent", self._url, self._queue.workspace, name, str(self._world),
+                sys.executable, "-m", "shiftwork.prove.agent", self._queue.workspace, name, str(self._world),
+                env={**os.environ, "SHIFTWORK_STORE": self._url},
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

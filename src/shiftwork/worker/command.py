@@ -180,23 +180,20 @@ async def _end_deaf_handlers() -> None:
         os._exit(0)
 
 
-def main(arguments: list[str]) -> int:
-    """A child of a fleet: target, url, agent id, runtime id, concurrency (0 for its own), until idle (0 or 1).
-
-    Two pipes may follow: one to tell the fleet why this process ends, and one that ends with the fleet.
-    """
-    target, url, agent_id, runtime_id, concurrency, until_idle, *pipes = arguments
-    say = child.begin(pipes)
+def main() -> int:
+    """A process of a fleet."""
+    start = child.started_with()
+    say = child.begin(start.pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json")
     report = summing.noting()
     try:
         return run(
-            target,
-            url=url,
-            concurrency=int(concurrency) or None,
-            until_idle=until_idle == "1",
-            agent_id=agent_id,
-            runtime_id=runtime_id,
+            start.target,
+            url=start.url,
+            concurrency=start.concurrency,
+            until_idle=start.until_idle,
+            agent_id=start.agent_id,
+            runtime_id=start.runtime_id,
             say=say,
             report=report,
         )
@@ -209,4 +206,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -7,14 +7,13 @@ import logging
 import os
 import secrets
 import signal
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shiftwork.client.opening import AnyQueue, open_queue
 from shiftwork.core.errors import ShiftworkError
-from shiftwork.worker.child import LONGEST_SAID, interrupts_held_back, refused
+from shiftwork.worker.child import LONGEST_SAID, Start, interrupts_held_back, refused
 from shiftwork.worker.delivery import ASKED_SEC, Delivery, Summary
 from shiftwork.worker.outbox import open_outbox
 from shiftwork.worker.worker import default_agent_id
@@ -146,13 +145,20 @@ class Fleet:
         return code, said
 
     async def _start_child(self, agent_id: str, runtime_id: str, pipe: int) -> asyncio.subprocess.Process:
+        start = Start(
+            target=self._target,
+            url=self._url,
+            agent_id=agent_id,
+            runtime_id=runtime_id,
+            concurrency=self._concurrency,
+            until_idle=self._until_idle,
+            pipes=(pipe, self._life),
+        )
         try:
             with interrupts_held_back():  # it is forked before anything is awaited
                 return await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
-                    str(self._concurrency or 0), "1" if self._until_idle else "0", str(pipe), str(self._life),
-                    pass_fds=(pipe, self._life),
-                )  # fmt: skip
+                    *start.command, env=start.environment, pass_fds=(pipe, self._life)
+                )
         finally:
             os.close(pipe)
 
