@@ -83,6 +83,13 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.argument("target", metavar="[MODULE:WORKER | -- COMMAND...]", required=False)
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True, help="Kept alive so many.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Tasks at once in each [default: the worker's own].")
+@click.option(
+    "--runtime",
+    "runtime_id",
+    metavar="ID",
+    callback=filled,
+    help="The runtime it is, the same after a restart: what it held before is recovered [default: a new one].",
+)
 @click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
 @click.option(
     "--log-format",
@@ -99,6 +106,7 @@ def work(
     target: str | None,
     processes: int,
     concurrency: int | None,
+    runtime_id: str | None,
     until_idle: bool,
     log_format: str,
     **program: Any,
@@ -125,9 +133,8 @@ def work(
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
     from shiftwork.worker import command, summing  # noqa: PLC0415  # no worker for `--help`
 
-    run = functools.partial(
-        command.run, target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle
-    )
+    options: dict[str, Any] = {"processes": processes, "concurrency": concurrency, "until_idle": until_idle}
+    run = functools.partial(command.run, target, url=shell.store, runtime_id=runtime_id, **options)
     if not shell.json:
         return run(report=None)
     with printed_aside() as document:

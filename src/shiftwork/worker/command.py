@@ -114,7 +114,8 @@ def run(
         worker.agent_id = agent_id
     if processes > 1:
         with summing.gathering(report):
-            return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
+            options: dict[str, Any] = {"until_idle": until_idle, "runtime_id": runtime_id}
+            return asyncio.run(Fleet(target, worker, url, processes, concurrency, **options).run())
     tracing.set_up("shiftwork-worker")
     with fast_runner() as runner:
         return run_on(runner, _run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))

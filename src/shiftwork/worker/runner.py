@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shiftwork import tracing
+from shiftwork.client.client import Client
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
 from shiftwork.core.errors import (
@@ -35,6 +36,7 @@ from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept, Outbox, open_outbox
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
+from shiftwork.worker.recovery import Recovery
 from shiftwork.worker.sending import Parcel, Sender
 
 if TYPE_CHECKING:
@@ -80,7 +82,10 @@ class Runner:
         self.agent_id = agent_id
         self.runtime_id = runtime_id or f"{agent_id}-{secrets.token_hex(4)}"
         self.summary = Summary()
-        self._restarted = runtime_id is not None
+        self._is_named = runtime_id is not None
+        self._recovery: Recovery
+        self._holds_nothing = False
+        """All that was claimed is settled, as far as the queue has answered."""
         self._worker = worker
         self._queue: AnyQueue
         self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
@@ -109,8 +114,18 @@ class Runner:
         self._life = asyncio.current_task()
         self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
+        self._recovery = Recovery(self._queue, self.runtime_id)
+        self._recovery.begin()
+        try:
+            return await self._work_until_stopped(url, until_idle=until_idle)
+        finally:
+            self._recovery.end(holds_nothing=self._holds_nothing)
+
+    async def _work_until_stopped(self, url: str | None, *, until_idle: bool) -> Summary:
+        if self._is_named:
+            await self._recovery.refuse_living()
         await self._register()
-        await self._take_up_what_was_left()
+        await self._take_up_what_was_left(url)
         async with AsyncExitStack() as stack:
             await self._start_pulse(stack, url, until_idle=until_idle)
             try:
@@ -156,12 +171,15 @@ class Runner:
             return self._worker.budget_usd if before is None else before.budget_remaining_usd
         return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
 
-    async def _take_up_what_was_left(self) -> None:
-        """Results first: once the claims of an earlier run are taken back, nobody wants them any more."""
-        for kept in await self._delivery.left():
+    async def _take_up_what_was_left(self, url: str | None) -> None:
+        """Results first: once the claims of an earlier run are taken back, they are refused."""
+        left = await self._delivery.left()
+        for kept in left:
             self._spawn_report(self._delivery.deliver(kept))
-        if self._restarted:
-            await self._queue.orphans(self.runtime_id)
+        if self._is_named:
+            await self._recovery.of_this_runtime()
+        if not left and (url is not None or isinstance(self._queue, Client)):
+            await self._recovery.of_the_dead()
 
     async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
         settings = await self._settings()
@@ -280,7 +298,7 @@ class Runner:
                 self._begin(assignment)
             await asyncio.sleep(0)  # handlers begin before more is asked for
             if until_idle and not assignments:
-                if was_idle and assignments is not None:
+                if was_idle and assignments is not None and not await self._recovery.is_expected():
                     self.summary.went_idle = True
                     return
                 self._room.clear()
@@ -472,6 +490,7 @@ class Runner:
         with suppress(ShiftworkError):
             if left:
                 await self._queue.release_many([work.assignment.token for work in left], "its worker has stopped")
+            self._holds_nothing = len(self._work) == len(left)
             await self._queue.deregister_agent(self.agent_id)
         self.summary.released += len(left)
 
