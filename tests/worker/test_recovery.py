@@ -80,7 +80,7 @@ async def test_a_runner_without_a_name_recovers_what_another_of_its_machine_held
 async def test_a_living_runner_of_the_same_name_keeps_its_work(shop: Queue, desk: Desk) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
-    first = desk.start(["sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo mine"], "--agent", "ada")
+    desk.start(["sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo mine"], "--agent", "ada")
     await begun(shop, desk, task)
     desk.run(["echo", "stolen"], "--agent", "ada")
     assert (await shop.get(task)).status == "running"

@@ -66,6 +66,11 @@ _OF_COMMANDS = [
         "--resume-args", metavar="WORDS", callback=_words, help="Added to resume a session: '--resume {session_id}'."
     ),
     click.option("--work-dir", metavar="FOLDER", help="Each task has a folder below it [default: beside the queue]."),
+    click.option(
+        "--no-test-pass",
+        is_flag=True,
+        help="Run no test-pass line of a task here; its output waits for a verdict from elsewhere.",
+    ),
     click.option("--clean", is_flag=True, help="Remove the folder of a task that is completed."),
     click.option("--stop-grace", "stop_grace_sec", **_SECONDS, help="How long it goes on after SIGTERM [default: 30]."),
     click.option("--kill-after", "kill_after_sec", **_SECONDS, help="From its SIGTERM to SIGKILL [default: 5]."),
