@@ -7,25 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 
 _SHELLS = frozenset(
-    [
-        "sh",
-        "ash",
-        "bash",
-        "csh",
-        "dash",
-        "elvish",
-        "fish",
-        "ksh",
-        "mksh",
-        "nu",
-        "oksh",
-        "pwsh",
-        "powershell",
-        "rbash",
-        "tcsh",
-        "yash",
-        "zsh",
-    ]
+    {"sh", "ash", "bash", "csh", "dash", "elvish", "fish", "ksh", "mksh", "nu", "oksh", "pwsh", "powershell", "rbash"}
+    | {"tcsh", "yash", "zsh"}
 )
 _OF_ONE_LINE = frozenset({"flock", "runuser", "script", "sg", "su"})
 """Not shells, but what follows their -c is read by one."""
