@@ -82,7 +82,7 @@ async def test_the_aegis_table_has_six_statuses(queue: Queue) -> None:
     ids=["words", "data and words", "nothing"],
 )
 async def test_the_aegis_table_shows_words_where_there_is_no_data(
-    queue: Queue, result: dict[str, str], output: str | None
+    queue: Queue, result: dict[str, Any], output: str | None
 ) -> None:
     await queue.submit(type="code")
     await queue.complete((await take(queue)).token, **result)

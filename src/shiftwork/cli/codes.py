@@ -13,6 +13,7 @@ from shiftwork.core.errors import (
     Overloaded,
     ShiftworkError,
     StoreError,
+    TooManyRequests,
     Unauthorized,
 )
 
@@ -53,6 +54,7 @@ _CODES: tuple[tuple[type[ShiftworkError], ExitCode], ...] = (
     (ConflictError, ExitCode.CONFLICT),
     (StoreError, ExitCode.UNAVAILABLE),
     (OperationTimeout, ExitCode.UNAVAILABLE),
+    (TooManyRequests, ExitCode.CONFLICT),
     (Overloaded, ExitCode.UNAVAILABLE),
 )
 
