@@ -190,6 +190,23 @@ async def test_an_error_of_many_words_does_not_fill_the_log(
     assert "in wordy" in caplog.text or error is Unreadable
 
 
+async def test_an_error_that_is_no_text_is_logged_in_words_that_any_log_holds(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker()
+
+    @worker.handler("code")
+    async def code(ctx: Context) -> None:
+        raise ValueError("half a character: \ud800")
+
+    async with await Queue.open(sqlite_url) as queue:
+        await queue.submit(type="code", max_attempts=1)
+        await worker.run(sqlite_url, until_idle=True)
+    assert caplog.text.encode()  # as a file would
+    assert "ValueError: half a character: ?" in caplog.text
+    assert "in code" in caplog.text
+
+
 async def test_a_program_that_sets_up_no_logging_still_sees_why_its_handler_failed(
     sqlite_url: str, tmp_path: Path
 ) -> None:

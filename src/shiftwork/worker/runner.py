@@ -31,7 +31,7 @@ from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import provider_errors, threads
-from shiftwork.worker.calling import LONGEST_LINE, as_coroutine, describe, in_log
+from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
 from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept, Outbox, open_outbox
@@ -431,9 +431,9 @@ class Runner:
         if isinstance(error, EffectInFlight | EffectUnknown):
             reason, data = error.code, None
         if reason == reasons.CRASH:
-            log.error("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
+            log.error("%s failed: %s", work, in_line(text), exc_info=in_log(error))
         else:  # the world's doing, not a defect of the handler
-            log.warning("%s failed with %s: %s", work, reason, text[:LONGEST_LINE])
+            log.warning("%s failed with %s: %s", work, reason, in_line(text))
         return Kept(token, done=False, reason=reason, error=text, data=data, usage=usage)
 
     def _is_ending(self) -> bool:
