@@ -223,6 +223,10 @@ def _check_together(s: Settings) -> None:
         raise InputError("The warning must not come after the critical mark", where="warning_at")
 
 
+LONGEST_KEY = 100
+"""Characters of a key that could be a known one with a mistake in it."""
+
+
 def _unknown(key: str, source: str) -> UnknownSetting:
     near = nearest(key)
     hint = f" (nearest: {', '.join(near)})" if near else ""
@@ -231,6 +235,8 @@ def _unknown(key: str, source: str) -> UnknownSetting:
 
 def nearest(key: str) -> list[str]:
     """Known keys that look like this one, best first; a last part that fits counts as well as the whole."""
+    if len(key) > LONGEST_KEY:
+        return []  # it looks like none of them, and to compare it with each takes a while
     known = [*KEYS, *(k for k, f in _fields(Settings).items() if f.group and not f.optional)]
     whole = difflib.get_close_matches(key, known, n=3, cutoff=0.7)
     last = key.rpartition(".")[2]

@@ -141,10 +141,7 @@ def _schema(schema: Mapping[str, Any] | None) -> str | None:
     if schema is None:
         return None
     text = _json(schema, "schema")
-    try:
-        verdict.check_schema(schema)
-    except InputError as error:
-        raise InputError(error.what, where="schema") from None
+    verdict.check_schema(schema, "schema")
     return text
 
 
