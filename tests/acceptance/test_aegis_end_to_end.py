@@ -183,7 +183,7 @@ async def started(aegis: Aegis) -> AsyncIterator[Daemon]:
             await daemon.kill()
 
 
-@pytest.mark.requirement("A-079", "A-085", "A-086", "A-100", "A-101")
+@pytest.mark.requirement("A-001", "A-079", "A-085", "A-086", "A-100", "A-101")
 async def test_a_killed_daemon_comes_back_and_goes_on_with_its_session(aegis: Aegis) -> None:
     task = await aegis.create()
     async with started(aegis) as daemon:

@@ -154,7 +154,7 @@ async def test_a_low_task_is_medium_after_ten_minutes_and_high_after_twenty(queu
 # -- Core Behaviors / 3. Worker Assignment, Inputs / Worker Commands ---------------------------------------------
 
 
-@pytest.mark.requirement("C-025", "C-026", "C-027", "C-029", "C-030", "C-047", "C-048", "C-051", "C-126", "C-137")
+@pytest.mark.requirement("C-025", "C-026", "C-027", "C-029", "C-047", "C-048", "C-051", "C-126", "C-137")
 async def test_a_worker_registers_requests_and_beats(queue: Coscientist) -> None:
     registered = await queue.register("w1", capabilities=["gpu"], agent_types=["Ranking"])
     assert (registered["status"], registered["capabilities"]) == ("idle", ["gpu"])
@@ -247,7 +247,7 @@ async def test_a_paused_queue_assigns_nothing_and_lets_running_work_end(queue: C
     assert await queue.request("w2") is not None
 
 
-@pytest.mark.requirement("C-056", "C-134", "C-187")
+@pytest.mark.requirement("C-056", "C-134")
 async def test_rebalance_gives_what_was_not_begun_to_idle_workers(queue: Coscientist) -> None:
     await queue.register("loaded", max_concurrent_tasks=3)
     await queue.fill("Medium", 3)

@@ -107,7 +107,7 @@ async def test_a_decision_report_is_required(loki: Loki, report: Any) -> None:
 # -- claim task ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("L-038", "L-040", "L-041", "L-042", "L-043", "L-048", "L-049", "L-050", "L-051", "L-052")
+@pytest.mark.requirement("L-038", "L-040", "L-041", "L-042", "L-043", "L-050", "L-051", "L-052")
 async def test_claim_task(loki: Loki) -> None:
     assert await loki.claim("a1", "eng-backend") is None
     three, nine, five = [await loki.enqueue(priority=priority) for priority in (3, 9, 5)]

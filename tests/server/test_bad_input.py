@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import pytest
 
-from shiftwork.server import protocol, reading
+from shiftwork.server import reading
 from shiftwork.server.door import Raw
 from shiftwork.server.routes import DOORS
 from shiftwork.views import VIEWS
+from shiftwork.wire import protocol
 from tests.conformance.steps import everything, give_folder
 from tests.server import processes, raw
 from tests.server.doors import BY_NAME, CALLS, waiting

@@ -446,7 +446,7 @@ async def test_pages_of_other_sites_are_told_nothing(api: Running) -> None:
             told = await client.message()
             assert (told["code"], told["where"]) == ("forbidden", header)
             assert await client.end() == 1008
-    async with watch(api.http, api.url, headers={"origin": "http://localhost:3000"}):
+    async with watch(api.http, api.url, headers={"origin": api.url}):
         pass
 
 
@@ -499,7 +499,7 @@ async def test_a_query_that_cannot_be_read_is_refused_by_name(api: Running) -> N
 
 
 async def test_more_than_a_server_takes_are_refused_until_one_leaves(api: Running) -> None:
-    api.house.hub.most_listeners = 2
+    api.house.hub.shares.most = 2
     async with everything(api):
         async with everything(api):
             async with connect(api.http, api.url) as third:

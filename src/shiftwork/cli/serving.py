@@ -37,6 +37,27 @@ from shiftwork.core.resolve import PROFILES
     help="Take a snapshot of the queue into this folder every `maintenance.snapshot_sec`.",
 )
 @click.option("--watch", metavar="FOLDER", help="Let triggers wait for files of this folder.")
+@click.option(
+    "--private-sinks",
+    is_flag=True,
+    envvar="SHIFTWORK_PRIVATE_SINKS",
+    show_envvar=True,
+    help="Let admins add sinks with `allow_private`, at addresses that are not public.",
+)
+@click.option(
+    "--secrets-key",
+    envvar="SHIFTWORK_SECRETS_KEY_FILE",
+    show_envvar=True,
+    metavar="FILE",
+    help="Encrypt the secrets of sinks and hooks with the keys in this file.",
+)
+@click.option(
+    "--claim-folder",
+    "claim_folders",
+    multiple=True,
+    metavar="FOLDER",
+    help="Let admins name this folder in the setting claim_folder. Repeatable.",
+)
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
 @click.option(
@@ -55,6 +76,9 @@ def serve(  # noqa: PLR0913  # an option each
     artifacts: str | None,
     snapshots: str | None,
     watch: str | None,
+    private_sinks: bool,
+    secrets_key: str | None,
+    claim_folders: tuple[str, ...],
     no_duties: bool,
     test_clock: bool,
     on_below_minimum: str | None,
@@ -86,6 +110,9 @@ def serve(  # noqa: PLR0913  # an option each
         artifacts=artifacts,
         snapshots=snapshots,
         watch=watch,
+        private_sinks=private_sinks,
+        secrets_key=secrets_key,
+        claim_folders=claim_folders,
     )
     run_fast(serving.serve(options, functools.partial(_announce, shell)))
     return None

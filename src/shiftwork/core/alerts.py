@@ -101,6 +101,11 @@ KINDS: dict[str, Kind] = {
         "{what} has kept dead rows from being removed for {how_long}",
         "somebody's transaction holds PostgreSQL's clean-up back",
     ),
+    "maintenance_late": Kind(
+        "critical",
+        "Maintenance job {subject} is {seconds} s late",
+        "a job that recovers or looks after work fails, or takes too long; the log says why",
+    ),
     "friction": Kind(
         "warning",
         "Type {type} keeps failing alike: {signature}",

@@ -71,7 +71,7 @@ _OF_THE_QUEUE = (
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
     *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
     *("trigger.fired", "trigger.skipped", "trigger.refused"),
-    "snapshot.taken",
+    *("snapshot.taken", "quota.set", "entry.refused"),
 )
 """Told of no single task."""
 

@@ -133,10 +133,12 @@ class Breaker(Part, frozen=True):
 
 class RateLimit(Part, frozen=True):
     classify: bool = True
+    matching: Literal["messages", "substrings"] = "messages"
     counts_attempt: bool = False
     max_waits: Count = 20
     base_sec: Seconds = 60
     max_wait_sec: Seconds = 3600
+    max_window_sec: Seconds = 8 * 86_400
     jitter_range: tuple[float, float] = (1.0, 1.1)
 
 
@@ -254,6 +256,7 @@ class Snapshots(Part, frozen=True):
 
     wanted: bool = False
     keep: Annotated[int, Meta(ge=1)] = 10
+    keep_sec: Seconds | None = None
 
 
 class Bounds(Part, frozen=True):
@@ -354,6 +357,9 @@ class Settings(Part, frozen=True):
     maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
 
+
+OF_SERVER = ("maintenance", "operation_max_sec", "snapshots")
+"""What the whole server takes from the workspace `default`: over HTTP it is changed with the scope `server` alone."""
 
 REACH: dict[str, Literal["workspace", "type"]] = {
     "ordering": "workspace",

@@ -92,10 +92,15 @@ async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None) ->
     await queue.engine.store.run(write)
 
 
+async def find_gone(tx: Tx) -> list[tuple[Row, Runtime]]:
+    """Runtimes that hold work and whose processes, of this machine, are gone."""
+    found = [(row, msgspec.json.decode(row["presence"], type=Runtime)) for row in await tx.all("present_runtimes")]
+    return [(row, runtime) for row, runtime in found if is_gone(runtime)]
+
+
 async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
     """Give back what is held by processes of this machine that are gone."""
-    found = [(row, msgspec.json.decode(row["presence"], type=Runtime)) for row in await tx.all("present_runtimes")]
-    gone = [(row, runtime) for row, runtime in found if is_gone(runtime)]
+    gone = await find_gone(tx)
     known = returned = 0
     for row, runtime in gone:
         if await _has_finished(tx, row, runtime):

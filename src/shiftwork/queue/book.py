@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import InForce, Resolver, check_value, drop, load_profile, merge
 from shiftwork.queue import check
-from shiftwork.store.store import Store, Tx
+from shiftwork.store.store import Row, Store, Tx
 
 log = logging.getLogger("shiftwork.queue")
 FRESH_SEC = 1.0
@@ -34,6 +35,18 @@ class SettingsBook:
         self._known[workspace] = time.monotonic() + FRESH_SEC, resolver
         return resolver
 
+    async def of_many(self, tx: Tx, workspaces: Iterable[str]) -> dict[str, Resolver]:
+        """The same for many, in one statement."""
+        asked = list(workspaces)
+        late = [name for name in asked if name not in self._known or time.monotonic() >= self._known[name][0]]
+        rows: dict[str, list[Row]] = {}
+        for row in await tx.all("settings_of_many", items=[(name,) for name in late]) if late else []:
+            rows.setdefault(row["name"], []).append(row)
+        for name, found in rows.items():
+            profile, own, types = self._sort(found[0]["profile"], [row for row in found if row["key"] is not None])
+            self._known[name] = time.monotonic() + FRESH_SEC, Resolver(load_profile(profile), own, types)
+        return {name: self._known[name][1] for name in asked}
+
     async def get(self, store: Store, workspace: str) -> Resolver:
         """For use before a verb."""
         known = self._known.get(workspace)
@@ -47,12 +60,18 @@ class SettingsBook:
 
     async def _levels(self, tx: Tx, workspace: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
         row = await tx.one("read_workspace", name=workspace)
+        return self._sort(row["profile"] if row else None, await tx.all("read_settings", workspace=workspace))
+
+    def _sort(
+        self, profile: str | None, settings: Iterable[Row]
+    ) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+        """The workspace's own settings, and those of each type."""
         own: dict[str, Any] = {}
         types: dict[str, dict[str, Any]] = {}
-        for setting in await tx.all("read_settings", workspace=workspace):
+        for setting in settings:
             level = own if setting["scope"] == "" else types.setdefault(setting["scope"], {})
             level.update(merge(level, _stored(setting["key"], setting["value"])))
-        return (row["profile"] if row else self.default_profile), own, types
+        return profile or self.default_profile, own, types
 
     async def change(
         self, tx: Tx, workspace: str, scope: str, key: str, value: Any, actor: str, *, unset: bool

@@ -26,17 +26,24 @@ async def note(tx: Tx, agent: Row) -> None:
         await tx.run("beat_agent", workspace=agent["workspace"], id=agent["id"], now=tx.now)
 
 
-async def find_failed(tx: Tx, engine: Engine, most: int) -> int:
-    """Mark the agents failed that nobody has heard of in so many checks; what they hold is due to be taken back."""
-    silent_since = []
-    for workspace in await tx.all("agents_workspaces"):
-        span = span_sec((await engine.book.of(tx, workspace["name"])).settings())
-        if span is not None and engine.store.unsettled_since() + span <= tx.now:
-            silent_since.append((workspace["name"], tx.now - span))
-    silent = await tx.all("silent_agents", items=silent_since, count=most) if silent_since else []
-    if silent:
-        await _mark(tx, engine, [(row["workspace"], row["id"]) for row in silent])
-    return len(silent)
+async def find_failed(tx: Tx, engine: Engine, most: int) -> int | None:
+    """Mark the agents failed that nobody has heard of in so many checks; what they hold is due to be taken back.
+
+    None where beats say of no agent whether it lives.
+    """
+    names = [row["name"] for row in await tx.all("agents_workspaces")]
+    known = await engine.book.of_many(tx, names)
+    spans = {name: span for name in names if (span := span_sec(known[name].settings())) is not None}
+    if not spans:
+        return None
+    silent_since = [(name, tx.now - span) for name, span in spans.items()]
+    silent = await tx.all("silent_agents", items=silent_since, count=most)
+    hearing = engine.store.hearing
+    hearing.check()
+    failed = [row for row in silent if hearing.rests_until(row["heard_at"], spans[row["workspace"]]) <= tx.now]
+    if failed:
+        await _mark(tx, engine, [(row["workspace"], row["id"]) for row in failed])
+    return len(failed)
 
 
 async def _mark(tx: Tx, engine: Engine, agents: list[tuple[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from shiftwork.queue.engine import Caller, Engine, log
 from shiftwork.queue.lanes import LaneKey
 from shiftwork.queue.money.members import put_under
 from shiftwork.queue.prepare import Prepared
-from shiftwork.queue.protection import capacity
+from shiftwork.queue.protection import capacity, quotas
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
 from shiftwork.queue.waits import guard
@@ -82,6 +83,7 @@ async def submit(
     """Create the tasks of a batch that are new, answer with the existing ones for those that are not."""
     own = work is None
     origin = origin or Origin()
+    limited = not origin.admitted and await quotas.enter(tx, engine, workspace)
     if not origin.admitted:
         await capacity.enter(tx, engine, workspace)
     work = work or Work(tx, engine, caller)
@@ -94,6 +96,8 @@ async def submit(
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
     items = await _settle_inputs(work, workspace, items, edges, local)
+    if limited:
+        await quotas.admit(tx, engine, workspace, len(items), functools.partial(_size, items))
     if not origin.admitted:
         await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
@@ -102,6 +106,10 @@ async def submit(
         await work.save()
     answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
     return [answers.get(place) or known[place] for place in range(len(batch))]
+
+
+def _size(items: Sequence[_Item]) -> int:
+    return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
 
 
 def _answer(work: Work, item: _Item, row: tuple[Any, ...]) -> Submitted:

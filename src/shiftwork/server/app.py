@@ -35,7 +35,7 @@ from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
 from shiftwork.wire import problem
-from shiftwork.wire.access import NOBODY, Identity, require, workspace_for
+from shiftwork.wire.access import ANYBODY, NOBODY, Identity, check_page_body, require, workspace_for
 
 log = logging.getLogger("shiftwork.server")
 REQUEST_ID = "x-request-id"
@@ -63,7 +63,8 @@ def build(house: House) -> Starlette:
 
 
 async def _openapi(request: Request) -> Response:
-    return packed(request, Response(_described(), media_type="application/json"))
+    headers = {"x-content-type-options": "nosniff"}
+    return packed(request, Response(_described(), 200, headers, "application/json"))
 
 
 @functools.cache
@@ -101,6 +102,7 @@ class _Entrance:
             log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
         response.headers[REQUEST_ID] = request_id
+        response.headers["x-content-type-options"] = "nosniff"
         took = time.perf_counter() - began
         response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
         house.latencies.note(door.name, response.status_code, took)
@@ -121,11 +123,13 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
     if door.scope is None:
         ask = Ask(request, house, house.queue, NOBODY, reading.query(request, door.query), None)
         return answer(await door.handler(ask), door.status)
-    who = await house.gatekeeper.identify(request.headers)
+    who = await house.gatekeeper.identify(request.headers, plain_get=_is_plain_get(request, door))
     require(who, door.scope)
     query = reading.query(request, door.query)
     raw = await reading.body(request) if door.changes and door.body is not Raw else b""
-    queue = _handle(house.queue, door, who, query.workspace, request, request_id, raw)
+    if raw and who is ANYBODY:
+        check_page_body(request.headers)
+    queue = _handle(house, door, who, query.workspace, request, request_id, raw)
     view = views.get(query.view) if door.viewed and query.view else None
     ask = Ask(request, house, queue, who, query, view)
     if door.body is Raw:
@@ -136,6 +140,15 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
         raw = reading.in_our_words(raw, view.claims)
     body = reading.decode(raw, reading.in_document(door) if view is not None and door.viewed_body else decoder)
     return answer(await door.handler(ask, body), door.status)
+
+
+def _is_plain_get(request: Request, door: Door) -> bool:
+    """Whether a call changes nothing and ends at once: no stream, and no wait for events."""
+    return not door.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
+
+
+def _wants_stream(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
 
 
 def answer(result: Any, status: int) -> Response:
@@ -159,7 +172,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     told = problem.of(
         NotFound(f"there is no path {request.url.path}", mend="/openapi.json lists every path."), request_id
     )
-    headers = {REQUEST_ID: request_id}
+    headers = {REQUEST_ID: request_id, "x-content-type-options": "nosniff"}
     if error.status_code == 405:
         headers["allow"] = _allowed(request)
         told = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)
@@ -185,7 +198,7 @@ def _request_id(request: Request) -> str:
 
 
 def _handle(  # all of it decides who speaks
-    queue: Queue, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+    house: House, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
 ) -> Queue:
     """The queue as this caller sees it."""
     workspace = check.name(workspace_for(who, named), "workspace")
@@ -195,8 +208,9 @@ def _handle(  # all of it decides who speaks
         workspace,
         holder=None if who.may("operate") else who.token_id,
         once=_once(door, who, request, raw),
+        still_allowed=house.gatekeeper.checking(request.headers, door.scope or "read") if who.token_id else None,
     )
-    return queue.speaking_as(caller)
+    return house.queue.speaking_as(caller)
 
 
 def _actor(door: Door, who: Identity, request: Request) -> str:

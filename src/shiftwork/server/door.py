@@ -13,7 +13,7 @@ from shiftwork.core.task import Fields, Name
 from shiftwork.queue.check import LARGEST_PAGE
 from shiftwork.wire.shapes import ClaimBody, Held
 
-Scope = Literal["read", "submit", "work", "operate", "admin"]
+Scope = Literal["read", "submit", "work", "operate", "admin", "server"]
 ViewName = Literal["aegis", "loki", "redis", "factory", "coscientist"]
 Handler = Callable[..., Awaitable[Any]]
 PageSize = Annotated[int, Meta(ge=1, le=LARGEST_PAGE)]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from shiftwork.queue.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.server.metrics import Latencies
+from shiftwork.server.shares import Shares
 from shiftwork.wire.access import Gatekeeper
+
+MOST_WAITING = 8000
+"""Claims that wait for work: each holds a connection, and some are left for all other calls."""
 
 
 class MovableClock:
@@ -30,8 +36,17 @@ class MovableClock:
 class House:
     """One running server."""
 
-    def __init__(self, queue: Queue, *, tokens: bool = False, clock: MovableClock | None = None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        tokens: bool = False,
+        clock: MovableClock | None = None,
+        claim_folders: Sequence[str] = (),
+    ) -> None:
         self.queue = queue
+        self.claim_folders = frozenset(Path(folder).resolve() for folder in claim_folders)
+        """Those that callers may name in the setting `claim_folder`: this process writes into them."""
         self.gatekeeper = Gatekeeper(queue, tokens=tokens)
         self.clock = clock
         """Moved by whoever tests against this server; None where time is real."""
@@ -40,6 +55,7 @@ class House:
         self.reads: set[asyncio.Timeout] = set()
         """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
+        self.waits = Shares("waiting claims", MOST_WAITING)
         self.latencies = Latencies()
 
     def stop(self) -> None:

@@ -25,6 +25,7 @@ from shiftwork.core.errors import (
     Overloaded,
     ShiftworkError,
     StoreError,
+    TooManyRequests,
     Unauthorized,
 )
 from shiftwork.core.task import Fields
@@ -63,6 +64,7 @@ CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
     (Unauthorized, REFUSED),
     (Forbidden, REFUSED),
     (NotFound, REFUSED),
+    (TooManyRequests, LATER),
     (Overloaded, LATER),
     (OperationTimeout, LATER),
     (StoreError, LATER),
@@ -130,10 +132,10 @@ class Page:
     def _shown(self, entry: Entry, told: list[Told]) -> list[Any]:
         return [shown(entry, told)] if self.wanted.view is None else [msgspec.Raw(t.json) for t in told]
 
-    async def wait(self, hub: Hub, seconds: float) -> None:
+    async def wait(self, hub: Hub, who: Identity, seconds: float) -> None:
         """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
         with suppress(TimeoutError):
-            async with hub.listen() as listener, asyncio.timeout(seconds):
+            async with hub.listen(who) as listener, asyncio.timeout(seconds):
                 while True:
                     listener.woken.clear()
                     await self.fill(hub.after)
@@ -161,7 +163,7 @@ async def events(ask: Ask) -> Any:
 
 async def _wait(ask: Ask, page: Page) -> None:
     await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
-    await ask.while_wanted(page.wait(ask.house.hub, ask.query.wait_sec))
+    await ask.while_wanted(page.wait(ask.house.hub, ask.who, ask.query.wait_sec))
 
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -270,7 +272,7 @@ async def _check_reached(queue: Queue, cursor: Cursor) -> None:
     end = await queue.engine.store.read(event_log.last)
     if cursor.after > end:
         raise InputError(
-            f"the log ends at {end}: {cursor} is no cursor of this queue",
+            f"{cursor} lies behind the end of the log: it is no cursor of this queue",
             where="after",
             mend="Begin at 0, or at `now`.",
         )
@@ -297,7 +299,7 @@ async def _event_stream(ask: Ask) -> Response:
     """A browser that reconnects sends the last id it got, which counts more than what its address says."""
     place = ask.request.headers.get("last-event-id") or ask.query.after
     wanted = await _begin(ask.queue, ask.query, place)
-    ask.house.hub.check_room()
+    ask.house.hub.shares.check(ask.who)
     return EventStream(ask, wanted)
 
 
@@ -317,7 +319,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         lines = Lines(ask.house, ask.request.headers, ask.who, self._wanted, send)
         with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun: all that can be done is to end it
-            async with ask.house.hub.listen() as listener:
+            async with ask.house.hub.listen(ask.who) as listener:
                 await lines.run(listener, receive)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(SEND_SEC):
@@ -368,7 +370,7 @@ async def websocket(socket: WebSocket) -> None:
             query: SocketQuery = reading.query(socket, SocketQuery)
             queue = _queue(house, who, query)
             wanted = await _begin(queue, query, query.after)
-            async with house.hub.listen() as listener:
+            async with house.hub.listen(who) as listener:
                 await Messages(house, who, wanted, socket).run(listener, socket.receive)
 
 

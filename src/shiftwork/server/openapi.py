@@ -55,6 +55,7 @@ _PLACES = {
     "delivery_id": "The delivery's id, `msg_…`.",
     "name": "The trigger's name.",
     "type": "The type of the tasks.",
+    "workspace": "The workspace.",
     "key": "What it is about: `provider:NAME`, `account:NAME`, `model:NAME` or `type:NAME`, several joined by commas.",
 }
 

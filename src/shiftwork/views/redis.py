@@ -97,6 +97,7 @@ EVENTS = {
     "task.attempt_failed": "task.failed",
     "task.cancelled": "task.failed",
     "task.dead_lettered": "task.dlq",
+    "entry.refused": "task.dlq",
     "approval.requested": "approval.requested",
     "approval.approved": "approval.approved",
     "approval.rejected": "approval.rejected",

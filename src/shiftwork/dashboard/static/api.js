@@ -71,6 +71,11 @@ export async function tryGet(path, query) {
   }
 }
 
+// Approvals and questions together, as the page of approvals lists them.
+export async function waitingForPeople() {
+  return (await get("/api/approvals", { limit: 1000 })).approvals.length;
+}
+
 // An artifact as a file: fetched with the token, which a plain link could not send.
 export async function save({ id, name }) {
   const answer = await fetch(address(`/api/artifacts/${encodeURIComponent(id)}`), { headers: headers() });

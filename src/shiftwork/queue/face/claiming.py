@@ -14,6 +14,7 @@ from shiftwork.queue import check, finish, replies
 from shiftwork.queue.bridged.adopt import adopt, unheld
 from shiftwork.queue.bridged.folder import Folder, ScriptClaim, by_agent, claim_beside_scripts
 from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
+from shiftwork.queue.engine import StillAllowed
 from shiftwork.queue.face.handle import Handle
 from shiftwork.queue.lanes import Wants
 from shiftwork.queue.parking import MayTake
@@ -162,7 +163,10 @@ class Claiming(Handle):
     async def _look_or_wait(self, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
         if not 0 <= wait <= LONGEST_WAIT_SEC:
             raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
-        return await look() if wait == 0 else await self._wait_and_look(look, may_take, wait)
+        if wait == 0:
+            return await look()
+        allowed = self.caller.still_allowed
+        return await self._wait_and_look(look if allowed is None else _checked(look, allowed), may_take, wait)
 
     async def _wait_and_look(self, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
         """Park, look, and wait until a lane that may be taken gets work; a poll mends wake-ups that were lost.
@@ -189,6 +193,20 @@ class Claiming(Handle):
                     # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
                     async with asyncio.timeout(min(left, pause)):
                         await waiter.woken.wait()
+
+
+def _checked(look: Look, allowed: StillAllowed) -> Look:
+    """The same look; from the second on, the caller must still be allowed to: it may lose its rights while it waits."""
+    looked = False
+
+    async def checked() -> ClaimAnswer:
+        nonlocal looked
+        if looked:
+            await allowed()
+        looked = True
+        return await look()
+
+    return checked
 
 
 async def _poll(look: Look, deadline: float, interval: float) -> ClaimAnswer:

@@ -88,7 +88,9 @@ class Handle:
             if len(self._shared.coalescers) > 1000:
                 self._shared.coalescers.clear()  # as many callers; open flushes keep their own
             joined = type(self)(self._shared, self.workspace, caller)
-            found = self._shared.coalescers[key] = Coalescer(functools.partial(verb, joined))
+            found = self._shared.coalescers[key] = Coalescer(
+                functools.partial(verb, joined), lambda: self._engine.store.operation_max_sec
+            )
         return found
 
     async def _find(self, reference: str) -> str:

@@ -15,7 +15,7 @@ from shiftwork.core.task import Dag, Failed, Result, Task, dollars
 from shiftwork.queue import agents, check, held_claims, log, read, tokens
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.face.observing import Observing
-from shiftwork.queue.observation import explain
+from shiftwork.queue.observation import explain, maintenance
 from shiftwork.queue.observation.explain import Explanation
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.tokens import TokenInfo
@@ -270,9 +270,8 @@ class Reading(Observing):
                 await asyncio.sleep(poll_sec)
 
     async def duties(self) -> list[dict[str, Any]]:
-        """When each duty last ran, how long it took and what it did."""
-        rows = await self._read(lambda tx: tx.all("list_duties"))
-        return [{**dict(row), "counts": msgspec.json.decode(row["counts"] or "{}")} for row in rows]
+        """When each maintenance job last ran, how long it took and what it did; if it is late or rests, and why."""
+        return maintenance.shown(await self._read(lambda tx: tx.all("list_duties")), self._engine.store.now())
 
 
 def _letter(row: Row, task: Task) -> DeadLetter:

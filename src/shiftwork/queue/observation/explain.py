@@ -127,11 +127,9 @@ def _settled(row: TaskRow) -> Hold | None:
     if row.status == State.DEAD_LETTERED and row.failure_reason == reasons.DISPLACED:
         return Hold("displaced", "it made room for more urgent work", "it comes back when there is room, or review it")
     if row.status == State.DEAD_LETTERED:
-        return Hold(
-            "dead_letter",
-            f"no attempts are left ({row.failure_reason})",
-            "review it: retry, modify_and_retry or cancel",
-        )
+        left = row.attempts < row.max_attempts
+        what = f"{row.failure_reason} is not tried again" if left else f"no attempts are left ({row.failure_reason})"
+        return Hold("dead_letter", what, "review it: retry, modify_and_retry or cancel")
     if row.status == State.FAILED:
         return Hold("failed", f"it rests failed ({row.failure_reason})", "rerun it")
     return None

@@ -12,7 +12,8 @@ from shiftwork.core import ids
 from shiftwork.core.states import WAITING, State
 from shiftwork.queue import log
 from shiftwork.queue.engine import Engine
-from shiftwork.queue.protection import capacity
+from shiftwork.queue.protection import capacity, quotas
+from shiftwork.queue.protection.quotas import QuotaInForce
 from shiftwork.store.store import Row, Tx
 
 FEW = 100_000
@@ -62,6 +63,8 @@ class Status(msgspec.Struct, frozen=True):
     """When the tasks were counted: now, unless there are more than 100,000."""
     tombstones: int
     archived: int
+    quota: QuotaInForce | None = None
+    """What the operator of the server lets the workspace have; None where there is no limit."""
 
 
 class Counted(NamedTuple):
@@ -105,8 +108,13 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) ->
         counted_at=known.at,
         tombstones=known.tombstones,
         archived=sum(known.archived.values()),
+        quota=await _quota(tx, engine, workspace),
     )
     return status, known
+
+
+async def _quota(tx: Tx, engine: Engine, workspace: str) -> QuotaInForce | None:
+    return await quotas.read(tx, workspace) if await engine.quotas.has(tx, workspace) else None
 
 
 async def _count(tx: Tx, workspace: str) -> Counted:

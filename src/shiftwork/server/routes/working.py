@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from shiftwork.core import ids
@@ -20,8 +21,10 @@ from shiftwork.core.errors import (
     NotFound,
     NotYourClaim,
     QueueFull,
+    QuotaExceeded,
     ReportRequired,
     SpawnLimit,
+    TooManyRequests,
     UnknownDependency,
     UnknownReference,
     UnknownSetting,
@@ -68,6 +71,8 @@ HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
     IdempotencyKeyRequired,
     QueueFull,
+    QuotaExceeded,
+    TooManyRequests,
     UnknownSetting,
 )
 HELD_FIELDS = frozenset(Held.__struct_fields__)
@@ -82,7 +87,7 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
     body=ClaimBody,
     query=ViewQuery,
     answer=ClaimReply,
-    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable),
+    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable, TooManyRequests),
 )
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
@@ -97,7 +102,8 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     if once is not None:  # by which its claims are found again
         ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
     try:
-        answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
+        with ask.house.waits.place(ask.who) if body.wait_sec else nullcontext():
+            answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
     if answer.assignments and ask.has_hung_up:

@@ -1,10 +1,10 @@
 -- name: due_claims
--- Claims whose limits may have passed, with the newest beat that covered them.
-select t.id, r.heartbeat_at, r.seen_at, a.status as agent_status from tasks t
+-- Claims whose limits may have passed, with the newest beat that covered them; without the first, which were looked at.
+select t.*, r.heartbeat_at as runtime_heartbeat_at, r.seen_at, a.status as agent_status from tasks t
 left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
 left join agents a on a.workspace = t.workspace and a.id = t.agent_id
 where t.status in ('claimed', 'running', 'validating') and t.lease_check_at <= :now
-order by t.lease_check_at limit :count
+order by t.lease_check_at limit :count offset :skip
 
 -- name: move_checks
 -- rows items: id uuid, lease_check_at float

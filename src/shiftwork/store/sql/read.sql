@@ -113,6 +113,12 @@ update workspaces set profile = :profile where name = :name
 -- A group comes before its keys, so that what was set on a key wins.
 select * from settings where workspace = :workspace order by scope, key
 
+-- name: settings_of_many
+-- The profile and the settings of each of these workspaces, and a row without a key for one that has none.
+-- rows items: name text
+select items.name, w.profile, s.scope, s.key, s.value from {items} left join workspaces w on w.name = items.name
+left join settings s on s.workspace = items.name order by items.name, s.scope, s.key
+
 -- name: save_setting
 insert into settings (workspace, scope, key, value, changed_at, changed_by) values (:workspace, :scope, :key, :value, :now, :actor)
 on conflict (workspace, scope, key) do update set value = excluded.value, changed_at = excluded.changed_at, changed_by = excluded.changed_by
