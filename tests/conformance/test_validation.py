@@ -585,6 +585,18 @@ async def test_schema_stored_before_it_was_refused_fails_the_output(
     assert "its schema is not usable" in str((await queue.get(task_id)).last_error)
 
 
+async def test_pattern_stored_before_it_was_refused_fails_the_output(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("shiftwork.policy.verdict.check_output", lambda _: None)
+        asked = {"validation": "regex", "validation_schema": r"\w" * 20_000}
+        task_id = (await queue.submit(type="x", output=asked, max_attempts=1)).id
+        token = (await take(queue)).token
+    assert (await queue.complete(token, "words")).status == "dead_lettered"
+    assert "is not a usable pattern" in str((await queue.get(task_id)).last_error)
+
+
 async def test_results_that_take_long_to_validate_are_handed_in_by_turns(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

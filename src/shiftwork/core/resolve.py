@@ -171,7 +171,7 @@ def _choices(kind: Any) -> str:
 
 def _size(value: Any) -> str | None:
     if isinstance(value, int | float):
-        too_large = not math.isfinite(value) or abs(value) > LARGEST
+        too_large = abs(value) > LARGEST or not math.isfinite(value)  # in this order: a huge integer is no float
         return f"Expected a number between -{LARGEST:g} and {LARGEST:g}" if too_large else None
     if isinstance(value, Mapping):
         value = list(value.values())

@@ -135,7 +135,10 @@ def steps_of(output: Mapping[str, Any], data: Any, text: str | None) -> float:
 def against_pattern(schema: Any, text: str) -> list[str]:
     """The same for a pattern, which must be found somewhere in the text."""
     pattern = pattern_of(schema)
-    matcher, longest = patterns.matcher(pattern)
+    try:
+        matcher, longest = patterns.matcher(pattern)
+    except ValueError:  # stored before such patterns were refused
+        return [f"output: cannot be checked, {_clip(pattern, 100)!r} is not a usable pattern"]
     if (size := len(text.encode())) > longest:
         return [f"output: {size} bytes, this pattern is held against {longest} at most"]
     return [] if matcher.is_valid(text) else [f"output: {_clip(pattern, 200)} is not found in it"]
