@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from shiftwork.policy import patterns
 from shiftwork.policy.references import LISTS, MAPS, SINGLE, References, Unresolved
 
@@ -158,6 +160,7 @@ class _Walk:
         self._parts: dict[int, _Part] = {}
         self._closures: dict[int, State] = {}
         self._open: set[int] = set()
+        self._alike: dict[bytes, Any] = {}
         self._places: dict[frozenset[tuple[int, int]], Place] = {}
         self._states: dict[Place, State] = {}
         self._left = _WORK
@@ -243,6 +246,7 @@ class _Walk:
 
     def _closure(self, schema: Any) -> State:
         """All that evaluating a schema has evaluated at the same place, itself included."""
+        schema = self._shared(schema)
         key = id(schema)
         if (known := self._closures.get(key)) is not None:
             return known
@@ -266,6 +270,13 @@ class _Walk:
         self._open.discard(key)
         self._closures[key] = state
         return state
+
+    def _shared(self, schema: Any) -> Any:
+        """One for all that are alike: most of a large schema is `{"type": "string"}` or just a reference."""
+        leads_on = isinstance(schema, dict) and ("pattern" in schema or not _APPLYING.isdisjoint(schema))
+        if leads_on and (schema.keys() != {"$ref"} or self._references.several_bases()):
+            return schema
+        return self._alike.setdefault(msgspec.json.encode(schema), schema)
 
     def _part(self, schema: Any) -> _Part:
         for pattern in _patterns(schema):

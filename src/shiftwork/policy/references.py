@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-SINGLE = (
-    *("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"),
-    *("propertyNames", "not", "if", "then", "else", "contentSchema"),
+MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+SINGLE = frozenset(
+    {"items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "unevaluatedProperties"}
+    | {"propertyNames", "not", "if", "then", "else", "contentSchema"}
 )
+_REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 
 class Unresolved(ValueError):
@@ -22,12 +23,21 @@ class References:
     """The places of one schema by their addresses."""
 
     def __init__(self, root: Any) -> None:
+        self._root = root
         self._base: dict[int, str] = {}
         self._resources: dict[str, Any] = {"": root}
         self._anchors: dict[tuple[str, str], Any] = {}
         self._dynamic: dict[str, list[Any]] = {}
         self._roots: list[Any] = [root]
-        todo: list[tuple[Any, str]] = [(root, "")]
+
+    def several_bases(self) -> bool:
+        """Whether the same reference may lead to different places, by where it stands."""
+        if not self._base:
+            self._note_all()
+        return len(self._resources) > 1
+
+    def _note_all(self) -> None:
+        todo: list[tuple[Any, str]] = [(self._root, "")]
         while todo:
             schema, base = todo.pop()
             if isinstance(schema, dict) and id(schema) not in self._base:
@@ -52,6 +62,10 @@ class References:
 
     def targets(self, schema: dict[str, Any]) -> list[Any]:
         """All schemas that are meant by the references of this one; of dynamic ones, each that could be."""
+        if _REFERRING.isdisjoint(schema):
+            return []
+        if not self._base:
+            self._note_all()
         base = self._base.get(id(schema), "")
         found = []
         if isinstance(ref := schema.get("$ref"), str):
@@ -82,15 +96,14 @@ class References:
 
 def subschemas(schema: dict[str, Any]) -> Iterator[Any]:
     """The schemas directly inside this one, where keywords put them."""
-    for keyword in SINGLE:
-        if isinstance(schema.get(keyword), dict):
-            yield schema[keyword]
-    for keyword in LISTS:
-        if isinstance(schema.get(keyword), list):
-            yield from schema[keyword]
-    for keyword in MAPS:
-        if isinstance(schema.get(keyword), dict):
-            yield from schema[keyword].values()
+    for keyword, value in schema.items():
+        if isinstance(value, dict):
+            if keyword in SINGLE:
+                yield value
+            elif keyword in MAPS:
+                yield from value.values()
+        elif isinstance(value, list) and keyword in LISTS:
+            yield from value
 
 
 def _join(base: str, ref: str) -> str:
