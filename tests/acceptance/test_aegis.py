@@ -187,10 +187,15 @@ async def test_a_task_needs_its_workspace_and_its_agent(aegis: Aegis, missing: s
     assert await aegis.listed("") == []
 
 
-async def test_a_task_for_a_workspace_that_the_call_is_not_about_is_refused(aegis: Aegis) -> None:
-    reply = await aegis.call("POST /api/tasks", {"workspace_id": "elsewhere", "agent_id": AGENT})
-    assert (reply.status, reply.json["where"]) == (404, "workspace_id")
-    assert "?workspace=elsewhere" in reply.json["mend"]
+async def test_a_workspace_is_the_one_that_the_task_names(aegis: Aegis) -> None:
+    first, second = [await aegis.create(workspace_id=name, issue_id=None) for name in (WORKSPACE, "elsewhere")]
+    assert (await aegis.get(second))["workspace_id"] == "elsewhere"
+    assert [task["id"] for task in await aegis.listed("")] == [first["id"], second["id"]]
+    assert {(await aegis.claim())["workspace_id"] for _ in range(2)} == {WORKSPACE, "elsewhere"}
+    assert await aegis.claim() is None
+    assert {task["id"] for task in (await aegis.ask(f"POST /api/runtime/{RUNTIME}/orphans"))["tasks"]} >= {first["id"]}
+    refused = await aegis.call("POST /api/tasks?workspace=other", {"workspace_id": "elsewhere", "agent_id": AGENT})
+    assert (refused.status, refused.json["where"]) == (404, "workspace_id")
 
 
 @pytest.mark.requirement("A-025", "A-023")
@@ -290,7 +295,7 @@ async def test_an_agent_set_offline_does_not_hold_up_the_others(aegis: Aegis) ->
 
 async def test_a_claim_that_waits_is_answered_as_soon_as_there_is_a_task(aegis: Aegis) -> None:
     waiting = asyncio.create_task(aegis.ask("POST /api/tasks/claim", {"runtime_id": RUNTIME, "wait_sec": 25}))
-    while not (await aegis.api.get(f"/api/runtimes?workspace={WORKSPACE}"))["items"]:
+    while not (await aegis.api.get("/api/runtimes"))["items"]:
         continue  # it has not looked yet
     task = await aegis.create(agent_id="never seen before")
     async with asyncio.timeout(20):  # by itself it would look again after 30 seconds

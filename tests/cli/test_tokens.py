@@ -68,7 +68,7 @@ def test_quotas_are_set_listed_and_shown(terminal: Terminal) -> None:
         terminal.text("--workspace", "shop", "submit", "noop")
     refused = terminal.run("--workspace", "shop", "submit", "noop")
     assert refused.code == 4
-    assert "quota_exceeded" in refused.err
+    assert "has 5 of at most 5 tasks" in refused.err
     assert "tasks 5 of 5" in terminal.text("--workspace", "shop", "status")
     assert "workspace shop has 5 of at most 5 tasks" in terminal.text("doctor")
     terminal.text("quotas", "set", "shop")

@@ -68,7 +68,7 @@ BAD_BODIES: dict[str, tuple[bytes, int, str, str | None]] = {
     "nothing": (b"", 422, "invalid_input", "type"),
     "null": (b"null", 422, "invalid_input", None),
     "a number": (b"7", 422, "invalid_input", None),
-    "a list of numbers": (b"[7]", 422, "invalid_input", "[0]"),
+    "a list of numbers": (b"[7]", 422, "invalid_input", "tasks[0]"),
     "no type": (b"{}", 422, "invalid_input", "type"),
     "a type that is empty": (b'{"type": ""}', 422, "invalid_input", "type"),
     "a type that is long": (b'{"type": "' + b"a" * 256 + b'"}', 422, "invalid_input", "type"),

@@ -13,7 +13,7 @@ import pytest
 
 from shiftwork.core import ids
 from shiftwork.server import hub as hub_module
-from tests.acceptance.aegis import ISSUE, RUNTIME, WORKSPACE, Aegis, served
+from tests.acceptance.aegis import ISSUE, RUNTIME, Aegis, served
 from tests.server.running import Running, running
 from tests.server.watching import Watcher, connect, watch
 from tests.worker.steps import until
@@ -41,7 +41,7 @@ async def aegis(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.fixture
 async def client(aegis: Aegis) -> AsyncIterator[Watcher]:
     """The document's web client, connected before anything happens."""
-    async with watch(aegis.api.http, aegis.api.url, f"?view=aegis&workspace={WORKSPACE}") as watcher:
+    async with watch(aegis.api.http, aegis.api.url, "") as watcher:
         yield watcher
 
 

@@ -14,12 +14,19 @@ from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import PROFILES
 
+VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
+
 
 @click.command(cls=Command)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback: with --tokens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 for a free one.")
 @click.option(
     "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Of new workspaces."
+)
+@click.option(
+    "--view",
+    type=click.Choice(VIEWS),
+    help="In whose names callers are answered that name no view [default: those of the profile].",
 )
 @click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork tokens create`).")
 @click.option(
@@ -72,6 +79,7 @@ def serve(  # noqa: PLR0913  # an option each
     host: str,
     port: int,
     profile: str,
+    view: str | None,
     tokens: bool,
     artifacts: str | None,
     snapshots: str | None,
@@ -103,6 +111,7 @@ def serve(  # noqa: PLR0913  # an option each
         host=host,
         port=port,
         profile=profile,
+        view=view,
         tokens=tokens,
         test_clock=test_clock,
         duties=not no_duties,

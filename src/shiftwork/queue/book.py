@@ -25,6 +25,7 @@ class SettingsBook:
     def __init__(self, profile: str) -> None:
         self.default_profile = load_profile(profile).name
         self._known: dict[str, tuple[float, Resolver]] = {}
+        self._recorded: set[str] = set()
 
     async def of(self, tx: Tx, workspace: str) -> Resolver:
         """For use inside a verb."""
@@ -60,6 +61,8 @@ class SettingsBook:
 
     async def _levels(self, tx: Tx, workspace: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
         row = await tx.one("read_workspace", name=workspace)
+        if row:
+            self._recorded.add(workspace)
         return self._sort(row["profile"] if row else None, await tx.all("read_settings", workspace=workspace))
 
     def _sort(
@@ -98,8 +101,14 @@ class SettingsBook:
         return await self._load(tx, workspace)
 
     async def add(self, tx: Tx, workspace: str) -> None:
-        """A workspace is there from the first that is kept in it."""
+        """Record a workspace with the profile of new ones; one that exists keeps its own."""
+        if workspace in self._recorded:
+            return
         await tx.run("add_workspace", name=workspace, profile=self.default_profile, now=tx.now)
+
+    def note_recorded(self, workspace: str) -> None:
+        """A transaction that recorded the workspace is committed."""
+        self._recorded.add(workspace)
 
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
         _, own, types = await self._levels(tx, workspace)

@@ -54,7 +54,7 @@ class Queue(
         url: str = "sqlite:///shiftwork.db",
         *,
         workspace: str = "default",
-        profile: str = "standard",
+        profile: str | None = None,
         actor: str = "system",
         clock: Clock | None = None,
         seed: int | None = None,
@@ -71,6 +71,8 @@ class Queue(
         SQLite file. Snapshots lie in the folder named here or by SHIFTWORK_SNAPSHOTS, else beside the SQLite file, too.
         Notifications go to addresses that are not public only with `private_sinks` or SHIFTWORK_PRIVATE_SINKS=1.
         Secrets of sinks and hooks are encrypted with the key file `secrets_key` or SHIFTWORK_SECRETS_KEY_FILE.
+
+        A workspace keeps the profile of the program that first writes to it; `profile` is recorded on opening.
         """
         check_workspace(workspace)
         depot = open_depot(artifacts, url)
@@ -78,10 +80,12 @@ class Queue(
         vault = open_vault(secrets_key)
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
         try:
-            queue = cls(Shared(Engine(store, profile, seed, depot, folder, vault)), workspace, Caller(actor))
-            queue.engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}
-            await store.run(lambda tx: queue.engine.book.add(tx, workspace))
+            engine = Engine(store, profile or "standard", seed, depot, folder, vault)
+            queue = cls(Shared(engine), workspace, Caller(actor))
+            engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}
             in_force = (await queue.engine.book.get(store, workspace)).settings()
+            if profile is not None:  # a program that names none may be there to look
+                await store.run(lambda tx: queue.engine.book.add(tx, workspace))
             store.operation_max_sec = in_force.operation_max_sec
         except BaseException:
             await store.close()

@@ -162,7 +162,7 @@ async def _duplicate(work: Work, item: _Item, existing: str, status: str, *, mer
     if settings.on_duplicate == "reject":
         raise DuplicateTask(
             f"task {task_id} has the idempotency key {item.prepared.key!r}",
-            where="idempotency_key",
+            where=item.prepared.place_of("idempotency_key"),
             task_id=task_id,
         )
     if settings.on_duplicate == "merge" and merge:
@@ -192,11 +192,15 @@ async def _merge(work: Work, item: _Item, existing: str) -> None:
 
 async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[int, Submitted]) -> list[_Item]:
     """Ids that callers chose: unique, and perhaps already awaited by somebody."""
-    named = {(i.prepared.name or i.id): i for i in items if i.prepared.name or i.prepared.uuid}
+    named: dict[str, _Item] = {}
+    for item in items:
+        if item.prepared.name or item.prepared.uuid:
+            if (name := item.prepared.name or item.id) in named:
+                what = f"two tasks of the batch have the same id, {item.prepared.new.id!r}"
+                raise IdInUse(what, where=item.prepared.place_of("id"))
+            named[name] = item
     if not named:
         return items
-    if len(named) < sum(1 for i in items if i.prepared.name or i.prepared.uuid):
-        raise IdInUse("two tasks of the batch have the same id", where="id")
     await _refuse_used_ids(tx, items)
     await tx.insert("add_names", [(workspace, name, named[name].id, True) for name in sorted(named)])
     adopted: dict[str, str] = {}
@@ -205,7 +209,7 @@ async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[in
         if row["known"] and row["task_id"] != item.id:
             raise IdInUse(
                 f"a task with the id {row['name']!r} exists",
-                where="id",
+                where=item.prepared.place_of("id"),
                 task_id=ids.show_task(row["task_id"]),
             )
         if not row["known"]:
@@ -227,7 +231,8 @@ async def _refuse_used_ids(tx: Tx, items: list[_Item]) -> None:
     used = await tx.all("names_in_use", items=given) or await tx.all("archived_states", items=given)
     used = used or await tx.all("purged", items=given)  # its fences must not begin again
     if used:
-        raise IdInUse(f"a task with the id {ids.show_task(used[0]['id'])} exists", where="id")
+        item = next(i for i in items if i.id == used[0]["id"])
+        raise IdInUse(f"a task with the id {ids.show_task(item.id)} exists", where=item.prepared.place_of("id"))
 
 
 # -- dependencies ------------------------------------------------------------------------------------------------
@@ -242,7 +247,7 @@ def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, 
         if key is None:
             continue
         if key in local:
-            raise InputError(f"two tasks of the batch have the key {key!r}", where="key")
+            raise InputError(f"two tasks of the batch have the key {key!r}", where=prepared.place_of("key"))
         existing = ids.parse(known[place].id) if place in known else None
         local[key] = by_place.get(place) or existing or ""
     return local
@@ -264,7 +269,11 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
     found = await dependencies.resolve(work.tx, workspace, references, new)
     missing = [name for name in outside if name not in found]
     if refused := [name for name in missing if name not in may_wait]:
-        raise UnknownDependency(f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies")
+        item = next(item for item in items if refused[0] in wanted[item.id])
+        raise UnknownDependency(
+            f"there is no task {refused[0]!r} in this batch or in the queue",
+            where=item.prepared.place_of("dependencies"),
+        )
     found.update(await dependencies.await_missing(work.tx, work.engine, workspace, missing))
     edges = {}
     for item in items:
@@ -297,7 +306,7 @@ def _refuse_cycle(items: list[_Item], edges: dict[str, list[Dependency]]) -> Non
     if not any(edges.values()):
         return
     if cycle := graph.find_cycle({dependent: [p.root for p in above] for dependent, above in edges.items()}):
-        keys = {item.id: item.prepared.new.key or ids.show_task(item.id) for item in items}
+        keys = {item.id: item.prepared.new.key or item.prepared.new.id or ids.show_task(item.id) for item in items}
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
 
 
@@ -537,7 +546,7 @@ def block_check_at(settings: Settings, above: Sequence[Dependency], now: float) 
     """When to look whether a dependency is still missing."""
     if settings.dependency_wait_sec is None:
         return None
-    all_count = settings.dependency_wait_applies_to == "all"
+    all_count = settings.dependency_wait_applies_to != "missing"
     waits = any(p.status != State.COMPLETED and (all_count or p.missing) for p in above)
     return now + settings.dependency_wait_sec if waits else None
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shiftwork import views
 from shiftwork.queue.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.server.metrics import Latencies
 from shiftwork.server.shares import Shares
+from shiftwork.views.view import View
 from shiftwork.wire.access import Gatekeeper
 
 MOST_WAITING = 8000
@@ -43,8 +45,11 @@ class House:
         tokens: bool = False,
         clock: MovableClock | None = None,
         claim_folders: Sequence[str] = (),
+        view: View | None = None,
     ) -> None:
         self.queue = queue
+        self.view = view
+        """In whose names callers are answered who name no view; None for our own."""
         self.claim_folders = frozenset(Path(folder).resolve() for folder in claim_folders)
         """Those that callers may name in the setting `claim_folder`: this process writes into them."""
         self.gatekeeper = Gatekeeper(queue, tokens=tokens)
@@ -57,6 +62,10 @@ class House:
         self.hub = Hub(queue.engine.store, self.stopping)
         self.waits = Shares("waiting claims", MOST_WAITING)
         self.latencies = Latencies()
+
+    def view_for(self, named: str | None) -> View | None:
+        """The view that a call names, or else the server's own."""
+        return self.view if named is None else views.chosen(named)
 
     def stop(self) -> None:
         """Nobody is waited for any longer. Called from the loop that serves, also by the handler of a signal."""

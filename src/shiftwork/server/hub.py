@@ -38,7 +38,7 @@ READERS = 2
 AGAIN_SEC = 0.5
 
 
-Reader = Callable[[int, str], Awaitable[tuple[Sequence[Entry], int]]]
+Reader = Callable[[int, str | None], Awaitable[tuple[Sequence[Entry], int]]]
 
 
 class Listener:
@@ -99,7 +99,7 @@ class Hub:
                 if not self._listeners:
                     self._rest()
 
-    async def after(self, number: int, workspace: str) -> tuple[Sequence[Entry], int]:
+    async def after(self, number: int, workspace: str | None) -> tuple[Sequence[Entry], int]:
         """Some rows behind a number, and the number to go on from: the same one if there is nothing new."""
         if number >= self._first:
             start = bisect_right(self._kept, number, key=_number)
@@ -109,11 +109,11 @@ class Hub:
         async with self._turns:
             return await self._logged(number, workspace, BATCH)
 
-    async def read(self, number: int, workspace: str) -> tuple[Sequence[Entry], int]:
+    async def read(self, number: int, workspace: str | None) -> tuple[Sequence[Entry], int]:
         """The same from the log itself, whatever is kept here."""
         return await self._logged(number, workspace, PAGE)
 
-    async def _logged(self, number: int, workspace: str, count: int) -> tuple[Sequence[Entry], int]:
+    async def _logged(self, number: int, workspace: str | None, count: int) -> tuple[Sequence[Entry], int]:
         part = await event_log.read(self._store, number, count, workspace)
         return [Entry(row) for row in part.rows], part.last
 

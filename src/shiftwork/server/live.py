@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from shiftwork import views
 from shiftwork.core.errors import (
     Forbidden,
     InputError,
@@ -33,12 +34,13 @@ from shiftwork.queue import check
 from shiftwork.queue import log as event_log
 from shiftwork.queue.engine import Caller
 from shiftwork.queue.queue import Queue
-from shiftwork.server import reading
+from shiftwork.server import reading, spanning
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import ViewName
 from shiftwork.server.house import House
 from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
+from shiftwork.views.view import View
 from shiftwork.wire import problem
 from shiftwork.wire.access import Identity, require, workspace_for
 from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
@@ -152,7 +154,8 @@ async def events(ask: Ask) -> Any:
     """A page, or a stream for whoever accepts one."""
     if ask.request.method == "GET" and "text/event-stream" in ask.request.headers.get("accept", ""):
         return await _event_stream(ask)
-    page = Page(await subscription(ask.queue, ask.query, ask.query.after, Cursor(0)), ask.query.limit)
+    wanted = await subscription(ask.queue, ask.query, ask.view, ask.query.after, Cursor(0), spans=ask.spans)
+    page = Page(wanted, ask.query.limit)
     await page.fill(ask.house.hub.read)  # whoever asks after a change of his own finds it
     if page.at_end and not page.rows:
         await _check_reached(ask.queue, page.wanted.cursor)
@@ -259,9 +262,17 @@ class Stream:
         """Something that the subscriber says."""
 
 
-async def _begin(queue: Queue, wanted: Wanted, place: str | None, otherwise: Cursor | None = None) -> Subscription:
+async def _begin(
+    queue: Queue,
+    wanted: Wanted,
+    view: View | None,
+    place: str | None,
+    otherwise: Cursor | None = None,
+    *,
+    spans: bool = False,
+) -> Subscription:
     """What is asked for, from a place that there is."""
-    begun = await subscription(queue, wanted, place, otherwise)
+    begun = await subscription(queue, wanted, view, place, otherwise, spans=spans)
     if place is not None and place != NOW:
         await _check_reached(queue, begun.cursor)
     return begun
@@ -298,7 +309,7 @@ def _chunks(told: Iterable[Told]) -> Iterator[list[Told]]:
 async def _event_stream(ask: Ask) -> Response:
     """A browser that reconnects sends the last id it got, which counts more than what its address says."""
     place = ask.request.headers.get("last-event-id") or ask.query.after
-    wanted = await _begin(ask.queue, ask.query, place)
+    wanted = await _begin(ask.queue, ask.query, ask.view, place, spans=ask.spans)
     ask.house.hub.shares.check(ask.who)
     return EventStream(ask, wanted)
 
@@ -367,9 +378,11 @@ async def websocket(socket: WebSocket) -> None:
             house: House = socket.app.state.house
             who = await house.gatekeeper.identify(socket.headers)
             require(who, "read")
-            query: SocketQuery = reading.query(socket, SocketQuery)
+            query: SocketQuery = reading.query(socket, SocketQuery, house.view)
             queue = _queue(house, who, query)
-            wanted = await _begin(queue, query, query.after)
+            view = house.view_for(query.view)
+            spans = spanning.spans(view, who, query.workspace)
+            wanted = await _begin(queue, query, view, query.after, spans=spans)
             async with house.hub.listen(who) as listener:
                 await Messages(house, who, wanted, socket).run(listener, socket.receive)
 
@@ -439,12 +452,11 @@ class Messages(Stream):
         asked = self._completed(said.subscribe)
         queue = _queue(self.house, self._who, asked)
         place = None if said.after is None else str(said.after)
-        self.wanted = await _begin(queue, asked, place, self.wanted.cursor)
+        view = self.wanted.view if asked.view is UNSET else views.chosen(asked.view or views.NATIVE)
+        spans = spanning.spans(view, self._who, asked.workspace)
+        self.wanted = await _begin(queue, asked, view, place, self.wanted.cursor, spans=spans)
         await self.begin()
 
     def _completed(self, asked: Asked) -> Asked:
         """With what it leaves as it is: whoever narrows a filter must not find itself in another workspace."""
-        now = self.wanted
-        workspace = asked.workspace or now.wanted.workspace
-        view = (now.view and now.view.name) if asked.view is UNSET else asked.view
-        return msgspec.structs.replace(asked, workspace=workspace, view=view)
+        return msgspec.structs.replace(asked, workspace=asked.workspace or self.wanted.wanted.workspace)

@@ -13,13 +13,16 @@ from types import FrameType
 import msgspec
 import uvicorn
 
+from shiftwork import views
 from shiftwork.core.errors import InputError
 from shiftwork.duties.pulse import Pulse
 from shiftwork.duties.runner import run_for_ever
+from shiftwork.queue.engine import log as engine_log
 from shiftwork.queue.observation.maintenance import SERVER
 from shiftwork.queue.queue import Queue
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
+from shiftwork.server.rendering import LogFilter
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.watching import Watching, check_folder
@@ -42,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     profile: str = "standard"
+    view: str | None = None
+    """In whose names callers are answered who name no view; None for those of the profile's document."""
     tokens: bool = False
     test_clock: bool = False
     duties: bool = True
@@ -85,11 +90,18 @@ async def open_house(options: Options) -> AsyncIterator[House]:
         private_sinks=options.private_sinks,
         secrets_key=options.secrets_key,
     ) as queue:
-        house = House(queue, tokens=options.tokens, clock=clock, claim_folders=options.claim_folders)
+        view = views.chosen(options.view or views.of_profile(options.profile))
+        folders = options.claim_folders
+        house = House(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
         beside = _beside(queue, options)
+        naming = None if view is None else LogFilter(view)
+        if naming is not None:
+            engine_log.addFilter(naming)
         try:
             yield house
         finally:
+            if naming is not None:
+                engine_log.removeFilter(naming)
             house.stop()
             house.hub.close()
             for task in beside:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.states import HELD, State
-from shiftwork.views.view import TIME, Pair, Record, View, both, made, own_id, read, sent, words
+from shiftwork.views.view import TIME, Pair, Record, View, both, made, output_of, own_id, read, sent, task_output, words
 
 STATES = {
     State.CREATED: "queued",
@@ -55,15 +55,15 @@ TASK = (
     read("attempts", "retry_count"),
     both("max_attempts", "max_retries", RETRIES),
     made("error", _error),
-    read("result.data", "result"),
+    read("result.data", "result")._replace(make=task_output),
     made("failed_at", _failed_at),
     read("created_at", "created_at", TIME),
 )
 
 RESULT = (
-    read("task_id"),
+    made("task_id", own_id),
     both("status", "status", OUTCOMES),
-    both("data", "result"),
+    both("data", "result")._replace(make=output_of),
     both("error"),
     read("worker_id", "worker"),
 )
@@ -71,7 +71,7 @@ RESULT = (
 RESOLUTIONS = words({"modify_and_retry": "replay", "retry": "replay"})
 
 DEAD_LETTER = (
-    read("task_id"),
+    made("task_id", own_id),
     read("tool_name"),
     read("payload"),
     read("error"),
@@ -105,6 +105,7 @@ EVENTS = {
 
 VIEW = View(
     name="redis",
+    own_names=True,
     states=STATES,
     task=TASK,
     result=RESULT,
@@ -113,6 +114,7 @@ VIEW = View(
     events=EVENTS,
     only_these_events=True,
     resolutions=RESOLUTIONS,
+    claims={"consumer": "agent_id", "worker": "agent_id"},
     # Delivered and not acknowledged; Redis calls it pending, which means something else everywhere else.
     filters={"unacked": HELD},
     # `failed` is final here; a failure that will be retried shows as an event only.

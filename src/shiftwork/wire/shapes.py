@@ -148,6 +148,7 @@ class ReleaseBody(Held):
 class SpawnBody(Held, kw_only=True):
     tasks: list[NewTask]
     wait: bool = False
+    name: Name | None = None
 
 
 class OutcomeReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -436,3 +437,5 @@ class Health(msgspec.Struct, frozen=True):
     store: str
     test_clock: bool = False
     detail: str | None = None
+    view: str = "native"
+    """In whose names callers are answered who name no view."""

@@ -27,7 +27,7 @@ export function workspace() {
 
 export function address(path, query = {}) {
   const words = new URLSearchParams();
-  for (const [name, value] of Object.entries({ workspace: workspace(), ...query })) {
+  for (const [name, value] of Object.entries({ workspace: workspace(), view: "native", ...query })) {
     for (const each of [value].flat()) if (each !== null && each !== undefined && each !== "") words.append(name, each);
   }
   return words.size ? `${path}?${words}` : path;

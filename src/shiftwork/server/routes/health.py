@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from shiftwork import views
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
@@ -23,7 +24,7 @@ def _health(ask: Ask, status: Any, detail: str | None = None) -> Health:
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
     store = ask.house.queue.url.partition(":")[0]
-    return Health(status, __version__, store, ask.house.clock is not None, detail)
+    return Health(status, __version__, store, ask.house.clock is not None, detail, views.name_of(ask.house.view))
 
 
 @door("GET /healthz", None, answer=Health)

@@ -62,6 +62,13 @@ where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by
 -- name: read_archive
 select * from archive where id = :id
 
+-- name: own_names
+-- What their submitters call these tasks, where they gave them a name.
+-- rows items: id uuid
+select t.id, t.external_id from {items} join tasks t on t.id = items.id where t.external_id is not null
+union all
+select a.id, a.external_id from {items} join archive a on a.id = items.id where a.external_id is not null
+
 -- name: find_archived_name
 select id from archive where workspace = :workspace and external_id = :name
 
@@ -176,7 +183,7 @@ select count(*) as ahead from (
 
 -- name: events_upto
 -- Of one workspace or of all, with the type of the task while anything is known of it.
-select e.*, coalesce(t.type, a.type) as type
+select e.*, coalesce(t.type, a.type) as type, coalesce(t.external_id, a.external_id) as external_id
 from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
 where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
 
