@@ -97,7 +97,7 @@ def test_work_that_nobody_can_take_is_found(terminal: Terminal) -> None:
     whats = [finding["what"] for finding in findings(terminal, "agents")]
     assert sorted(whats) == [
         "1 ready task of type chat: no agent can take it (it needs to be agent bob)",
-        "2 ready tasks of type train: no agent can take them (it needs capability gpu, one of the models opus)",
+        "2 ready tasks of type train: no agent can take them (it needs capability gpu)",
     ]
 
 

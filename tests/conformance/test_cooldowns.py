@@ -207,6 +207,7 @@ async def test_the_model_of_a_claim_reads_with_its_task_and_ends_with_it(queue: 
 
 async def test_an_agent_that_has_only_the_fallback_helps_out_while_all_others_rest(queue: Queue) -> None:
     await queue.register_agent(id="small", models_available=["haiku"])
+    await queue.register_agent(id="large", models_available=["opus", "sonnet"])
     await queue.submit(type="code", spec=SPEC)
     assert await queue.claim("small") == []
     await queue.cool_down("model:opus", 60)

@@ -14,6 +14,7 @@ from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_sessions import Session
 from shiftwork.store.store import Tx
+from tests.outages.relay import relay_to
 from tests.stores.stalling import given, impatient
 from tests.worker.steps import until
 
@@ -205,17 +206,19 @@ async def test_a_call_that_is_cancelled_during_its_commit_leaves_no_transaction_
     committing = asyncio.Event()
     execute = Session.execute
 
-    async def slow(self: Session, query: str, *values: Any, **options: Any) -> Any:
-        if query == "commit" and not committing.is_set():
-            committing.set()
-            await asyncio.Event().wait()
+    async def noted(self: Session, query: str, *values: Any, **options: Any) -> Any:
+        if query == "commit":
+            asyncio.get_running_loop().call_soon(committing.set)  # it is on its way
         return await execute(self, query, *values, **options)
 
-    async with await Queue.open(postgres_url, pool_size=1) as queue:
-        monkeypatch.setattr(Session, "execute", slow)
-        call = asyncio.ensure_future(queue.engine.store.read(lambda tx: tx.all("list_duties")))
+    async with relay_to(postgres_url) as (relay, url), await Queue.open(url, pool_size=1) as queue:
+        monkeypatch.setattr(Session, "execute", noted)
+        relay.delay_sec = 0.1
+        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_duties")))
         await committing.wait()
         call.cancel()
+        await asyncio.sleep(0)
+        call.cancel()  # as a loop that ends its tasks once more does
         await asyncio.gather(call, return_exceptions=True)
         assert await queue.engine.store.read(lambda tx: tx.all("list_duties")) == []
 

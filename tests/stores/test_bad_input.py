@@ -42,7 +42,7 @@ SUBMITS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"type": "code", "dependencies": [""]}, "invalid_input", "task.dependencies[0]"),
     ({"type": "code", "spec": {"prompt": 7}}, "invalid_input", "task.spec.prompt"),
     ({"type": "code", "spec": {"colour": 7}}, "invalid_input", "task.spec"),
-    ({"type": "code", "priority_boost_per_minute": 0.3}, "invalid_input", "task.priority_boost_per_minute"),
+    ({"type": "code", "priority_boost_per_minute": 10.5}, "invalid_input", "task.priority_boost_per_minute"),
     ({"type": "code", "settings": {"no_such": 1}}, "unknown_setting", "no_such"),
     ({"type": "code", "settings": {"max_attempts": "many"}}, "invalid_input", "max_attempts"),
     ({"type": "code", "retry": {"strategy": "hope"}}, "invalid_input", "retry.strategy"),

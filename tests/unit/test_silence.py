@@ -109,8 +109,19 @@ def test_a_process_that_does_not_listen_misses_nothing(ear: Hearing, clocks: Clo
     assert ear.stalls == []
 
 
+def test_a_stall_that_is_noticed_twice_is_one(ear: Hearing, clocks: Clocks) -> None:
+    beat = clocks.now
+    clocks.pass_(3600)
+    ear.forgive(Stall(beat + 10, clocks.now, "the database was away"))
+    ear.check()
+    assert ear.rests_until(beat, SPAN) == clocks.now + SPAN
+    assert ear.missed(beat) == 3600
+
+
 def test_what_is_remembered_is_bounded(ear: Hearing, clocks: Clocks) -> None:
     for _ in range(hearing.MOST_STALLS + 10):
         clocks.pass_(10)
+        ear.check()
+        clocks.pass_(1)
         ear.check()
     assert len(ear.stalls) == hearing.MOST_STALLS

@@ -229,7 +229,6 @@ async def _ready_lanes(queue: Queue) -> list[tuple[Any, int]]:
 
 def _needs(key: Any) -> str:
     wanted = [f"capability {name}" for name in key.capabilities]
-    wanted += [f"one of the models {', '.join(key.models)}"] if key.models else []
     wanted += [f"to be agent {key.target_agent_id}"] if key.target_agent_id else []
     return f" (it needs {', '.join(wanted)})" if wanted else ""
 

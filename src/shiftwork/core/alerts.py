@@ -56,6 +56,14 @@ KINDS: dict[str, Kind] = {
     "dependency_wait": Kind(
         "warning", "Task {task} is blocked: its dependencies take too long", "dependencies were waited for too long"
     ),
+    "dependency_slow": Kind(
+        "warning",
+        "Task {task} still waits for {dependencies}",
+        "a dependency takes longer than `dependency_wait_sec`; the task goes on once it completes",
+    ),
+    "deadline_passed": Kind(
+        "warning", "Task {task} has passed its deadline and is {status}", "a task did not end before its deadline"
+    ),
     "dependency_failed": Kind(
         "warning",
         "Task {task} failed; {count} tasks of {creator} depend on it",

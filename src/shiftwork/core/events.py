@@ -40,6 +40,8 @@ _NAMES: dict[str, str] = {
     "updated": "task.updated",
     "blocked": "task.blocked",
     "starved": "task.starved",
+    "deadline_passed": "task.deadline_passed",
+    "dependency_slow": "task.dependency_slow",
     "progress": "task.progress",
     "message": "task.message",
     "heartbeat": "task.heartbeat",

@@ -171,7 +171,7 @@ def _choices(kind: Any) -> str:
 
 def _size(value: Any) -> str | None:
     if isinstance(value, int | float):
-        too_large = not math.isfinite(value) or abs(value) > LARGEST
+        too_large = abs(value) > LARGEST or not math.isfinite(value)  # in this order: a huge integer is no float
         return f"Expected a number between -{LARGEST:g} and {LARGEST:g}" if too_large else None
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -194,12 +194,6 @@ def _range(bounds: tuple[float, float]) -> str | None:
     return None if 0 <= low <= high else "Expected two factors, the smaller first"
 
 
-def _boost(rate: float) -> str | None:
-    # Tasks of one rate share a lane and keep their order; a rate of its own would be a lane of its own.
-    classes = ", ".join(f"{c:g}" for c in declared.BOOST_CLASSES)
-    return None if rate in declared.BOOST_CLASSES else f"Expected one of {classes}"
-
-
 def _share(by: str) -> str | None:
     known = by in {"none", "created_by", "issue_id"} or (by.startswith("tag:") and len(by) > len("tag:"))
     return None if known else "Expected none, created_by, issue_id, or tag: with the beginning of a tag"
@@ -207,7 +201,6 @@ def _share(by: str) -> str | None:
 
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "fair_share.by": _share,
-    "priority_boost_per_minute": _boost,
     "retry.jitter_range": _range,
     "rate_limit.jitter_range": _range,
     "idempotency.scope_states": _states,
@@ -223,6 +216,10 @@ def _check_together(s: Settings) -> None:
         raise InputError("The warning must not come after the critical mark", where="warning_at")
 
 
+LONGEST_KEY = 100
+"""Characters of a key that could be a known one with a mistake in it."""
+
+
 def _unknown(key: str, source: str) -> UnknownSetting:
     near = nearest(key)
     hint = f" (nearest: {', '.join(near)})" if near else ""
@@ -231,6 +228,8 @@ def _unknown(key: str, source: str) -> UnknownSetting:
 
 def nearest(key: str) -> list[str]:
     """Known keys that look like this one, best first; a last part that fits counts as well as the whole."""
+    if len(key) > LONGEST_KEY:
+        return []  # it looks like none of them, and to compare it with each takes a while
     known = [*KEYS, *(k for k, f in _fields(Settings).items() if f.group and not f.optional)]
     whole = difflib.get_close_matches(key, known, n=3, cutoff=0.7)
     last = key.rpartition(".")[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MEANING: dict[str, str] = {
     "ordering": "What goes first: the effective priority, the level and then age, the priority as given, or age alone.",
-    "priority_boost_per_minute": "By how much each minute of waiting improves the priority.",
+    "priority_boost_per_minute": "By how much each minute of waiting improves the priority, to three decimals.",
     "type_boost": "By how much tasks of this type are more urgent than their priority says.",
     "escalation": "After how many seconds in the queue a task counts as a better level.",
     "age_boost": "Improves the score of a task that has waited past a threshold; null is off.",
@@ -13,12 +13,13 @@ MEANING: dict[str, str] = {
     "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; null is never.",
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
+    "deadline.on_passed": "Whether a task that passes its deadline only raises an alert, or is cancelled as well.",
     "requeue_front": "Whether the work of a lost agent goes to the front of its own level.",
     "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those "
     "that share a tag with a prefix (`tag:team-`).",
     "fair_share.shares": "Into how many shares the keys fall; keys that meet in one share it.",
-    "affinity_sec": "By how many seconds a task counts as older for an agent whose last task was of its type, among "
-    "tasks of equal rank and while no other agent has less to do; 0 is off.",
+    "affinity_sec": "By how many seconds a task counts as younger for an agent, among tasks of equal rank, while "
+    "another agent waits for work whose last task was of its type; 0 is off.",
     "max_attempts": "How many times a task may be executed in all.",
     "retry.mode": "Whether a retry is the same task again or a new task linked to the failed one.",
     "retry.strategy": "How the delay between attempts is found.",
@@ -71,7 +72,8 @@ MEANING: dict[str, str] = {
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is for ever.",
-    "dependency_wait_applies_to": "Whether that limit is for missing dependencies only or for all.",
+    "dependency_wait_applies_to": "Whether that limit marks tasks blocked for missing dependencies only or for "
+    "all; with `notice`, a known dependency that takes longer raises an alert and marks nothing.",
     "idempotency.source": "Where the key that marks equal submissions comes from.",
     "idempotency.scope_states": "In which states a task still stands for its key.",
     "idempotency.window_sec": "For how long a task stands for its key; null is for ever.",
@@ -149,7 +151,8 @@ MEANING: dict[str, str] = {
     "approvals whose time has come end; a timer does it at that moment.",
     "maintenance.gates_sec": "How late at most cooldowns, breakers and limits whose time has come are opened; a timer "
     "does it at that moment.",
-    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",
+    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew, and how late at most "
+    "deadlines that pass are announced; a timer does it at that moment.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
     "maintenance.notifications_sec": "How often what sinks want to be told of is looked for.",

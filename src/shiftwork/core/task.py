@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from shiftwork.core.settings import AgeingRate
+
 Text = Annotated[str, Meta(max_length=65_536)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Priority = Annotated[float, Meta(ge=0, le=100)]
@@ -63,7 +65,7 @@ class NewTask(Fields):
     spec: Spec | None = None
     output: Output | None = None
     priority: Priority = 50
-    priority_boost_per_minute: float | None = None
+    priority_boost_per_minute: AgeingRate | None = None
     deadline: float | None = None
     dependencies: list[Name] = []
     tags: list[Name] = []
@@ -181,6 +183,11 @@ class Result(msgspec.Struct, frozen=True):
     completed_at: float | None
     verdict: Verdict | None = None
     external_id: str | None = None
+
+    @property
+    def output(self) -> Any:
+        """What was handed in, in one piece: the data, or the words where there is no data."""
+        return self.text if self.data is None else self.data
 
 
 class Wait(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from shiftwork.queue.engine import NOWHERE, Caller, Engine
 from shiftwork.queue.fairness import serials
 from shiftwork.queue.protection import capacity
 from shiftwork.queue.review import Verdict, review
+from shiftwork.queue.rows import TaskRow
 from shiftwork.queue.submit import inherit_open_fate
 from shiftwork.queue.triggers.firing import KEEP_FIRINGS_SEC
 from shiftwork.queue.waits import guard
@@ -69,9 +70,10 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
     rows = [row for row in await work.lock(row["id"] for row in due) if row.status == State.READY]
     settings = await work.settings(rows)
     for row in rows:
-        since = row.rerank_at
+        since, updated_at = row.rerank_at, row.updated_at
         work.arrive(row, settings[row.id])
         work.touch(row)
+        row.updated_at = updated_at  # no caller changed it; the wait for a better agent counts from here
         if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
             waited = round(tx.now - row.created_at)
             work.tell(row, "starved", data={"seconds": waited})
@@ -81,7 +83,7 @@ async def rerank(tx: Tx, engine: Engine) -> Counts:
 
 
 async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
-    """Mark tasks whose dependency has not come in time; they still go on if it comes later."""
+    """Mark tasks whose dependency has not come in time, or announce that it is slow; they go on once it completes."""
     due = await tx.all("due_blocks", now=tx.now, count=BATCH)
     if not due:
         return {}
@@ -90,23 +92,39 @@ async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
     missing: dict[str, list[str]] = {}
     for edge in await tx.all("missing_dependencies", items=[(row.root_id,) for row in rows]):
         missing.setdefault(edge["dependent"], []).append(edge["name"])
-    blocked = 0
+    blocked, slow = 0, list[TaskRow]()
     for row in rows:
         if row.block_check_at is None or row.block_check_at > tx.now:
             continue
         row.block_check_at = None
         work.touch(row)
-        settings = await work.settings_of(row)
-        known_too = settings.dependency_wait_applies_to == "all"
-        if row.status != State.PENDING or not (known_too or row.root_id in missing):
+        applies_to = (await work.settings_of(row)).dependency_wait_applies_to
+        if row.status == State.PENDING and applies_to == "notice":
+            slow.append(row)
+        if row.status != State.PENDING or not (applies_to == "all" or row.root_id in missing):
             continue
         blocked += 1
         row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
         names = [ids.shown(name) for name in missing.get(row.root_id, [])]
         work.tell(row, "blocked", reason=row.blocked_reason, data={"missing": names})
         work.alert(row.workspace, row.blocked_reason, row.id, missing=", ".join(names))
+    announced = await _announce_slow(work, slow)
     await work.save()
-    return {"blocked": blocked}
+    return {"blocked": blocked, "slow": announced}
+
+
+async def _announce_slow(work: Work, rows: list[TaskRow]) -> int:
+    """A notice to the supervisor: which known dependencies take so long, and in which state they are."""
+    waits: dict[str, dict[str, str]] = {}
+    found = await work.tx.all("slow_dependencies", items=[(row.root_id,) for row in rows]) if rows else ()
+    for edge in found:
+        waits.setdefault(edge["dependent"], {})[ids.show_task(edge["id"])] = edge["status"]
+    for row in rows:
+        if states := waits.get(row.root_id):
+            work.tell(row, "dependency_slow", data={"dependencies": states})
+            named = ", ".join(f"{task} ({status})" for task, status in states.items())
+            work.alert(row.workspace, "dependency_slow", row.id, dependencies=named)
+    return len(waits)
 
 
 async def stale(tx: Tx, engine: Engine) -> Counts:

@@ -20,6 +20,7 @@ from shiftwork.core.settings import Maintenance
 from shiftwork.duties import (
     artifacts,
     clock,
+    deadlines,
     duties,
     measuring,
     notifications,
@@ -80,6 +81,7 @@ DUTIES: dict[str, Entry] = {
     "approvals": Entry(waiting.approvals, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "gates": Entry(protection.open_gates, lambda m: m.gates_sec, looked_for=True, prompt=True),
     "rerank": Entry(duties.rerank, lambda m: m.rerank_sec, looked_for=True),
+    "deadlines": Entry(deadlines.deadlines, lambda m: m.rerank_sec, looked_for=True, prompt=True),
     "serials": Entry(serials.tend, lambda m: m.retry_promoter_sec, looked_for=True, prompt=True),
     "preempt": Entry(yielding.look, lambda m: m.rerank_sec),
     "dependencies": Entry(duties.missing_dependencies, lambda m: m.dependencies_sec, looked_for=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shiftwork.core.settings import Settings
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lanes import Wants
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
@@ -20,10 +21,10 @@ def span_sec(settings: Settings) -> float | None:
     return settings.health_checks * settings.heartbeat_interval_sec
 
 
-async def note(tx: Tx, agent: Row) -> None:
-    """Whoever asks for work is there, also when there is none."""
-    if tx.now - agent["last_heartbeat"] >= NOTE_EVERY_SEC:
-        await tx.run("beat_agent", workspace=agent["workspace"], id=agent["id"], now=tx.now)
+async def note_ask(tx: Tx, agent: Row, wants: Wants) -> None:
+    """An agent that asks for work is alive, also when there is none."""
+    if agent["asked_at"] is None or tx.now - agent["asked_at"] >= NOTE_EVERY_SEC:
+        await tx.run("note_ask", workspace=agent["workspace"], id=agent["id"], now=tx.now, asked=wants.text())
 
 
 async def find_failed(tx: Tx, engine: Engine, most: int) -> int | None:

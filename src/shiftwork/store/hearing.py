@@ -111,4 +111,8 @@ class Hearing:
         return max(STALL_SEC, TYPICAL_TIMES * usual)
 
     def _note(self, stall: Stall) -> None:
+        """One that was noticed in two ways is one."""
+        if self.stalls and stall.start <= self.stalls[-1].end:
+            last = self.stalls.pop()
+            stall = Stall(min(last.start, stall.start), max(last.end, stall.end), last.why)
         self.stalls = [*self.stalls[-MOST_STALLS + 1 :], stall]

@@ -30,6 +30,7 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
+from shiftwork.policy.silence import Stall
 from shiftwork.store import deadline, postgres_growth, postgres_sessions
 from shiftwork.store.hearing import Hearing, passed
 from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
@@ -135,6 +136,8 @@ class PostgresStore:
         self._background: list[asyncio.Task[None]] = []
         self._doubted_at = self._expired_at = 0.0
         """When a call was last cut off or not answered in time; when the connections were last replaced."""
+        self._away_since: float | None = None
+        """When calls began to be refused for want of a database."""
         self._closed = False
 
     @classmethod
@@ -211,6 +214,7 @@ class PostgresStore:
             except LOST as error:
                 gone_since = gone_since or time.monotonic()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
+                    self._away_since = self._away_since or self.now()
                     raise translate(error) from error
                 await asyncio.sleep(random.uniform(0.05, 0.2))
             except (asyncpg.PostgresError, TimeoutError) as error:
@@ -260,8 +264,15 @@ class PostgresStore:
                 if tx.wakes:
                     self._announce(tx.wakes, told=told)
             connection.note_answer()
+            self._note_return()
             self._note_growth(tx.added)
         return result
+
+    def _note_return(self) -> None:
+        """Calls were refused since the database was away: nor could agents be heard."""
+        if self._away_since is not None:
+            self.hearing.forgive(Stall(self._away_since, self.now(), "the database was away"))
+            self._away_since = None
 
     def _note_growth(self, added: Counter[str]) -> None:
         if self._growth.note(added) and (self._telling is None or self._telling.done()):

@@ -188,7 +188,8 @@ class Claiming(Handle):
                 self._shared.parking.pass_on(waiter, answer.ready)
                 # Nobody announces that a full agent has room again, or that a lock is let go: it looks more often.
                 pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
-                pause = CONTENDED_SEC if answer.contended else pause
+                pause = pause if answer.look_again_sec is None else min(pause, answer.look_again_sec)
+                pause = CONTENDED_SEC if answer.contended or answer.unfinished else pause
                 with suppress(TimeoutError):
                     # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
                     async with asyncio.timeout(min(left, pause)):
@@ -227,6 +228,8 @@ def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> 
         sum(answer.no_fit for answer in answers),
         any(answer.at_capacity for answer in answers),
         contended=any(answer.contended for answer in answers),
+        unfinished=any(answer.unfinished for answer in answers),
+        look_again_sec=min((a.look_again_sec for a in answers if a.look_again_sec is not None), default=None),
         slow_down_sec=answers[-1].slow_down_sec,
     )
 

@@ -20,7 +20,7 @@ from shiftwork.queue.fence import Outcome, Token, Verb, for_each, unknown
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.in_hand import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.outputs import verdicts
-from shiftwork.queue.prepare import prepare, traced
+from shiftwork.queue.prepare import let_others, prepare, traced
 
 
 class Report(NamedTuple):
@@ -166,7 +166,14 @@ class Working(Handle):
         return await self._complete(items)
 
     async def _complete(self, items: Sequence[Completion | NotFound]) -> list[Outcome]:
-        return await self._each(finish.complete, items)
+        """In one transaction, unless validating takes long: then others have their turn in between."""
+        outcomes = await self._each(finish.complete, items)
+        while postponed := [place for place, outcome in enumerate(outcomes) if outcome.postponed]:
+            left = [items[place] for place in postponed]
+            unbooked = [item._replace(usage=finish.NO_USAGE) for item in left if isinstance(item, Completion)]
+            for place, outcome in zip(postponed, await self._each(finish.complete, unbooked), strict=True):
+                outcomes[place] = outcome
+        return outcomes
 
     async def verdict(
         self, token: str, *, passed: bool, evidence: Mapping[str, Any] | None = None, note: str | None = None
@@ -211,9 +218,18 @@ class Working(Handle):
     # -- subtasks --------------------------------------------------------------------------------------------------
 
     async def spawn(
-        self, token: str, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait: bool = False
+        self,
+        token: str,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait: bool = False,
+        name: str | None = None,
     ) -> list[Submitted]:
-        """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
+        """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done.
+
+        With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
+        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+        """
         resolver = await self._engine.book.get(self._engine.store, self.workspace)
         batch = []
         with tracing.span("spawn", "producer", tasks=len(tasks)):
@@ -221,13 +237,18 @@ class Working(Handle):
             for place, task in enumerate(tasks):
                 new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
                 batch.append(prepare(new, self.workspace, resolver, f"tasks[{place}]"))
+                await let_others(new)
         if not batch:
             raise InputError("there is nothing to spawn", where="tasks")
         lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})
-        return await self._run(spawn.spawn, await self._token(token), batch, lanes, wait=wait)
+        known = None if name is None else check.name(name, "name")
+        return await self._run(spawn.spawn, await self._token(token), batch, lanes, wait=wait, name=known)
 
     async def wait_for(self, token: str, tasks: Sequence[str]) -> str:
-        """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
+        """Give the slot back until these tasks are done; the task then comes back to an agent that can take it.
+
+        Where they are all done the slot is kept, and the answer is `running`.
+        """
         return await self._run(spawn.wait_for, await self._token(token), list(tasks))
 
 

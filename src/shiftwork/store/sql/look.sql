@@ -12,6 +12,11 @@ union all
 select 'rerank', null, null, (select rerank_at from tasks where status = 'ready' and rerank_at is not null
   order by rerank_at limit 1), 'work'
 union all
+select 'deadlines', null, null, (select deadline from tasks where deadline is not null
+  and (passed_deadline is null or passed_deadline <> deadline)
+  and status in ('pending', 'waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying')
+  order by deadline limit 1), 'work'
+union all
 select 'dependencies', null, null, (select block_check_at from tasks where block_check_at is not null
   order by block_check_at limit 1), 'work'
 union all
