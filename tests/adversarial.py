@@ -428,6 +428,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "server/reading.py:_ESCAPED_NUL": Pattern(("\\", "\\\\")),
     "server/reading.py:_ESCAPES": Pattern(("\\", "\\ud800")),
     "server/reading.py:_NOT_A_NUMBER": Pattern(("+",)),
+    **{f"server/rendering.py:{name}": Pattern(("task_", "`", "`a", "1")) for name in ("_FIELD", "_ID", "_NUMBER")},
     "server/replacing.py:words": NoCaller("splits an option that the one who runs the server typed"),
     "server/routes/artifacts.py:_RANGE": Pattern(("bytes=", "bytes=1-")),
     "server/telling.py:_CURSOR": Pattern(("1", "1-")),
@@ -440,10 +441,14 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
         for name in ("_NAME", "_PART", "_ROWS", "_INSERT", "_ONLY", "_TABLE", "_LEADING", "_PARAMETER", "write_schema")
     },
     "tracing.py:_FORM": Pattern(("00-", "00-" + "1" * 32)),
+    "views/view.py:_BETWEEN": Pattern(("a.", "a[")),
     "views/view.py:time_in": "times of views",
     "worker/outbox.py:_file": NoCaller("writes claim tokens of the queue as names of files, one class of characters"),
     "worker/program.py:_PLACEHOLDER": Pattern(("{", "{prompt")),
-    "worker/program.py:_is_script": NoCaller("looks at the command that the one who runs the worker typed"),
+    **{
+        f"worker/shells.py:{name}": NoCaller("looks at the command that the one who runs the worker typed")
+        for name in ("_INTERPRETERS", "_CODE", "_LINE")
+    },
 }
 """Each use of a matcher, by file and name: an expression, measured as it is, the name of a reader, or why none."""
 
