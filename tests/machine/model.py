@@ -239,8 +239,11 @@ class Model:
         task.rate_limits = 0
 
     def depart(self, task: Lineage, now: float) -> None:
-        """Its process is known to be gone."""
-        if task.reclaims < MAX_ATTEMPTS:
+        """Its process is known to be dead."""
+        if task.started is None and self.rules.claim_expired == "release":
+            self.release(task)
+            task.rate_limits = 0
+        elif self.rules.stale == "reclaim" and task.reclaims < MAX_ATTEMPTS:
             self._reclaim(task)
         else:
             task.let_go()
