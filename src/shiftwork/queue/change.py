@@ -20,14 +20,15 @@ from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority
 from shiftwork.policy.share import TAG
 from shiftwork.queue import consequences, dependencies
-from shiftwork.queue.dependencies import Dependency
+from shiftwork.queue.consequences import inherit_fate
+from shiftwork.queue.dependencies import Dependency, block_check_at, refuse_outer_cycle
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.lineage import add_rerun_row, as_new, relane
 from shiftwork.queue.prepare import estimated_cost
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import block_check_at, inherit_fate, inherit_open_fate, refuse_outer_cycle
+from shiftwork.queue.submit import inherit_open_fate
 from shiftwork.queue.waits import guard
 from shiftwork.queue.waits.waits import count_waiting
 from shiftwork.queue.work import Work, as_json

@@ -91,7 +91,14 @@ def prepare(
         new,
         plan,
         body,
-        dedupe.task_key(idempotency, given=new.idempotency_key, type=new.type, payload=new.payload),
+        dedupe.task_key(
+            idempotency,
+            given=new.idempotency_key,
+            type=new.type,
+            payload=new.payload,
+            named=new.id is not None,
+            dependencies=new.dependencies,
+        ),
         new.id if new.id and uuid is None else None,
         uuid,
     )

@@ -36,6 +36,7 @@ class Around(NamedTuple):
     output: Row | None = None
     incomplete: bool = False
     model: str | None = None
+    aliases: Sequence[Row] = ()
 
 
 async def find(tx: Tx, workspace: str, reference: str) -> str:
@@ -43,7 +44,13 @@ async def find(tx: Tx, workspace: str, reference: str) -> str:
     (uuid,) = await find_many(tx, workspace, [reference])
     if uuid is None:
         raise NotFound(f"there is no task {reference!r}", task_id=reference)
-    return uuid
+    return (await kept(tx, workspace, [uuid])).get(uuid, uuid)
+
+
+async def kept(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, str]:
+    """Of ids that submissions came with which were merged: the tasks that answer for them."""
+    rows = await tx.all("aliases_of", items=[(uuid,) for uuid in uuids]) if uuids else ()
+    return {row["id"]: row["task_id"] for row in rows if row["workspace"] == workspace}
 
 
 async def find_many(tx: Tx, workspace: str, references: Sequence[str]) -> list[str | None]:
@@ -94,6 +101,10 @@ async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) ->
         if settings.require_decision_report and row.status == State.RUNNING:
             beside = beside._replace(incomplete=bool(await tx.all("incomplete_marks", items=[(row.id, row.fence)])))
         built[row.id] = build(row, body, settings, tx.now, beside)
+    unknown = [uuid for uuid in uuids if uuid not in built]
+    for alias, uuid in (await kept(tx, workspace, unknown)).items():
+        for task in await tasks(tx, engine, workspace, [uuid]):
+            built[alias] = task
     for uuid in uuids:
         if uuid not in built and (old := await _archived(tx, workspace, uuid)):
             built[uuid] = old
@@ -117,6 +128,7 @@ async def _around(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dict
     letters = await more("letters_of", "has_letters")
     tags = await more("tags_of", "has_tags")
     progress = await more("progress_of", "has_progress")
+    aliases = await more("alias_names", "has_aliases", of="root_id")
     beats = {row["id"]: row["runtime_heartbeat_at"] for row in whole}
     parked = [(row.root_id,) for row in rows if row.hold in WAITS]
     waits = _grouped(await tx.all("open_waits_of", items=parked), "root_id") if parked else {}
@@ -136,6 +148,7 @@ async def _around(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dict
             waits.get(row.root_id, ()) if row.hold in WAITS else (),
             outputs.get(row.id),
             model=models.get((row.id, row.fence)),
+            aliases=aliases.get(row.root_id, ()),
         )
         for row in rows
     }
@@ -219,6 +232,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, ar
         dependencies=[ids.show_task(edge["dependency"]) for edge in around.dependencies],
         blocked_by=[ids.show_task(edge["dependency"]) for edge in around.dependencies if not edge["satisfied"]],
         blocked=row.blocked_reason is not None,
+        merged_ids=[ids.shown(alias["name"]) for alias in around.aliases],
         waits=[wait_of(wait) for wait in around.waits],
         force_fresh_session=bool(row.force_fresh_session),
         tags=list(around.tags) if around.tags is not None else body.get("tags", []),

@@ -12,13 +12,14 @@ from shiftwork.core.errors import NotFound, SpawnLimit
 from shiftwork.core.settings import Spawn
 from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
-from shiftwork.queue.dependencies import Dependency, resolve
+from shiftwork.queue.consequences import inherit_fate
+from shiftwork.queue.dependencies import Dependency, refuse_outer_cycle, resolve
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Token
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.protection import capacity
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import DagFields, Origin, inherit_fate, refuse_outer_cycle, submit
+from shiftwork.queue.submit import DagFields, Origin, submit
 from shiftwork.queue.waits.waits import claimed, park
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx

@@ -7,6 +7,7 @@ select t.*, b.body,
   exists (select 1 from dead_letters d where d.task_id = t.id) as has_letters,
   exists (select 1 from tags g where g.task_id = t.id) as has_tags,
   exists (select 1 from progress p where p.task_id = t.id) as has_progress,
+  exists (select 1 from aliases s where s.task_id = t.root_id) as has_aliases,
   (select r.heartbeat_at from runtimes r where r.workspace = t.workspace and r.id = t.runtime_id) as runtime_heartbeat_at
 from {items} join tasks t on t.id = items.id join bodies b on b.task_id = t.id order by t.id
 
