@@ -273,3 +273,39 @@ async def test_a_duplicate_that_brings_a_dependency_meets_the_end_of_it(store_ur
             assert (found.status, found.dependencies, found.blocked_by) == ("ready", [above.id], [])
             await one.cancel(kept.id)
         assert await stranded(one) == []
+
+
+async def test_tasks_that_join_a_dag_at_once_are_all_counted(store_url: str) -> None:
+    """A lone task gets two dependents at the moment at which it ends."""
+    async with handles(store_url, 3) as (one, two, three):
+        await hire(one, "worker")
+        for n in range(15):
+            parent = await one.submit(type="code")
+            (taken,) = await one.claim("worker", start=True)
+            assert taken.id == parent.id
+            await together(
+                one.submit(type="code", id=f"a{n}", dependencies=[parent.id]),
+                two.submit(type="code", id=f"b{n}", dependencies=[parent.id]),
+                three.complete(taken.token),
+            )
+            dag = await one.dag(parent.dag_id or "")
+            assert (dag.status, dag.done, dag.total, dag.roots) == ("running", 1, 3, [parent.id])
+            for left in await take_all(one, "worker", 2):
+                await one.complete(left.token)
+            assert (await one.dag(parent.dag_id or "")).status == "completed"
+        assert await stranded(one) == []
+
+
+async def test_a_chain_that_grows_while_its_head_ends_is_not_stuck(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        await hire(one, "worker")
+        for n in range(15):
+            head = await one.submit(type="code")
+            middle = await one.submit(type="code", dependencies=[head.id])
+            (taken,) = await one.claim("worker", start=True)
+            await together(one.submit(type="code", id=f"c{n}", dependencies=[middle.id]), two.complete(taken.token))
+            assert (await one.get(middle.id)).priority_parts["dependency"] > 0
+            for _ in range(2):
+                (left,) = await one.claim("worker", start=True)
+                await one.complete(left.token)
+            assert (await one.dag(head.dag_id or "")).status == "completed"

@@ -72,8 +72,8 @@ MEANING: dict[str, str] = {
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is for ever.",
     "dependency_wait_applies_to": "Whether that limit is for missing dependencies only or for all.",
-    "idempotency.source": "Where the key that marks equal submissions comes from: `params_hash` makes it of type, payload "
-    "and dependencies, for tasks without an id of their own, and compares it with tasks that have not ended.",
+    "idempotency.source": "Where the key that marks equal submissions comes from: `params_hash` makes it of type, "
+    "payload and dependencies, for tasks without an id of their own, and compares it with tasks that have not ended.",
     "idempotency.scope_states": "In which states a task still stands for its key.",
     "idempotency.window_sec": "For how long a task stands for its key; null is for ever.",
     "idempotency.on_duplicate": "Whether an equal submission gets the existing task, is refused, or is merged into it.",

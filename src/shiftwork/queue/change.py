@@ -19,7 +19,7 @@ from shiftwork.core.errors import (
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority
 from shiftwork.policy.share import TAG
-from shiftwork.queue import consequences, dependencies
+from shiftwork.queue import consequences, dependencies, paths
 from shiftwork.queue.consequences import inherit_fate
 from shiftwork.queue.dependencies import Dependency, block_check_at, refuse_outer_cycle
 from shiftwork.queue.engine import Caller, Engine
@@ -246,6 +246,7 @@ async def _change_dependencies(
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in above]})
     pairs = [(row.root_id, dependency.root, dependency.status == State.COMPLETED, False) for dependency in above]
     await work.tx.insert("insert_edges", sorted(pairs))
+    await paths.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
     row.waiting = await count_waiting(work, row.root_id)
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
     if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:

@@ -21,6 +21,8 @@ class Dependency(NamedTuple):
     root: str
     status: str
     missing: bool = False
+    dag_id: str | None = None
+    """Where it can still be joined."""
 
 
 async def resolve(
@@ -73,7 +75,11 @@ async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Dep
         return {}
     items = [(uuid,) for uuid in uuids]
     live = await tx.all("lineage_states", items=items)
-    found = {row["root_id"]: Dependency(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace}
+    found = {
+        row["root_id"]: Dependency(row["root_id"], row["status"], dag_id=row["dag_id"])
+        for row in live
+        if row["workspace"] == workspace
+    }
     left = [item for item in items if item[0] not in found]
     for row in await tx.all("archived_states", items=left) if left else []:
         if row["workspace"] == workspace:

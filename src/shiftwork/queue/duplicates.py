@@ -12,7 +12,7 @@ from shiftwork.core.errors import DuplicateTask, IdInUse, UnknownDependency
 from shiftwork.core.states import FINAL, State
 from shiftwork.core.task import Submitted
 from shiftwork.policy import dedupe
-from shiftwork.queue import consequences, dependencies
+from shiftwork.queue import consequences, dependencies, paths
 from shiftwork.queue.dependencies import Dependency, refuse_outer_cycle
 from shiftwork.queue.engine import log
 from shiftwork.queue.prepare import Prepared
@@ -240,6 +240,7 @@ async def _join_dependencies(
     await refuse_outer_cycle(work, {row.root_id: [d.root for d in joined]})
     pairs = [(row.root_id, d.root, d.status == State.COMPLETED, False) for d in joined]
     await work.tx.insert("insert_edges", sorted(pairs))
+    await paths.lengthen(work, {d.root: row.path_weight + 1 for d in joined})
     row.waiting = await count_waiting(work, row.root_id)
     row.block_check_at = dependencies.block_check_at(settings, joined, work.now) or row.block_check_at
     if not row.waiting or row.status == State.PENDING:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core import graph, ids
+from shiftwork.core import ids
 from shiftwork.core.errors import NotFound, StoreDamaged
 from shiftwork.core.events import names
 from shiftwork.core.settings import Settings
@@ -160,7 +160,7 @@ NOTHING = Around()
 async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
     """What an agent should know of tasks that were tried before or had dependencies; most need no look."""
     items = [(row["id"],) for row in rows if row["fence"]]
-    roots = [(row["root_id"],) for row in rows if row["dag_id"] != row["id"] or '"dependencies"' in row["body"]]
+    roots = [(row["root_id"],) for row in rows if _may_have_edges(row)]
     attempts = _grouped(await tx.all("read_attempts", items=items), "task_id") if items else {}
     progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)} if items else {}
     again = [(row["id"],) for row in rows if row["round"] > 1]
@@ -177,6 +177,11 @@ async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
         )
         for row in rows
     }
+
+
+def _may_have_edges(row: Row) -> bool:
+    """One that has run before may have waited for tasks since, such as its subtasks."""
+    return row["fence"] > 0 or row["dag_id"] != row["id"] or '"dependencies"' in row["body"]
 
 
 def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
@@ -456,8 +461,9 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
     newest = {row["newest_id"] for row in rows if row["newest_id"]}
     old = {row["root_id"] for row in rows if row["root_id"] != row["id"]}
     counted = [row for row in rows if row["id"] in newest or (row["id"] == row["root_id"] and row["id"] not in old)]
-    edges = await tx.all("edges_of_dag", dag=uuid)
-    shape = _shape(rows, edges)
+    nodes = sorted(row["id"] for row in rows if row["id"] == row["root_id"])
+    waiting = {edge["dependent"] for edge in await tx.all("edges_of_dag", dag=uuid)}
+    awaited = {edge["dependency"] for edge in await tx.all("edges_into_dag", dag=uuid)}
     counts = Counter(row["status"] for row in counted)
     info = await _dag_info(tx, workspace, uuid, stored)
     return Dag(
@@ -465,23 +471,14 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
         workspace_id=workspace,
         status=_dag_status(stored, counted, rows),
         tasks=[ids.show_task(row["id"]) for row in rows],
-        roots=[ids.show_task(i) for i in graph.roots(shape)],
-        leaves=[ids.show_task(i) for i in graph.leaves(shape)],
+        roots=[ids.show_task(node) for node in nodes if node not in waiting],
+        leaves=[ids.show_task(node) for node in nodes if node not in awaited],
         counts=dict(counts),
         done=sum(1 for row in counted if row["status"] in FINAL),
         total=len(counted),
         spent_usd=dollars(sum(row["cost"] + row["live_cost"] for row in rows)),
         **info,
     )
-
-
-def _shape(rows: Sequence[Row], edges: Sequence[Row]) -> dict[str, list[str]]:
-    inside = {row["id"] for row in rows if row["id"] == row["root_id"]}
-    shape: dict[str, list[str]] = {node: [] for node in sorted(inside)}
-    for edge in edges:
-        if edge["dependency"] in inside:
-            shape[edge["dependent"]].append(edge["dependency"])
-    return shape
 
 
 async def _dag_info(tx: Tx, workspace: str, uuid: str, stored: Row | None) -> dict[str, Any]:

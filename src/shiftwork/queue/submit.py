@@ -17,10 +17,10 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State, move, write_path
-from shiftwork.core.task import Submitted, dollars, micros
+from shiftwork.core.task import NewTask, Submitted, dollars, micros
 from shiftwork.policy import guard as guard_policy
 from shiftwork.policy import rank
-from shiftwork.queue import dependencies, duplicates
+from shiftwork.queue import dependencies, duplicates, paths
 from shiftwork.queue.consequences import inherit_fate
 from shiftwork.queue.content import inputs
 from shiftwork.queue.dependencies import Dependency, block_check_at, raise_cycle, refuse_outer_cycle
@@ -59,6 +59,8 @@ class Origin(NamedTuple):
     budget_id: str | None = None
     admitted: bool = False
     """They come in however full the queue is."""
+    waited_by: int | None = None
+    """How long a chain waits for the parent that waits for them all, where it does."""
 
 
 async def submit(
@@ -189,6 +191,7 @@ async def _edges(work: Work, workspace: str, items: list[Item], local: dict[str,
         wanted[item.id] = names
         outside.update(dict.fromkeys(n for n in names if local.get(n) not in new))
     references = {name: local.get(name) or name for name in outside}
+    await _lock_joined(work, workspace, references)
     may_wait = {n for i in items if i.prepared.settings.missing_dependency == "wait" for n in wanted[i.id]}
     found = await dependencies.resolve(work.tx, workspace, references, new)
     missing = [name for name in outside if name not in found]
@@ -202,6 +205,16 @@ async def _edges(work: Work, workspace: str, items: list[Item], local: dict[str,
             {dependency.root: dependency for dependency in above}.values()
         )  # two names may mean one task
     return edges
+
+
+async def _lock_joined(work: Work, workspace: str, references: Mapping[str, str]) -> None:
+    """Existing tasks that get dependents change with them: their DAG and their place in the critical path.
+
+    Locked once and for good, in the order of ids: two that share a lock first would wait for each other for more.
+    """
+    known = set((await dependencies.uuids(work.tx, workspace, references)).values())
+    if known:
+        await work.lock(sorted(known | await paths.above(work, known)))
 
 
 async def _settle_inputs(
@@ -253,9 +266,11 @@ async def _insert(
     dag: DagFields,
     origin: Origin,
 ) -> list[tuple[Any, ...]]:
-    dags = await _dags(work, workspace, items, edges, dag)
-    under = await _budgets(work, workspace, items, dags, dag, origin)
+    dags, joined = await _dags(work, workspace, items, edges, dag)
+    under = await _budgets(work, workspace, items, dags, joined, dag, origin)
     weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
+    if origin.waited_by is not None:
+        weights = {i: weights.get(i, 0) + origin.waited_by + 1 for i in {*weights, *(item.id for item in items)}}
     places = _Places(lanes, work.now)
     rows = []
     for item in items:
@@ -266,6 +281,8 @@ async def _insert(
     await _write(work, rows, [item.prepared.body for item in items])
     await _write_around(work, workspace, items, edges)
     _tell_created(work, items, rows, origin.verb, stopped)
+    new = {item.id for item in items}
+    await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
     for row in rows:
         if row[_DAG] != row[_ID]:
             work.count_in_dag(row[_DAG], None, row[_STATUS])
@@ -313,13 +330,21 @@ class _Places:
 
 async def _dags(
     work: Work, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], dag: DagFields
-) -> dict[str, str]:
-    """The DAG of each task; a lone one is not in the answer. Rows of new DAGs are written here, empty."""
+) -> tuple[dict[str, str], set[str]]:
+    """The DAG of each task, and which of these existed before; a lone task is not in the answer.
+
+    Rows of new DAGs are written here, empty. What is submitted as a DAG keeps to itself, whatever it depends on.
+    """
+    groups: list[list[str]] = []
+    joined: dict[str, str] = {}
     if dag.join is not None:
-        await join_dag(work, workspace, dag.join)
-        return {item.id: dag.join for item in items}
-    together = [[item.id for item in items]] if items else []
-    groups = together if dag.together else _components(edges)
+        joined = {item.id: dag.join for item in items}
+    elif dag.together:
+        groups = [[item.id for item in items]] if items else []
+    else:
+        groups, joined = _joining(_components(edges), edges)
+    for dag_id in sorted({*joined.values(), *([dag.join] if dag.join is not None else [])}):
+        await join_dag(work, workspace, dag_id)
     made: dict[str, str] = {}
     written = []
     for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
@@ -336,7 +361,19 @@ async def _dags(
         )
         made.update(dict.fromkeys(group, id_))
     await work.tx.insert("insert_dags", written)
-    return made
+    return made | joined, set(joined.values())
+
+
+def _joining(groups: list[list[str]], edges: dict[str, list[Dependency]]) -> tuple[list[list[str]], dict[str, str]]:
+    """Groups that make a DAG of their own, and the DAG of each task that joins one: of its first dependency there."""
+    fresh, joined = [], {}
+    for group in groups:
+        found = next((p.dag_id for id_ in group for p in edges[id_] if p.dag_id is not None), None)
+        if found is not None:
+            joined.update(dict.fromkeys(group, found))
+        elif len(group) > 1:
+            fresh.append(group)
+    return fresh, joined
 
 
 def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
@@ -349,37 +386,44 @@ def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
             node = leader[node]
         return node
 
-    joined = False
     for dependent, above in edges.items():
         for dependency in above:
             if dependency.root in leader:
                 leader[find(dependent)] = find(dependency.root)
-                joined = True
-    if not joined:
-        return []
     groups: dict[str, list[str]] = defaultdict(list)
     for dependent in edges:
         groups[find(dependent)].append(dependent)
-    return [group for group in groups.values() if len(group) > 1]
+    return list(groups.values())
 
 
 async def _budgets(
-    work: Work, workspace: str, items: list[Item], dags: dict[str, str], dag: DagFields, origin: Origin
+    work: Work,
+    workspace: str,
+    items: list[Item],
+    dags: dict[str, str],
+    joined: set[str],
+    dag: DagFields,
+    origin: Origin,
 ) -> dict[str, str]:
     """The budget of each task that stands under one; mostly there is none."""
-    together = dag.budget_ceiling is not None or dag.join is not None
-    paid = together or origin.budget_id is not None
-    if not items or not (paid or any(item.prepared.new.tree_budget_usd is not None for item in items)):
+    trees = any(item.prepared.new.tree_budget_usd is not None for item in items)
+    if not items or not (trees or joined or dag.budget_ceiling is not None or origin.budget_id is not None):
         return {}
-    tasks = {item.id: item.prepared.new for item in items}
-    dag_id = dags[items[0].id] if together else ""
-    return await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+    groups: dict[str, dict[str, NewTask]] = defaultdict(dict)
+    for item in items:
+        groups[dags.get(item.id, "")][item.id] = item.prepared.new
+    under: dict[str, str] = {}
+    for dag_id, tasks in groups.items():
+        under |= await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+    return under
 
 
 async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
-    await work.tx.all("lock_tasks", items=[(dag_id,)])  # a lone task that ends now must find the row we make
     locked = await work.tx.all("lock_dags", items=[(dag_id,)])
+    if not locked:  # a lone task that ends now must find the row we make
+        await work.tx.all("lock_tasks", items=[(dag_id,)])
+        locked = await work.tx.all("lock_dags", items=[(dag_id,)])
     if locked and locked[0]["workspace"] == workspace:
         return
     rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]

@@ -56,6 +56,10 @@ where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id
 -- name: edges_of_dag
 select e.dependent, e.dependency from tasks t join edges e on e.dependent = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
+-- name: edges_into_dag
+-- Tasks of a DAG that others wait for, whichever DAG those are in.
+select distinct e.dependency from tasks t join edges e on e.dependency = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
+
 -- name: tag_counts
 select t.status, count(*) as total from tags g join tasks t on t.id = g.task_id
 where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by t.status

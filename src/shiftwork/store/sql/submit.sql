@@ -25,7 +25,7 @@ select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id
 -- name: lineage_states
 -- The newest row of a lineage answers for it.
 -- rows items: id uuid
-select r.id as root_id, n.status, n.id, n.workspace from {items} join tasks r on r.id = items.id
+select r.id as root_id, n.status, n.id, n.workspace, n.dag_id from {items} join tasks r on r.id = items.id
 join tasks n on n.id = coalesce(r.newest_id, r.id)
 
 -- name: lineage_rows
@@ -118,6 +118,15 @@ with recursive up(dependent, dependency) as (
   union
   select e.dependent, e.dependency from up join edges e on e.dependent = up.dependency and not e.satisfied
 ) select dependent, dependency from up
+
+-- name: edges_above
+-- Open edges to what these wait for, directly or not, the nearest first.
+-- rows items: id uuid
+with recursive up(dependent, dependency) as (
+  select e.dependent, e.dependency from {items} join edges e on e.dependent = items.id and not e.satisfied
+  union
+  select e.dependent, e.dependency from up join edges e on e.dependent = up.dependency and not e.satisfied
+) select dependent, dependency from up limit :count
 
 -- name: insert_dags
 -- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, created_at float
