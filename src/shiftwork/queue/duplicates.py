@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -255,9 +255,13 @@ async def _join_dependencies(
 
 async def take_aliases(work: Work, workspace: str, duplicates: Sequence[Duplicate]) -> None:
     """The id that a duplicate came with names the existing task from now on, also for tasks that waited for that id."""
-    named = {d.item.name: d for d in duplicates if d.item.name is not None}
+    named: dict[str, Duplicate] = {}
+    for each in duplicates:
+        if each.item.name is not None and named.setdefault(each.item.name, each).kept != each.kept:
+            raise IdInUse("two tasks of the batch have the same id", where="id")
     if not named:
         return
+    await _refuse_used(work, named.values())
     await work.tx.insert("add_names", [(workspace, name, named[name].item.id, True) for name in sorted(named)])
     rows = await work.tx.all("lock_names", items=[(name,) for name in sorted(named)], workspace=workspace)
     for name in named.keys() - {row["name"] for row in rows}:  # another workspace has this very id
@@ -275,6 +279,16 @@ async def take_aliases(work: Work, workspace: str, duplicates: Sequence[Duplicat
     if new:
         await work.tx.insert("insert_aliases", sorted(new))
         await work.tx.run("know_names", items=[(alias,) for alias, _, _ in sorted(new)])
+
+
+async def _refuse_used(work: Work, named: Iterable[Duplicate]) -> None:
+    """An id in the queue's own form may be another task's, also one that is in the archive or was purged."""
+    given = {d.item.prepared.uuid: d for d in named if d.item.prepared.uuid is not None}
+    items = [(uuid,) for uuid in sorted(given)]
+    for statement in ("names_in_use", "archived_states", "purged") if items else ():
+        for row in await work.tx.all(statement, items=items):
+            if await _root_of(work, row["id"]) != await _root_of(work, given[row["id"]].kept):
+                raise IdInUse(f"a task with the id {ids.show_task(row['id'])} exists", where="id")
 
 
 async def _root_of(work: Work, task_id: str) -> str:

@@ -93,7 +93,7 @@ async def submit(
     items = await _settle_inputs(work, workspace, items, edges, local)
     if not origin.admitted:
         await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
-    if any(joined) or any(i.prepared.uuid or i.prepared.name for i in items):
+    if any(joined) or any(item.name for item in (*items, *(each.item for each in twice))):
         # The way back may lead through tasks of this batch that nobody could name before.
         await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
