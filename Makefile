@@ -13,7 +13,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench simulate requirements docs screenshots clean
+.PHONY: help demo test check format bench simulate prove-model requirements docs screenshots clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: $(READY) ## Measure throughput and latency
 simulate: $(READY) ## Live through a fleet's day: refusals, budgets, waits (ARGS="--tasks 300")
 	@$(PY) -m simulate $(ARGS)
 
+prove-model: $(READY) ## Check the model of claims and dependencies in every interleaving
+	@$(PY) -m model
+
 requirements: $(READY) ## Show which requirement is proven by which test
 	@$(PY) -m tests.requirements $(ARGS)
 
@@ -57,5 +60,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shiftwork needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	@echo "Making .venv (once; a minute or so) ..."
 	@$(PYTHON) -m venv .venv
-	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[postgres,client,server,s3,redis,mcp,otel,dev]'
+	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[postgres,client,server,s3,redis,mcp,otel,secrets,dev]'
 	@touch $@

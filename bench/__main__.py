@@ -14,6 +14,8 @@ from bench.stores import Place, PostgresPlace, SqlitePlace, machine
 from shiftwork.worker.command import run_fast
 
 PLACES: dict[str, Callable[[], Place]] = {"sqlite": SqlitePlace, "postgres": PostgresPlace}
+LIMITS = Path(__file__).with_name("limits.json")
+"""The last measurement of each limit of the documents, which `make requirements` reads."""
 MODULES = (throughput, latency, faults, growth, serving, watching, starvation, beside)
 """Importing them makes their measurements known."""
 
@@ -24,7 +26,12 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help=", ".join(report.MEASUREMENTS))
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, not how fast")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and the limits checked")
+    parser.add_argument(
+        "--record", action="store_true", help=f"keep the limits checked in {LIMITS.name}, to be committed"
+    )
     options = parser.parse_args()
+    if options.record and (options.quick or options.store != "both"):
+        parser.error("--record takes a whole measurement on both stores: leave out --quick and --store")
     unknown = set(options.only or ()) - set(report.MEASUREMENTS)
     if unknown:
         parser.error(f"there is no measurement {min(unknown)!r}; there are {', '.join(report.MEASUREMENTS)}")
@@ -62,6 +69,9 @@ def _measure(stores: list[str], names: list[str], options: argparse.Namespace, *
     print(f"\n{time.perf_counter() - began:.0f} s.{_stood_still()}")
     if options.quick:
         print("Quick: the sizes are too small for figures to quote.")
+    if options.record:
+        where = f"{environment['cores']} cores, {environment['processor']}, {environment['speed']}"
+        report.record(LIMITS, where, time.strftime("%Y-%m-%d", time.gmtime()), names, checks)
     if options.json is not None:
         report.write(options.json, environment | {"quick": options.quick}, figures, checks)
 

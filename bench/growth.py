@@ -83,28 +83,29 @@ _COPIED: dict[str, dict[str, str]] = {
 @measurement
 @requirement("C-109", "C-256")
 async def scaling(bench: Bench) -> None:
-    """Tasks that sleep 50 ms, worked off by one process with 10, 20 and 40 at once."""
-    rates: dict[int, float] = {}
-    for concurrency in (10, 20, 40):
-        values = []
-        for _ in range(bench.size(3, 1)):
-            count = concurrency * bench.size(40, 10)
-            async with bench.place.url() as url, await Queue.open(url) as queue:
-                await load(queue, count, {"type": "sleep", "payload": {"seconds": 0.05}})
-                await queue.pause()
-                async with fleet(queue, 1, concurrency):
-                    await queue.resume()
-                    await finished(queue, count)
-                rows = await bench.place.sql(url, "select max(ended_at) - min(claimed_at) from attempts")
-                values.append(count / rows[0][0])
-        rates[concurrency] = statistics.median(values)
-        bench.figure(
-            f"tasks that sleep 50 ms, {concurrency} at once", values, "tasks/s", f"ideal {concurrency / 0.05:g}"
-        )
+    """Tasks that sleep a second, worked off by 10, 20 and 40 worker processes, one task at a time each."""
+    rates = {workers: await _rate_of(bench, workers) for workers in (10, 20, 40)}
     twice, four = rates[20] / rates[10], rates[40] / rates[10]
-    bench.figure("growth from 10 to 20 and from 10 to 40", [twice, four], "times")
-    bench.check("C-109", "throughput of 20 workers against 10", twice, 1.5, "times", at_least=True)
-    bench.check("C-256", "throughput of 40 workers against 10", four, 3.0, "times", at_least=True)
+    bench.figure("growth from 10 to 20 and from 10 to 40 workers", [twice, four], "times")
+    bench.check("C-109", "throughput of 20 worker processes against 10", twice, 1.5, "times", at_least=True)
+    bench.check("C-256", "throughput of 40 worker processes against 10", four, 3.0, "times", at_least=True)
+
+
+async def _rate_of(bench: Bench, workers: int) -> float:
+    """Tasks a second. They sleep long enough for two cores to carry forty processes: what is measured is the queue."""
+    values: list[float] = []
+    count = workers * bench.size(12, 4)
+    for _ in range(bench.size(3, 1)):
+        async with bench.place.url() as url, await Queue.open(url) as queue:
+            await load(queue, count, {"type": "sleep", "payload": {"seconds": 1.0}})
+            await queue.pause()
+            async with fleet(queue, workers, 1):
+                await queue.resume()
+                await finished(queue, count)
+            rows = await bench.place.sql(url, "select max(ended_at) - min(claimed_at) from attempts")
+            values.append(count / rows[0][0])
+    bench.figure(f"tasks that sleep a second, {workers} worker processes", values, "tasks/s", f"ideal {workers}")
+    return statistics.median(values)
 
 
 @measurement

@@ -150,6 +150,27 @@ def print_checks(checks: Sequence[Check]) -> None:
         )
 
 
+def record(path: Path, machine: str, date: str, names: Sequence[str], checks: Sequence[Check]) -> None:
+    """Keep the checked limits in the small form that is committed. A row not measured whole stays as it was."""
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    left_out = {row for name, each in MEASUREMENTS.items() if name not in names for row in ROWS_OF.get(each, ())}
+    for row in sorted({check.row for check in checks} - left_out):
+        found = [check for check in checks if check.row == row]
+        kept[row] = {
+            "date": date,
+            "machine": machine,
+            "ok": all(check.ok for check in found),
+            "checks": [_sentence(check) for check in found],
+        }
+    path.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n", encoding="utf-8")
+
+
+def _sentence(check: Check) -> str:
+    sign = ">=" if check.at_least else "<"
+    missed = "" if check.ok else ": missed"
+    return f"{check.store}: {check.what}: {_number(check.value)} {sign} {_number(check.limit)} {check.unit}{missed}"
+
+
 def write(path: Path, environment: dict[str, Any], figures: Sequence[Figure], checks: Sequence[Check]) -> None:
     """A report that other programs read: a row holds if all its checks do, on every store."""
     rows: dict[str, dict[str, Any]] = {}

@@ -62,7 +62,7 @@ async def served(store: str) -> AsyncIterator[Api]:
 @requirement("C-213", "C-215", "C-216")
 async def http_calls(bench: Bench) -> None:
     """One caller, one call at a time, on an idle server."""
-    verbs = ("submit", "claim", "start", "complete", "get", "list")
+    verbs = ("submit", "claim", "start", "complete", "get", "list", "status")
     times = {verb: Times() for verb in verbs}
     inside: dict[str, Times] = {verb: Times() for verb in verbs}
     async with bench.place.url() as url, served(url) as api:
@@ -80,12 +80,14 @@ async def http_calls(bench: Bench) -> None:
             await timed("get", "GET", f"/api/tasks/{task_id}")
             await timed("complete", "POST", f"/api/tasks/{task_id}/complete", under)
             await timed("list", "GET", "/api/tasks?limit=10")
+            await timed("status", "GET", "/api/queue")
     for verb in verbs:
         times[verb].show(bench, f"HTTP {verb}")
         inside[verb].show(bench, f"HTTP {verb}, in the server")
     bench.check("C-213", "HTTP submit, p99", times["submit"].at(0.99), 10, "ms")
     bench.check("C-215", "HTTP state change in the server, p99", inside["start"].at(0.99), 5, "ms")
-    bench.check("C-216", "HTTP query, p99", times["get"].at(0.99), 10, "ms")
+    bench.check("C-216", "HTTP status of the queue, p99", times["status"].at(0.99), 50, "ms")
+    bench.check("C-216", "HTTP task by its id, p99", times["get"].at(0.99), 50, "ms")
 
 
 @measurement
@@ -179,7 +181,7 @@ async def _drain_in_process(queue: Queue, tasks: int) -> float:
 @measurement
 @requirement("F-212")
 async def triggers(bench: Bench) -> None:
-    """From an event to the task that a trigger makes of it, by a server's own duties."""
+    """From an event, and from a tick of the clock, to the task that a trigger makes of it, by a server on its own."""
     waits = Times()
     cause = {"kind": "event", "events": ["task.created"], "where": {"type": "cause"}}
     async with bench.place.url() as url, served(url) as api:
@@ -192,5 +194,20 @@ async def triggers(bench: Bench) -> None:
                 await asyncio.sleep(0.02)
                 effects = (await api.call("GET", "/api/tasks?type=effect&limit=1000"))["tasks"]
             waits.add(1000 * (effects[-1]["created_at"] - created))
+        late = await _late_after_tick(api)
+    bench.figure("cron: the task after its tick", [late], "ms")
+    bench.check("F-212", "cron: the task after its tick", late, 1000, "ms")
     waits.show(bench, "event to the task that a trigger made of it")
     bench.check("F-212", "event to the task of a trigger, p99", waits.at(0.99), 1000, "ms")
+
+
+async def _late_after_tick(api: Api) -> float:
+    """Milliseconds from the next full minute to the task of a schedule that fires each minute."""
+    cron = {"kind": "cron", "at": "* * * * *"}
+    await api.call("PUT", "/api/triggers/each-minute", {"on": cron, "task": {"type": "tick"}})
+    async with asyncio.timeout(90):
+        made: list[Any] = []
+        while not made:
+            await asyncio.sleep(0.5)
+            made = (await api.call("GET", "/api/tasks?type=tick&limit=1"))["tasks"]
+    return 1000 * float(made[0]["created_at"] % 60)

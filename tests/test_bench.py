@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import beside
+from bench import beside, report
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,3 +41,25 @@ def test_a_peer_that_cannot_be_installed_is_said_in_a_line(tmp_path: Path, monke
     ):
         beside.install(peer)
     assert not (tmp_path / "huey" / ".installed").exists()
+
+
+async def one(_: report.Bench) -> None: ...
+
+
+async def other(_: report.Bench) -> None: ...
+
+
+def test_recorded_limits_keep_what_was_not_measured_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MEASUREMENTS", {"one": one, "other": other})
+    monkeypatch.setattr(report, "ROWS_OF", {one: ("C-104", "C-213"), other: ("C-213",)})
+    file = tmp_path / "limits.json"
+    checks = [
+        report.Check("sqlite", row, "claim, p99", 10, value, "ms", at_least=False)
+        for row, value in (("C-104", 3.0), ("C-213", 12.0))
+    ]
+    report.record(file, "2 cores", "2026-11-17", ["one"], checks)
+    assert json.loads(file.read_text()).keys() == {"C-104"}
+    report.record(file, "2 cores", "2026-11-18", ["one", "other"], checks[1:])
+    kept = json.loads(file.read_text())
+    assert (kept["C-104"]["date"], kept["C-104"]["ok"]) == ("2026-11-17", True)
+    assert kept["C-213"]["checks"] == ["sqlite: claim, p99: 12.0 < 10.0 ms: missed"]

@@ -22,7 +22,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "views": ({"core"}, {"msgspec"}),
     # where work comes from, and what is said of it in the log; OpenTelemetry only where it is in use
     "tracing": (set(), {"opentelemetry"}),
-    "logs": ({"tracing"}, {"msgspec"}),
+    "logs": ({"core", "tracing"}, {"msgspec"}),
     # the engine
     "store": (PURE, ANY),
     "artifacts": (PURE, ANY),
@@ -32,7 +32,7 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     "sinks": (PURE | {"store", "queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
     # what servers and clients say to each other
-    "wire": (PURE | {"store", "queue"}, {"msgspec"}),
+    "wire": (PURE | {"store", "queue"}, {"msgspec", "uvicorn"}),
     "client": (INNER | {"wire"}, ANY),
     # doors: they call inward and never each other; the command line alone starts servers, workers and the demo
     "dashboard": (set(), set()),

@@ -1,6 +1,7 @@
 """Rules for the repository as a whole: no download addresses, nothing too long, no silent excuse."""
 
 import ast
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -118,3 +119,29 @@ def test_every_excuse_has_a_reason() -> None:
 )
 def test_a_silent_excuse_is_found(line: str, *, expected: bool) -> None:
     assert silent(line) is expected
+
+
+@pytest.mark.parametrize(
+    ("fails", "runs", "passes"),
+    [
+        ((), ["check", "test"], True),
+        (("check",), ["check"], False),
+        (("test",), ["check", "test", "test WORKERS=0"], True),
+        (("test", "test WORKERS=0"), ["check", "test", "test WORKERS=0"], False),
+    ],
+)
+def test_gate_passes_only_when_checks_and_tests_do(
+    tmp_path: Path, fails: tuple[str, ...], runs: list[str], *, passes: bool
+) -> None:
+    """`.ci/run` with a `make` that notes what it is asked for, and fails where the case says so."""
+    gate = tmp_path / ".ci" / "run"
+    gate.parent.mkdir()
+    gate.write_bytes((ROOT / ".ci" / "run").read_bytes())
+    make = tmp_path / "make"
+    cases = "".join(f"'{each}') exit 1 ;;\n" for each in fails)
+    make.write_text(f'#!/bin/sh\nasked="$1${{2:+ $2}}"\necho "$asked" >> asked\ncase "$asked" in\n{cases}esac\n')
+    make.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", str(gate)], env=environment, capture_output=True, text=True, check=False)
+    assert (tmp_path / "asked").read_text().splitlines() == runs
+    assert (done.returncode == 0) == passes

@@ -15,8 +15,8 @@ Every operation of `shiftwork serve`; `/openapi.json` says the same with every t
 errors work stands in [serve the queue over HTTP](../howto/serve.md).
 
 *Scope* is what a [token](../howto/access.md) must have where tokens are asked for; `-` lets everybody in. *Takes* are
-the fields of the body and, after `?`, of the query; **bold** ones are required. Every operation takes `?workspace=`;
-those marked *view* speak in the names of a document, too (`?view=`).
+the fields of the body and, after `?`, of the query; **bold** ones are required. Every operation takes `?workspace=`
+and `?view=`; those marked *view* have records of their own in the documents.
 
 An operation with a scope may be refused with {always}, and one that changes something with {changing} besides. *Errors*
 are what else it may be refused with; [all of them](errors.md).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from shiftwork import tracing
+from shiftwork.core.text import one_line, printable
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -32,10 +34,24 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
+class PlainLines(logging.Formatter):
+    """One record a line. Text of tasks and files cannot forge another record, nor reach a terminal as control codes."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # a name of the library
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  # a name of the library
+        """Indented, since the message of an exception may hold line breaks as well."""
+        return "\n".join(f"  {line}" for line in printable(super().formatException(ei)).split("\n"))
+
+
 def set_up(*, json: bool, file: Path | None = None) -> None:
     """Send what the program logs to standard error, or to a file."""
+    if file is not None and not file.exists():
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     handler = logging.FileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
-    people = logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s")
+    people = PlainLines("%(asctime)s %(name)s %(levelname)s %(message)s")
     handler.setFormatter(JsonLines() if json else people)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # It tells each try to reach a database that is away, with a traceback; that it is away the store says itself.

@@ -19,7 +19,7 @@ STANDS_AT = 1_790_000_000.0
 
 
 class Aegis:
-    """One server. What its calls have besides the document's own words is the view and the workspace."""
+    """One server, started in the document's profile. Its calls have nothing but the document's own words."""
 
     def __init__(self, api: Running) -> None:
         self.api = api
@@ -27,8 +27,7 @@ class Aegis:
     async def call(self, call: str, body: Any = None) -> Reply:
         """A call written as the document writes it: "POST /api/tasks/claim"."""
         method, path = call.split(" ")
-        joint = "&" if "?" in path else "?"
-        return await self.api.call(method, f"{path}{joint}view=aegis&workspace={WORKSPACE}", body)
+        return await self.api.call(method, path, body)
 
     async def ask(self, call: str, body: Any = None) -> Any:
         """The answer to a call that must be good."""

@@ -31,9 +31,9 @@ class Coscientist:
         self._numbers = itertools.count()
 
     async def call(self, call: str, body: Any = None) -> Reply:
-        """A call written as "POST /api/tasks", in the document's names."""
+        """A call written as "POST /api/tasks", in the document's names, which are the server's own default."""
         method, path = call.split(" ")
-        return await self.api.call(method, f"{self._here(path)}&view=coscientist", body)
+        return await self.api.call(method, self._here(path), body)
 
     async def ask(self, call: str, body: Any = None) -> Any:
         """The answer to a call that must be good."""
@@ -119,11 +119,14 @@ class Coscientist:
 
     async def told(self, *names: str) -> list[str]:
         """What the Supervisor is told of these, in order."""
+        return [event["event"] for event in await self.events() if event["event"] in names]
+
+    async def events(self) -> list[dict[str, Any]]:
         events, after = [], 0
-        while page := (await self.read(f"/api/events?after={after}&limit=1000"))["events"]:
-            events += page
-            after = page[-1]["seq"]
-        return [name for event in events for name in event["names"] if name in names]
+        while (page := await self.read(f"/api/events?after={after}&limit=1000"))["events"]:
+            events += page["events"]
+            after = page["next"]
+        return events
 
     # -- workers ---------------------------------------------------------------------------------------------------
 

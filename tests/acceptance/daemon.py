@@ -1,4 +1,4 @@
-"""A daemon as the Aegis document describes one, over plain HTTP: `daemon.py <host:port> <runtime> <query>`.
+"""A daemon as the Aegis document describes one, over plain HTTP: `daemon.py <host:port> <runtime>`.
 
 Its tool is a stand-in that does what standard input says, a line each: `progress 3`, `call grep`, `done <output>`,
 `error <text>`. What it does itself it says on standard output.
@@ -12,7 +12,7 @@ import uuid
 from http import HTTPStatus
 from typing import Any
 
-SERVER, RUNTIME, QUERY = sys.argv[1:4]
+SERVER, RUNTIME = sys.argv[1:3]
 WAIT_SEC = 20
 BEAT_SEC = 15
 
@@ -23,7 +23,7 @@ class Stopped(Exception):  # not an error: the task was taken away
 
 def post(path: str, **body: Any) -> Any:
     connection = http.client.HTTPConnection(SERVER, timeout=2 * WAIT_SEC)
-    connection.request("POST", f"{path}?{QUERY}", json.dumps(body))
+    connection.request("POST", path, json.dumps(body))
     answer = connection.getresponse()
     text = answer.read()
     connection.close()

@@ -31,7 +31,7 @@ def ids(tasks: Iterable[Task]) -> list[str]:
 
 
 class Factory:
-    """One server. What its calls have besides the document's own words is the view, and the claim's token."""
+    """One server, started in the document's profile. What its calls have besides its own words is the claim's token."""
 
     def __init__(self, api: Running) -> None:
         self.api = api
@@ -39,14 +39,14 @@ class Factory:
     async def ask(self, call: str, body: Any = None) -> Any:
         """The answer to a call that must be good, written as "POST /api/tasks"."""
         method, path = call.split(" ")
-        reply = await self.api.call(method, _in_view(path), body)
+        reply = await self.api.call(method, path, body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
     async def refused(self, call: str, body: Any) -> Any:
         """What is said to a call that must not be good."""
         method, path = call.split(" ")
-        reply = await self.api.call(method, _in_view(path), body)
+        reply = await self.api.call(method, path, body)
         assert 400 <= reply.status < 500, reply
         return reply.json
 
@@ -109,7 +109,7 @@ class Factory:
 
     async def claim(self, agent: str = CODER, **fields: Any) -> Any:
         """The task this agent gets, or None, as for an agent that takes no work."""
-        reply = await self.api.call("POST", _in_view("/api/tasks/claim"), {"agent_id": agent, **fields})
+        reply = await self.api.call("POST", "/api/tasks/claim", {"agent_id": agent, **fields})
         if reply.status != 200:
             assert reply.code == "agent_unavailable"
             return None
@@ -137,10 +137,6 @@ class Factory:
         await self.report(claimed, "start")
         done: Task = await self.report(claimed, "complete", **said)
         return done
-
-
-def _in_view(path: str) -> str:
-    return f"{path}{'&' if '?' in path else '?'}view=factory"
 
 
 @asynccontextmanager

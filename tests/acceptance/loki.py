@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shiftwork.views.view import time_in
 from tests.server.running import Running, running
 
 STANDS_AT = 1_790_000_000.0
@@ -18,7 +19,7 @@ REPORT = {"decision": "as asked", "alternatives": []}
 
 
 class Loki:
-    """One server. What its calls have besides the document's own words is the view."""
+    """One server, started in the document's profile. What its calls have besides its own words is the workspace."""
 
     def __init__(self, api: Running) -> None:
         self.api = api
@@ -27,7 +28,7 @@ class Loki:
     async def ask(self, call: str, body: Any = None) -> Any:
         """The answer to a call that must be good, written as "POST /api/tasks"."""
         method, path = call.split(" ")
-        reply = await self.api.call(method, f"{_here(path)}&view=loki", body)
+        reply = await self.api.call(method, _here(path), body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
@@ -37,7 +38,7 @@ class Loki:
 
     async def now(self) -> float:
         """Seconds since the clock stood still."""
-        return float((await self.read("/api/me"))["now"] - STANDS_AT)
+        return time_in((await self.read("/api/me"))["now"]) - STANDS_AT
 
     async def pass_time(self, seconds: float) -> None:
         await self.api.pass_time(seconds)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from shiftwork.core import ids
 from tests.bridges.redis.streams import Client, Entry, HandWorker, orchestrator
 from tests.conformance.steps import sql
 from tests.server.running import Running, running
@@ -32,8 +31,7 @@ class Protocol:
     async def ask(self, call: str, body: Any = None) -> Any:
         """The answer to a call that must be good, in the protocol's names."""
         method, path = call.split(" ")
-        joint = "&" if "?" in path else "?"
-        reply = await self.api.call(method, f"{path}{joint}view=redis", body)
+        reply = await self.api.call(method, path, body)
         assert reply.status in {200, 201}, reply
         return reply.json
 
@@ -63,8 +61,8 @@ class Protocol:
 
     async def event_log(self, task: dict[str, Any]) -> list[dict[str, Any]]:
         """What the database table holds about a task, in order."""
-        uuid = ids.parse(task["task_id"])
-        return await sql(self.queue, f"select * from event_log where task_id = '{uuid}' order by id, part")
+        named = task["task_id"]
+        return await sql(self.queue, f"select * from event_log where task_id = '{named}' order by id, part")
 
     async def logged(self, task: dict[str, Any]) -> list[str]:
         return [row["event_type"] for row in await self.event_log(task)]
@@ -83,7 +81,7 @@ class Protocol:
 
     async def token(self, task: dict[str, Any]) -> str:
         """The claim that the worker of an entry has, for what it says over HTTP."""
-        return str((await self.api.get(f"/api/tasks/{task['task_id']}"))["claim"]["assignment_id"])
+        return str((await self.get(task))["message_id"])
 
     async def fail(self, task: dict[str, Any], error: str) -> None:
         await self.worker().fail(await self.taken(task), error)

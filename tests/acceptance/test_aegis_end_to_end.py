@@ -125,7 +125,7 @@ async def test_with_a_token_the_calls_need_no_workspace_and_hold_for_that_daemon
 
         async def call(token: str, method: str, path: str, body: Any = None) -> Reply:
             headers = {"Authorization": f"Bearer {token}"}
-            return await aegis.api.call(method, f"{path}?view=aegis", body, headers=headers)
+            return await aegis.api.call(method, path, body, headers=headers)
 
         made = await call(user, "POST", "/api/tasks", {"workspace_id": WORKSPACE, "agent_id": "coder"})
         task = f"/api/tasks/{made.json['id']}"
@@ -135,7 +135,9 @@ async def test_with_a_token_the_calls_need_no_workspace_and_hold_for_that_daemon
         assert (stolen.status, stolen.code) == (403, "not_your_claim")
         assert (await call(daemons[0], "POST", f"{task}/complete", {"output": "done"})).status == 200
         assert (await call(user, "GET", task)).json["output"] == "done"
-        assert (await aegis.api.call("GET", f"{task}?view=aegis")).status == 401
+        other = await call(user, "POST", "/api/tasks", {"workspace_id": "elsewhere", "agent_id": "coder"})
+        assert (other.status, other.json["where"]) == (404, "workspace_id")
+        assert (await aegis.api.call("GET", task)).status == 401
 
 
 # -- a daemon of flesh and blood -----------------------------------------------------------------------------------
@@ -169,9 +171,9 @@ class Daemon:
 
 @asynccontextmanager
 async def started(aegis: Aegis) -> AsyncIterator[Daemon]:
-    server, query = aegis.api.url.removeprefix("http://"), f"view=aegis&workspace={WORKSPACE}"
+    server = aegis.api.url.removeprefix("http://")
     process = await asyncio.create_subprocess_exec(
-        *[sys.executable, str(HERE / "daemon.py"), server, RUNTIME, query],
+        *[sys.executable, str(HERE / "daemon.py"), server, RUNTIME],
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -183,7 +185,7 @@ async def started(aegis: Aegis) -> AsyncIterator[Daemon]:
             await daemon.kill()
 
 
-@pytest.mark.requirement("A-079", "A-085", "A-086", "A-100", "A-101")
+@pytest.mark.requirement("A-001", "A-079", "A-085", "A-086", "A-100", "A-101")
 async def test_a_killed_daemon_comes_back_and_goes_on_with_its_session(aegis: Aegis) -> None:
     task = await aegis.create()
     async with started(aegis) as daemon:

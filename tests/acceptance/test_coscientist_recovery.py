@@ -10,6 +10,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.copying.copy import restore
+from shiftwork.views.view import time_in
 from tests.acceptance.coscientist import Coscientist, at, served
 from tests.server.processes import ServerProcess, start
 
@@ -118,7 +119,7 @@ class Caller:
         self.http = http
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        url = f"{self.server.url}{path}{'&' if '?' in path else '?'}view=coscientist&workspace=lab"
+        url = f"{self.server.url}{path}{'&' if '?' in path else '?'}workspace=lab"
         async with self.http.request(method, url, json=body) as answer:
             assert answer.status in {200, 201}, await answer.text()
             return await answer.json()
@@ -323,7 +324,7 @@ async def test_a_circle_is_refused_at_submission(queue: Coscientist) -> None:
 async def test_maintenance_runs_at_its_periods(queue: Coscientist) -> None:
     async def runs() -> dict[str, tuple[int, float]]:
         listed = (await queue.read("/api/duties"))["items"]
-        return {duty["name"]: (duty["runs"], duty["last_run_at"]) for duty in listed}
+        return {duty["name"]: (duty["runs"], time_in(duty["last_run_at"])) for duty in listed}
 
     periods = {"metrics": 30, "snapshot": 60, "displaced": 300, "stale": 600}
     await queue.pass_time(600)
@@ -403,7 +404,7 @@ async def test_of_a_hundred_workers_one_gets_the_task_and_one_result_is_taken(qu
 @pytest.mark.requirement("C-246", "C-247")
 async def test_a_change_of_an_outdated_version_is_refused(queue: Coscientist) -> None:
     task = await queue.submit("Low")
-    path = f"/api/tasks/{task['id']}?workspace=lab&view=coscientist"
+    path = f"/api/tasks/{task['id']}?workspace=lab"
     read = {"If-Match": f'"{task["version"]}"'}
     changed = await queue.api.call("PATCH", path, {"priority": "High"}, headers=read)
     assert (changed.json["priority"], changed.json["version"]) == ("High", task["version"] + 1)

@@ -182,7 +182,7 @@ async def test_one_process_and_one_database_are_all_there_is_to_operate(store_ur
 
         await post("/tasks", [{"type": "code"}] * 300)
         done = 0
-        while handed := (await post("/tasks/claim", {"agent_id": CODER, "count": 100, "start": True}))["assignments"]:
+        while handed := (await post("/tasks/claim", {"agent_id": CODER, "count": 100, "start": True}))["tasks"]:
             reports = [{"token": each["token"], "data": {"done": True}} for each in handed]
             done += len((await post("/batch/complete", {"reports": reports}))["outcomes"])
         pid = server.process.pid

@@ -74,7 +74,8 @@ async def test_states(loki: Loki) -> None:
 @pytest.mark.requirement("L-114", "L-115", "L-116", "L-117", "L-118", "L-119")
 @pytest.mark.parametrize(("type_", "threshold"), [("eng-backend", 5), ("ops-security", 3), ("biz-marketing", 10)])
 async def test_configuration(loki: Loki, type_: str, threshold: int) -> None:
-    (rule,) = (await loki.read(f"/api/breakers?type={type_}"))["breakers"]
+    settings = (await loki.read(f"/api/settings?type={type_}"))["settings"]
+    rule = {each["key"].removeprefix("circuit_breaker."): each["value"] for each in settings}
     assert (rule["failure_threshold"], rule["cooldown_seconds"], rule["half_open_after"]) == (threshold, 300, 60)
     await loki.bury(threshold - 1, type_)
     assert (await loki.breaker(type_))["state"] == "closed"
@@ -190,7 +191,7 @@ async def test_handle_rate_limit(loki: Loki, caplog: pytest.LogCaptureFixture) -
     await loki.enqueue()
     task = await loki.claim("a1")
     checkpoint = {"files": ["file1.ts"], "step": 3}
-    async with watch(loki.api.http, loki.api.url, f"?view=loki&workspace={WORKSPACE}") as others:
+    async with watch(loki.api.http, loki.api.url, f"?workspace={WORKSPACE}") as others:
         await loki.fail(task, "Rate limit reached, retry-after: 30", data=checkpoint)
         while (told := await others.message())["event"] != "SLOWDOWN":
             pass

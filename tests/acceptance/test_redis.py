@@ -193,7 +193,7 @@ async def test_retry_count_grows_and_retries_wait_one_five_and_fifteen_minutes(p
 
 @pytest.mark.requirement("R-030", "R-033")
 async def test_every_task_has_a_key_and_a_key_has_one_task(protocol: Protocol) -> None:
-    reply = await protocol.api.call("POST", "/api/tasks?view=redis", {"tool_name": "send_mail"})
+    reply = await protocol.api.call("POST", "/api/tasks", {"tool_name": "send_mail"})
     assert (reply.status, reply.code) == (422, "idempotency_key_required")
     first = await protocol.create(idempotency_key="once")
     second = await protocol.create(idempotency_key="once")

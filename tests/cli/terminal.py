@@ -1,6 +1,7 @@
 """A person at the command line, and tasks in every state for them to look at."""
 
 import asyncio
+import base64
 import json
 import secrets
 from collections.abc import Awaitable, Callable
@@ -217,6 +218,13 @@ class Terminal:
         self.on_queue(lambda queue: queue.add_sink(fields))
         return name
 
+    def signing(self) -> str:
+        """A file with a key for webhooks."""
+        assert self._folder is not None
+        path = self._folder / "signing.key"
+        path.write_text("whsec_" + base64.b64encode(bytes(32)).decode())
+        return str(path)
+
     def delivery(self) -> str:
         name = self.sink()
         return str(self.on_queue(lambda queue: queue.test_sink(name)).id)
@@ -234,5 +242,5 @@ class Terminal:
         makers |= {"{" + make.__name__ + "}": make for make in (self.acting, self.acted, self.doubted)}
         makers |= {"{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}
         makers |= {"{signalled}": self.signalled, "{asking}": self.asking, "{guarded}": self.guarded}
-        makers |= {"{sink}": self.sink, "{delivery}": self.delivery}
+        makers |= {"{sink}": self.sink, "{delivery}": self.delivery, "{signing}": self.signing}
         return [makers[word]() if word in makers else word for word in line.split(" ")]

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.cli import doctor
+from shiftwork.duties.runner import run_once
 from shiftwork.store import migrate
+from shiftwork.testing import MovedClock
 from tests.cli.terminal import Terminal
 
 
@@ -94,7 +97,7 @@ def test_work_that_nobody_can_take_is_found(terminal: Terminal) -> None:
     whats = [finding["what"] for finding in findings(terminal, "agents")]
     assert sorted(whats) == [
         "1 ready task of type chat: no agent can take it (it needs to be agent bob)",
-        "2 ready tasks of type train: no agent can take them (it needs capability gpu, one of the models opus)",
+        "2 ready tasks of type train: no agent can take them (it needs capability gpu)",
     ]
 
 
@@ -209,3 +212,34 @@ def test_a_bridge_that_has_gone_with_entries_under_way_is_found(
     monkeypatch.setattr("shiftwork.cli.doctor.BRIDGE_SILENT_SEC", -1.0)
     (away,) = findings(terminal, "bridges")
     assert "1 entries under way" in away["what"]
+
+
+def test_a_clock_that_went_back_is_found(each_terminal: Terminal) -> None:
+    async def run_ahead(queue: Queue) -> None:
+        clock = MovedClock(time.time() + 3600)
+        async with await Queue.open(queue.url, clock=clock) as ahead:
+            await run_once(ahead.engine)
+
+    each_terminal.ready()
+    each_terminal.on_queue(run_ahead)
+    (finding,) = findings(each_terminal, "clock")
+    assert finding["level"] == "error"
+    assert "the clock went back" in finding["what"]
+    each_terminal.on_queue(lambda queue: run_once(queue.engine))
+    ok, step = findings(each_terminal, "clock")
+    assert (ok["level"], step["level"]) == ("ok", "warning")
+    assert "went back by 3" in step["what"]
+
+
+def test_a_job_that_is_late_is_found(terminal: Terminal) -> None:
+    async def let_one_fail(queue: Queue) -> None:
+        await run_once(queue.engine, force=True)
+        file = apsw.Connection(queue.url.removeprefix("sqlite:///"))
+        file.execute("update duties set due_at = due_at - 700 where name = 'retention'")
+
+    terminal.ready()
+    terminal.on_queue(let_one_fail)
+    (finding,) = findings(terminal, "duties")
+    assert finding["level"] == "warning"
+    assert "late: retention (6" in finding["what"]
+    assert "s late" in terminal.text("duties")

@@ -85,7 +85,12 @@ MISTAKES = [
     ("settings set retry {", 2, "usage", "not JSON"),
     ("settings profile lokki", 2, "invalid_input", "There is no profile 'lokki' (at profile). Choose one of standard"),
     ("tokens create ci", 2, "usage", "Missing option '--scope'. Choose from: read, submit"),
-    ("tokens create ci --scope root", 2, "usage", "'root' is not one of 'read', 'submit', 'work', 'operate', 'admin'"),
+    (
+        "tokens create ci --scope root",
+        2,
+        "usage",
+        "'root' is not one of 'read', 'submit', 'work', 'operate', 'admin'",
+    ),
     ("tokens create ci --scope work --expires 2001-01-01", 2, "invalid_input", "cannot expire before it is made"),
     ("tokens create ci --scope work --expires soon", 2, "usage", "neither a time like"),
     ("tokens revoke nothing", 3, "not_found", "there is no token 'nothing'"),

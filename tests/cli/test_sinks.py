@@ -44,7 +44,10 @@ def receiver() -> Iterator[Receiver]:
     found.server.server_close()
 
 
-def test_a_test_message_says_whether_it_arrived(terminal: Terminal, receiver: Receiver) -> None:
+def test_a_test_message_says_whether_it_arrived(
+    terminal: Terminal, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHIFTWORK_PRIVATE_SINKS", "1")
     terminal.text("sinks", "add", "ops", receiver.url, "--allow-private")
     assert "arrived" in terminal.text("sinks", "test", "ops")
     assert [got["type"] for got in receiver.got] == ["sink.test"]

@@ -57,3 +57,19 @@ def test_a_token_belongs_to_its_workspace(terminal: Terminal) -> None:
 def test_no_queue_is_made_for_a_token_that_is_refused(terminal: Terminal) -> None:
     assert terminal.run("tokens", "create", "ci", "--scope", "root").code == 2
     assert terminal.run("tokens").code == 5
+
+
+def test_quotas_are_set_listed_and_shown(terminal: Terminal) -> None:
+    told = terminal.text("quotas", "set", "shop", "--max-tasks", "5", "--submits-per-minute", "60")
+    assert told.strip() == "shop: tasks 0 of 5, bytes no limit, submits a minute 60"
+    assert "shop" in terminal.text("quotas")
+    assert "0 of 5" in terminal.text("--workspace", "shop", "quotas", "show")
+    for _ in range(5):
+        terminal.text("--workspace", "shop", "submit", "noop")
+    refused = terminal.run("--workspace", "shop", "submit", "noop")
+    assert refused.code == 4
+    assert "has 5 of at most 5 tasks" in refused.err
+    assert "tasks 5 of 5" in terminal.text("--workspace", "shop", "status")
+    assert "workspace shop has 5 of at most 5 tasks" in terminal.text("doctor")
+    terminal.text("quotas", "set", "shop")
+    assert "no quotas" in terminal.text("quotas", "list")

@@ -12,9 +12,11 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from shiftwork import Queue
 from tests.cli.terminal import Terminal
 
 PATIENCE_SEC = 30.0
@@ -103,3 +105,28 @@ def test_a_paused_queue_and_what_needs_a_person_stand_at_the_top(terminal: Termi
     out = terminal.text("watch", "--once")
     assert "PAUSED" in out
     assert "1 wait for a person (shiftwork approvals)" in out
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[link=file:///etc/passwd]click[/link][/x]\u202e"
+
+
+@pytest.mark.parametrize("progress", [{"pct": "soon"}, {"pct": 1e9}, {"pct": -5}, {"pct": True}, {"pct": None}])
+def test_words_of_agents_and_callers_reach_the_screen_as_plain_text(
+    terminal: Terminal, progress: dict[str, Any]
+) -> None:
+    terminal.text("migrate")
+
+    async def run_hostile(queue: Queue) -> None:
+        await queue.submit(type="code[/x]", title=HOSTILE)
+        (assignment,) = await queue.claim("ada[bold]", start=True)
+        await queue.progress(assignment.token, progress)
+
+    terminal.on_queue(run_hostile)
+    with screen(terminal.url) as shown:
+        shown.wait_for("Running (1)")
+        shown.wait_for("ada[bold]")
+        shown.wait_for("code[/x]")
+        shown.wait_for("\\x1b]0;owned")
+        shown.press("q")
+        assert shown.process.wait(PATIENCE_SEC) == 0
+    assert not any(code in shown.seen for code in ("\x1b]0;", "\x1b]8;", "\u202e"))

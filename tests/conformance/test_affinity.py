@@ -1,4 +1,4 @@
-"""An agent gets what is like its last task first, as long as nothing is more urgent and nobody has less to do."""
+"""Of several agents that wait for work, the one whose last task was like it gets a task; tasks keep their order."""
 
 import pytest
 
@@ -58,10 +58,34 @@ async def test_what_is_much_older_goes_before_any_preference(coscientist: Queue,
     assert (await take(coscientist, "critic")).id == older
 
 
+@pytest.mark.requirement("C-023")
+async def test_an_agent_that_is_alone_takes_tasks_of_all_types_in_their_order(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    await experienced(coscientist, "worker", "Reflection")
+    added = await add(coscientist, clock, "Reflection", "Generation", "Reflection", "Evolution", "Generation")
+    assert await ids_in_order(coscientist, "worker") == added
+
+
+async def test_a_task_is_not_left_to_an_agent_that_does_not_ask_for_such_work(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    await experienced(coscientist, "ranker", "Ranking")
+    await experienced(coscientist, "critic", "Reflection")
+    clock.advance(20)
+    assert await coscientist.claim("ranker", types=["Evolution"]) == []
+    ranking, reflection = await add(coscientist, clock, "Ranking", "Reflection")
+    assert (await take(coscientist, "critic")).id == ranking
+    assert (await take(coscientist, "critic")).id == reflection
+
+
 async def test_inside_its_type_the_older_still_goes_first(coscientist: Queue, clock: MovedClock) -> None:
+    await experienced(coscientist, "ranker", "Ranking")
     await experienced(coscientist, "critic", "Reflection")
     other, first, second = await add(coscientist, clock, "Ranking", "Reflection", "Reflection")
-    assert await ids_in_order(coscientist, "critic") == [first, second, other]
+    await coscientist.register_agent(id="critic", max_concurrent_tasks=5)
+    taken = [assignment.id for assignment in await coscientist.claim("critic", 3)]
+    assert taken == [first, second, other]
 
 
 async def test_without_the_setting_age_alone_decides(queue: Queue, clock: MovedClock) -> None:

@@ -202,3 +202,11 @@ async def test_an_overrun_is_booked_and_closes_the_gate(queue: Queue) -> None:
     assert await queue.claim("worker") == []
     await queue.set_agent_budget("worker", 0.5)
     await finish(queue)
+
+
+async def test_runtime_that_fell_silent_reads_offline_in_every_profile(queue: Queue, clock: MovedClock) -> None:
+    await queue.runtime_heartbeat("laptop")
+    clock.advance(89)
+    assert [each["status"] for each in await queue.runtimes()] == ["active"]
+    clock.advance(1)
+    assert [each["status"] for each in await queue.runtimes()] == ["offline"]

@@ -306,3 +306,45 @@ async def test_a_rate_limit_is_logged_with_the_agent_and_the_wait(loki: Queue, l
 def test_every_kind_has_a_meaning_and_words() -> None:
     assert all(kind.meaning and kind.text for kind in KINDS.values())
     assert {kind.severity for kind in KINDS.values()} <= {"info", "warning", "critical"}
+
+
+# -- what is over --------------------------------------------------------------------------------------------------
+
+
+async def open_kinds(queue: Queue) -> list[str]:
+    return [alert.kind for alert in await queue.alerts(open_only=True)]
+
+
+@pytest.mark.parametrize("way", ["reset", "trial"])
+async def test_alert_of_a_breaker_is_over_when_the_breaker_closes(queue: Queue, clock: MovedClock, way: str) -> None:
+    await queue.set_setting("circuit_breaker.failure_threshold", 1)
+    await queue.submit_many([{"type": "code", "max_attempts": 1}, {"type": "code"}])
+    await queue.fail((await take(queue)).token, "crash")
+    assert "breaker_open" in await open_kinds(queue)
+    if way == "reset":
+        await queue.reset_breaker("code")
+    else:
+        await pass_time(queue, clock, 3600)
+        await queue.complete((await take(queue)).token)
+    assert "breaker_open" not in await open_kinds(queue)
+    (alert,) = await of_kind(queue, "breaker_open")
+    assert alert.acknowledged_at == clock()
+
+
+@pytest.mark.parametrize("way", ["retry", "abandon", "cancel", "rerun"])
+async def test_alert_of_a_dead_letter_is_over_when_a_person_decides(queue: Queue, way: str) -> None:
+    task_id = await bury(queue)
+    other = await bury(queue)
+    assert await open_kinds(queue) == ["dead_lettered"] * 2
+    if way == "rerun":
+        await queue.rerun(task_id)
+    elif way == "cancel":
+        await queue.cancel(task_id)
+    else:
+        await queue.review(task_id, way)
+    assert [alert.task_id for alert in await queue.alerts(open_only=True)] == [other]
+
+
+async def test_alert_of_an_escalated_dead_letter_stays_open(queue: Queue) -> None:
+    await queue.review(await bury(queue), "escalate")
+    assert await open_kinds(queue) == ["dead_lettered", "escalated"]

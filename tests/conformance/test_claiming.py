@@ -40,7 +40,7 @@ async def test_an_agent_sees_only_work_that_it_can_do(queue: Queue) -> None:
     assert (await take(queue, "more")).id == task_id
 
 
-async def test_an_agent_that_names_its_models_gets_only_work_for_them(queue: Queue) -> None:
+async def test_work_goes_first_to_an_agent_that_has_its_models(queue: Queue) -> None:
     spec = {"constraints": {"model_preferences": ["claude-sonnet-4", "gpt-4o"]}}
     task_id = (await queue.submit(type="code", spec=spec)).id
     await queue.register_agent(id="small", models_available=["claude-haiku"])

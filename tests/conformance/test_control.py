@@ -189,7 +189,7 @@ async def test_each_duty_says_when_it_ran_and_what_it_did(queue: Queue, clock: M
 # -- versions ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("C-246", "C-247", "C-248")
+@pytest.mark.requirement("C-246", "C-247")
 async def test_an_update_of_an_outdated_version_is_refused_and_counted(queue: Queue) -> None:
     task_id = (await queue.submit(type="code")).id
     read = (await queue.get(task_id)).version

@@ -207,6 +207,7 @@ async def test_the_model_of_a_claim_reads_with_its_task_and_ends_with_it(queue: 
 
 async def test_an_agent_that_has_only_the_fallback_helps_out_while_all_others_rest(queue: Queue) -> None:
     await queue.register_agent(id="small", models_available=["haiku"])
+    await queue.register_agent(id="large", models_available=["opus", "sonnet"])
     await queue.submit(type="code", spec=SPEC)
     assert await queue.claim("small") == []
     await queue.cool_down("model:opus", 60)
@@ -292,3 +293,122 @@ async def test_what_makes_no_cooldown_is_refused(queue: Queue, key: str, seconds
     with pytest.raises(InputError):
         await queue.cool_down(key, seconds)
     assert await everything(queue) == before
+
+
+# -- whom a provider's limit holds back ------------------------------------------------------------------------------
+
+
+async def failed(
+    queue: Queue, error: str, reason: str | None = None, *, model: str | None = "opus", **report: Any
+) -> Any:
+    """A task of an agent with a provider, an account and a model, after it has failed like this."""
+    await queue.register_agent(id="a1", provider="anthropic", account="team", models_available=["opus"])
+    spec = {"constraints": {"model_preferences": [model]}} if model else None
+    task_id = (await queue.submit(type="code", spec=spec)).id
+    await queue.fail((await take(queue, "a1")).token, reason, error, **report)
+    return await queue.get(task_id)
+
+
+async def resting(queue: Queue) -> list[str]:
+    return [found.key for found in await queue.cooldowns()]
+
+
+async def test_a_session_limit_rests_the_account_until_its_window_resets(queue: Queue, clock: MovedClock) -> None:
+    reset = clock() + 5 * 3600
+    task = await failed(queue, f"exit code 1\nClaude AI usage limit reached|{int(reset)}", "agent_error")
+    assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
+    assert task.available_at == pytest.approx(reset, abs=1)
+    found = await only(queue)
+    assert found.key == "provider:anthropic,account:team"
+    assert found.until == pytest.approx(reset, abs=1)
+    assert found.reason == "rate limit met by a1"
+
+
+async def test_a_weekly_window_is_waited_for(queue: Queue, clock: MovedClock) -> None:
+    info = {"status": "rejected", "resetsAt": int(clock()) + 7 * 86_400, "rateLimitType": "seven_day"}
+    task = await failed(queue, "exit code 1", "agent_error", data={"provider_error": {"rate_limit_info": info}})
+    assert task.available_at == pytest.approx(clock() + 7 * 86_400, abs=1)
+    assert (await only(queue)).reason == "seven_day rate limit met by a1"
+    clock.advance(6 * 86_400)
+    await queue.submit(type="code")
+    assert await queue.claim("a1") == []
+
+
+async def test_a_rate_limit_rests_the_model_it_was_met_with(queue: Queue) -> None:
+    await failed(queue, 'API Error: 429 {"type":"error","error":{"type":"rate_limit_error"}}')
+    assert await resting(queue) == ["provider:anthropic,account:team,model:opus"]
+
+
+async def test_an_overloaded_model_rests_for_every_account(queue: Queue) -> None:
+    task = await failed(queue, "API Error: 529 Overloaded")
+    assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
+    assert await resting(queue) == ["provider:anthropic,model:opus"]
+
+
+async def test_an_overload_of_an_unknown_model_rests_nothing(queue: Queue, clock: MovedClock) -> None:
+    task = await failed(queue, "API Error: 529 Overloaded", model=None)
+    assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
+    assert 60 <= (task.available_at or 0) - clock() <= 66
+    assert await resting(queue) == []
+
+
+async def test_a_used_up_quota_is_asked_for_once_an_hour(queue: Queue, clock: MovedClock) -> None:
+    task = await failed(queue, "RateLimitError: Error code: 429 - {'error': {'code': 'insufficient_quota'}}")
+    assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
+    found = await only(queue)
+    assert found.key == "provider:anthropic,account:team"
+    assert 3600 <= found.until - clock() <= 3960
+    assert found.reason == "used-up quota met by a1"
+
+
+@pytest.mark.parametrize("profile", ["factory", "redis"])
+async def test_a_used_up_quota_is_not_asked_for_soon_where_it_costs_an_attempt(
+    queue: Queue, clock: MovedClock, profile: str
+) -> None:
+    await queue.use_profile(profile)
+    task_id = (await queue.submit(type="code", idempotency_key="k")).id
+    await queue.fail((await take(queue)).token, None, "Your credit balance is too low to access the Anthropic API.")
+    task = await queue.get(task_id)
+    assert (task.failure_reason, task.attempts) == ("rate_limit", 1)
+    assert (task.available_at or 0) >= clock() + 3600
+
+
+@pytest.mark.parametrize("error", ["Invalid API key · Please run /login", 'API Error: 401 {"type":"error"}'])
+async def test_refused_credentials_are_not_tried_again_and_rest_nothing(queue: Queue, error: str) -> None:
+    task = await failed(queue, f"exit code 1\n{error}", "agent_error")
+    assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure")
+    assert (await queue.explain(task.id)).holds[0].what == "auth_failure is not tried again"
+    assert await resting(queue) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        'Traceback (most recent call last):\n  File "app/orders.py", line 429, in total\nKeyError: 7',
+        "FAILED tests/test_pay.py::test_429_is_retried",
+        "commit 9a4290b",
+        "parsed 429 rows",
+    ],
+)
+async def test_what_only_looks_like_a_limit_costs_an_attempt_and_rests_nothing(queue: Queue, error: str) -> None:
+    task = await failed(queue, f"exit code 1\n{error}", "agent_error")
+    assert (task.failure_reason, task.attempts) == ("agent_error", 1)
+    assert await resting(queue) == []
+
+
+async def test_a_crash_that_the_agent_states_stays_one(queue: Queue) -> None:
+    task = await failed(queue, "HTTP 429", "crash")
+    assert (task.failure_reason, task.attempts) == ("crash", 1)
+    assert await resting(queue) == []
+
+
+@pytest.mark.requirement("L-132", "L-134")
+async def test_in_loki_an_indicator_counts_wherever_it_stands(loki: Queue) -> None:
+    task_id = (await loki.submit(type="code", payload={"n": 1})).id
+    await loki.fail((await take(loki)).token, "crash", "line 429")
+    assert (await loki.get(task_id)).failure_reason == "rate_limit"
+
+
+async def test_a_long_error_without_an_end_to_its_blanks_is_read_at_once(queue: Queue) -> None:
+    task = await failed(queue, "retry-after" + " " * 60_000, "agent_error")
+    assert task.failure_reason == "agent_error"

@@ -205,3 +205,24 @@ async def test_a_task_submitted_after_the_failure_meets_the_same_rule(coscientis
     await fail_for_good(coscientist, first)
     second = (await coscientist.submit(type="Ranking", payload={"n": 2}, dependencies=[first])).id
     assert (await coscientist.get(second)).cancel_reason == f"Dependency {first} failed"
+
+
+@pytest.mark.requirement("C-201", "C-223")
+async def test_a_known_dependency_that_takes_longer_is_a_notice_and_blocks_nothing(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    first = (await coscientist.submit(type="Generation")).id
+    waiting = (await coscientist.submit(type="Ranking", dependencies=[first])).id
+    assert (await take(coscientist, "worker")).id == first
+    for _ in range(11):
+        await pass_time(coscientist, clock, 27)
+        await coscientist.agent_heartbeat("worker")
+    assert await events_named(coscientist, "task.dependency_slow") == []
+    await pass_time(coscientist, clock, 3)
+    assert await events_named(coscientist, "task.dependency_slow") == [waiting]
+    (alert,) = await coscientist.alerts(kind="dependency_slow")
+    assert alert.message == f"Task {waiting} still waits for {first} (running)"
+    task = await coscientist.get(waiting)
+    assert (task.status, task.blocked_reason) == ("pending", None)
+    await pass_time(coscientist, clock, 20)
+    assert len(await coscientist.alerts(kind="dependency_slow")) == 1

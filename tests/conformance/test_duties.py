@@ -10,8 +10,10 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import StoreFull, StoreLocked, VersionConflict
 from shiftwork.duties import runner
+from shiftwork.duties.looking import Look, look
 from shiftwork.duties.runner import run_once
-from shiftwork.store.store import Verb
+from shiftwork.queue.engine import Engine
+from shiftwork.store.store import Tx
 from shiftwork.testing import MovedClock, pass_time
 
 
@@ -63,26 +65,28 @@ async def test_an_assignment_names_what_the_task_depended_on(queue: Queue) -> No
     assert second.task() == await queue.get(tasks[1].id)
 
 
-async def test_a_look_takes_up_what_is_due_alone(
+async def test_a_round_with_nothing_to_do_is_one_look(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every process looks four times a second: twenty transactions each time were most of what an idle fleet did."""
+    """Every process looks several times a second: a transaction for each job was most of what an idle fleet did."""
     await run_once(queue.engine)
-    store, turns = queue.engine.store, 0
-    run = store.run
+    turns: list[str] = []
+    real = runner._turn
 
-    async def counted(verb: Verb[Any], /) -> Any:
-        nonlocal turns
-        turns += 1
-        return await run(verb)
+    async def counted(tx: Tx, *, name: str, **rest: Any) -> Any:
+        turns.append(name)
+        return await real(tx, name=name, **rest)
 
-    monkeypatch.setattr(store, "run", counted)
+    monkeypatch.setattr(runner, "_turn", counted)
     await run_once(queue.engine)
-    asks = 1  # whether a snapshot is for this process to take, which no row can say
-    assert turns == asks
     clock.advance(0.25)
     await run_once(queue.engine)
-    assert turns == asks + asks + len({"presence"})
+    assert turns == []
+    clock.advance(9.75)
+    await run_once(queue.engine)
+    assert turns == ["health", "preempt"]  # which no row can answer for, and which are set up nowhere here
+    (promote,) = [job for job in await queue.duties() if job["name"] == "promote"]
+    assert promote["last_run_at"] == clock()
 
 
 async def test_why_duties_wait_is_said_once(
@@ -91,24 +95,23 @@ async def test_why_duties_wait_is_said_once(
     errors = iter([StoreFull("no room"), StoreFull("no room"), StoreLocked("busy"), None, StoreFull("no room")])
     over = asyncio.Event()
 
-    async def refuse(_verb: Verb[Any], /) -> Any:
+    async def refuse(engine: Engine) -> Look:
         found = next(errors, over)
         if found is over:
             over.set()
         if isinstance(found, Exception):
             raise found
-        return frozenset(runner.DUTIES)  # nothing is due
+        return await look(engine)
 
-    monkeypatch.setattr(queue.engine.store, "read", refuse)
+    monkeypatch.setattr(runner, "look", refuse)
     monkeypatch.setattr(runner, "TICK_SEC", 0.0)
     duties = asyncio.create_task(runner.run_for_ever(queue.engine))
     await asyncio.wait_for(over.wait(), 10)
     duties.cancel()
     await asyncio.gather(duties, return_exceptions=True)
     said = [record.getMessage() for record in caplog.records if record.name == "shiftwork.duties"]
-    assert said == [
-        f"duties wait: {error}" for error in (StoreFull("no room"), StoreLocked("busy"), StoreFull("no room"))
-    ]
+    heard = StoreFull("no room"), StoreLocked("busy"), StoreFull("no room")
+    assert said == [f"maintenance cannot look: {error}" for error in heard]
 
 
 @pytest.mark.parametrize("error", [VersionConflict("no"), KeyError("no")])
@@ -118,7 +121,7 @@ async def test_a_duty_that_fails_keeps_no_other_from_its_turn(
     async def fail(*_: object) -> None:
         raise error
 
-    first, *_, last = runner.DUTIES
+    first, last = "health", "preempt"
     monkeypatch.setitem(runner.DUTIES, first, runner.DUTIES[first]._replace(run=fail))
     duties = asyncio.create_task(runner.run_for_ever(queue.engine))
     async with asyncio.timeout(10):
@@ -127,7 +130,7 @@ async def test_a_duty_that_fails_keeps_no_other_from_its_turn(
     duties.cancel()
     await asyncio.gather(duties, return_exceptions=True)
     assert [record.getMessage() for record in caplog.records if record.name == "shiftwork.duties"] == [
-        f"duty {first} waits: {error}"
+        f"{first} waits: {error}"
     ]
     with pytest.raises(type(error)):
         await run_once(queue.engine, force=True)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,19 @@ async def test_a_file_written_anew_with_the_same_content_is_no_news(queue: Queue
     os.utime(folder / "inbox" / "old.md", (5, 5))
     assert await twice(eyes) == 0
     assert await twice(Watching(queue, folder)) == 0, "nor after a restart of the server"
+
+
+async def test_file_that_arrives_between_the_save_and_the_first_look_is_news(store_url: str, folder: Path) -> None:
+    async with await Queue.open(store_url) as queue:  # by a clock that runs, as files are stamped by one
+        await watch(queue)
+        saved = time.time()
+        early = folder / "inbox" / "early.md"
+        while not early.exists() or early.stat().st_ctime <= saved:  # stamps move on every few milliseconds
+            early.write_text("hello")
+        eyes = Watching(queue, folder)
+        assert await twice(eyes) == 1
+        assert await twice(eyes) == 0
+        assert await titles(queue) == ["added inbox/early.md"]
 
 
 async def test_what_changed_while_no_server_watched_is_news(queue: Queue, folder: Path) -> None:

@@ -12,7 +12,7 @@ async def status_of(queue: Queue, agent: str) -> str:
     return (await queue.agent(agent)).status
 
 
-@pytest.mark.requirement("C-173", "C-175", "C-176", "C-179", "C-180")
+@pytest.mark.requirement("C-175", "C-176", "C-179", "C-180")
 async def test_the_third_missed_check_in_a_row_makes_an_agent_failed(coscientist: Queue, clock: MovedClock) -> None:
     queue = coscientist
     await queue.register_agent(id="mule")

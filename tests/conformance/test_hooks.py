@@ -10,6 +10,7 @@ import pytest
 from shiftwork import Queue
 from shiftwork.core.errors import HookRefused, InputError, Malformed, ShiftworkError, TooLarge
 from shiftwork.core.trigger import Firing
+from shiftwork.policy import signature
 from shiftwork.testing import MovedClock, pass_time
 from tests import deliveries
 from tests.conformance.steps import everything
@@ -24,6 +25,7 @@ async def post(queue: Queue, name: str, headers: dict[str, str], body: bytes) ->
 
 
 async def told(queue: Queue, verb: str) -> list[dict[str, Any]]:
+    await queue._shared.settle()  # a refusal is told of after it was answered
     events, _ = await queue.events(limit=10_000)
     return [event.data or {} for event in events if event.verb == verb]
 
@@ -60,6 +62,43 @@ async def test_the_same_delivery_again_creates_nothing_whatever_its_id(review: Q
     assert again.tasks == forged.tasks == first.tasks
     assert len((await review.tasks()).tasks) == 3
     assert [event["reason"] for event in await told(review, "trigger_refused")] == ["it was delivered before"]
+
+
+async def test_a_delivery_to_a_hook_that_is_not_there_is_checked_as_well(
+    review: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time of a refusal, or how much of the body was read, would tell which hooks there are."""
+    checked, verify = [], signature.verify
+
+    def noted(*given: Any) -> Any:
+        checked.append(given[0])
+        return verify(*given)
+
+    monkeypatch.setattr(signature, "verify", noted)
+    for name in ("review", "nothing"):
+        with pytest.raises(HookRefused):
+            await post(review, name, {}, b"{}")
+        with pytest.raises(TooLarge):
+            await post(review, name, {}, b" " * 1_048_577)
+    assert len(checked) == 2
+
+
+async def test_a_flood_of_forged_deliveries_costs_one_transaction_a_minute(
+    review: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, run = [], review.engine.store.run
+
+    def noted(verb: Any) -> Any:
+        written.append(verb)
+        return run(verb)
+
+    monkeypatch.setattr(review.engine.store, "run", noted)
+    for _ in range(20):
+        with pytest.raises(HookRefused):
+            await post(review, "review", {}, b"{}")
+    await review._shared.settle()
+    assert len(written) == 1
+    assert review.engine.counters["hook_refused"] == 20
 
 
 @pytest.mark.parametrize(

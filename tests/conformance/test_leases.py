@@ -281,6 +281,21 @@ async def test_the_work_of_a_silent_worker_goes_back_at_once_and_names_it(
     assert (await take(coscientist, "other")).id == task_id
 
 
+@pytest.mark.requirement("C-248")
+async def test_report_under_a_lost_assignment_is_counted_and_logged_with_both_sides(
+    coscientist: Queue, clock: MovedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    task_id = (await coscientist.submit(type="Ranking")).id
+    lost = await take(coscientist, "silent")
+    await pass_time(coscientist, clock, 90)
+    live = await take(coscientist, "other")
+    with caplog.at_level("INFO"), pytest.raises(LeaseLost):
+        await coscientist.complete(lost.token)
+    assert coscientist.engine.counters["lease_lost"] == 1
+    (line,) = [vars(record) for record in caplog.records if "lease_lost" in record.getMessage()]
+    assert (line["side_task"], line["side_fence"], line["side_live_fence"]) == (task_id, lost.fence, live.fence)
+
+
 @pytest.mark.requirement("C-184")
 @pytest.mark.parametrize("known", [False, True], ids=["silent", "dead"])
 async def test_the_work_of_a_lost_worker_goes_to_the_front_of_its_own_level(

@@ -6,8 +6,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.core.metrics import METRICS, MOST_SERIES
-from shiftwork.duties import measuring as duty
-from shiftwork.duties import runner
+from shiftwork.duties import runner, turns
 from shiftwork.queue.observation import metrics as measuring
 from shiftwork.queue.observation.metrics import Metrics
 from shiftwork.testing import MovedClock, pass_time
@@ -337,7 +336,7 @@ async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, c
 async def test_many_workspaces_are_measured_in_turn(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duty, "MOST_MEASURED", 2)
+    monkeypatch.setattr(turns, "MOST", 2)
     places = [queue, queue.in_workspace("second"), queue.in_workspace("third")]
     for place in places:
         await place.submit(type="code")

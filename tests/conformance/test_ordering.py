@@ -163,3 +163,24 @@ async def test_a_changed_priority_changes_the_place(queue: Queue) -> None:
     first, second = await submit(queue), await submit(queue)
     await queue.update(second, {"priority": 10})
     assert [await finish(queue), await finish(queue)] == [second, first]
+
+
+@pytest.mark.requirement("F-021", "F-114")
+async def test_a_task_ages_at_any_rate_and_keeps_its_place_among_others(factory: Queue, clock: MovedClock) -> None:
+    fast = (await factory.submit(type="code", priority=60, priority_boost_per_minute=0.15)).id
+    slow = (await factory.submit(type="code", priority=50, priority_boost_per_minute=0.05)).id
+    await factory.set_setting("priority_boost_per_minute", 0.033)
+    usual = (await factory.submit(type="code", priority=48)).id
+    clock.advance(60 * 60)
+    aged = [(await factory.get(id_)) for id_ in (fast, slow, usual)]
+    assert [task.priority_boost_per_minute for task in aged] == [0.15, 0.05, 0.033]
+    assert [task.priority_parts["age"] for task in aged] == pytest.approx([9, 3, 1.98])
+    assert await ids_in_order(factory, "early") == [usual, slow, fast]
+
+
+@pytest.mark.requirement("F-021")
+async def test_what_ages_faster_passes_what_was_better(factory: Queue, clock: MovedClock) -> None:
+    fast = (await factory.submit(type="code", priority=60, priority_boost_per_minute=0.15)).id
+    slow = (await factory.submit(type="code", priority=50, priority_boost_per_minute=0.05)).id
+    clock.advance(101 * 60)
+    assert await ids_in_order(factory, "late") == [fast, slow]

@@ -261,6 +261,7 @@ VERBS: dict[str, tuple[Given, Call]] = {
     "test_sink": (told, lambda q, name: q.test_sink(name)),
     "redeliver": (given_up, lambda q, delivery_id: q.redeliver(delivery_id)),
     "redeliver_dead": (given_up, lambda q, _: q.redeliver_dead("ops")),
+    "set_quota": (nothing, lambda q, _: q.set_quota("other", max_tasks=5)),
     "take_snapshot": (a_folder, lambda q, _: q.take_snapshot()),
     "pause_trigger": (armed, lambda q, name: q.pause_trigger(name)),
     "resume_trigger": (disarmed, lambda q, name: q.resume_trigger(name)),
@@ -279,7 +280,7 @@ LOOKS = {
     *("deliveries", "delivery", "sink", "sinks"),
     *("trigger", "triggers", "firings", "preview_trigger"),
     *("approvals", "breakers", "budgets", "cooldowns", "costs", "effects"),
-    *("limits", "profile", "settings", "snapshots", "steps", "tokens"),
+    *("limits", "profile", "quota", "quotas", "settings", "snapshots", "steps", "tokens"),
 }
 """Besides those of `Reading`."""
 

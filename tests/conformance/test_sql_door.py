@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core import ids
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, sql, take
 
@@ -149,3 +150,20 @@ async def test_work_of_a_program_that_ends_at_once_is_told_too(postgres_url: str
         await client.execute("select 1")  # what was told before has come with its answer
         assert len(heard) == number
     await client.close()
+
+
+async def test_the_event_log_names_tasks_as_the_streams_and_the_views_do(queue: Queue) -> None:
+    own = await queue.submit(type="tool", id="order-7")
+    plain = [(await queue.submit(type="tool")).id for _ in range(20)]
+    rows = await select(queue, "select task_id, task_uuid from event_log where event_type = 'task.created' order by id")
+    assert [task_id for task_id, _ in rows] == ["order-7", *plain]
+    assert [ids.show_task(str(uuid)) for _, uuid in rows] == [own.id, *plain]
+    (found,) = await select(queue, f"select event_type from event_log where task_id = '{plain[3]}'")
+    assert found == ("task.created",)
+
+
+async def test_the_aegis_table_has_what_an_agent_printed_as_its_output(queue: Queue) -> None:
+    await queue.submit(type="agent")
+    (claim,) = await queue.claim("a1", start=True)
+    await queue.complete(claim.token, text="all tests pass")
+    assert await select(queue, "select output from agent_task_queue") == [("all tests pass",)]

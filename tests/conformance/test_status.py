@@ -152,3 +152,30 @@ async def test_a_small_queue_is_counted_whenever_somebody_asks(queue: Queue) -> 
     for count in (1, 2):
         await queue.submit(type="code")
         assert (await queue.status()).counts == {"ready": count}
+
+
+@pytest.mark.requirement("C-061", "C-113")
+async def test_depth_counts_tasks_by_the_level_they_have_come_to(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.submit(type="Ranking", priority=70)
+    first = await coscientist.submit(type="Ranking", priority=50, payload={"n": 1})
+    await coscientist.submit(type="Ranking", priority=70, payload={"n": 2}, dependencies=[first.id])
+    depths = []
+    for minutes in (0, 10, 10):
+        await pass_time(coscientist, clock, 60 * minutes)
+        depths.append((await coscientist.status()).depth)
+    assert depths[0] == {"high": 0, "medium": 1, "low": 2, "total": 3}
+    assert depths[1] == {"high": 0, "medium": 2, "low": 1, "total": 3}  # what is not in line yet counts as submitted
+    assert depths[2] == {"high": 2, "medium": 0, "low": 1, "total": 3}
+    assert (await coscientist.status()).tiers == {"normal": 1, "low": 2}
+
+
+async def test_depth_knows_the_level_of_urgent_tasks_and_of_those_for_one_agent(
+    coscientist: Queue, clock: MovedClock
+) -> None:
+    for priority in (20, 50, 70):
+        for agent in (None, "ada"):
+            payload = {"of": f"{agent} {priority}"}
+            fields = {"priority": priority, "deadline": clock() + 60, "target_agent_id": agent, "payload": payload}
+            await coscientist.submit({"type": "Ranking", **fields})
+    assert (await coscientist.status()).depth == {"high": 2, "medium": 2, "low": 2, "total": 6}
+    assert (await coscientist.status()).types == {"Ranking": {"ready": 6}}

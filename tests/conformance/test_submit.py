@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import DuplicateTask, IdInUse, InputError, NotFound, TooLarge
+from shiftwork.core.errors import DuplicateTask, IdInUse, InputError, NotFound, ShiftworkError, TooLarge
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, states, take
 
@@ -307,3 +307,20 @@ async def test_keys_belong_to_their_workspace(queue: Queue) -> None:
     first = await queue.submit(type="code", idempotency_key="k")
     other = await queue.in_workspace("other").submit(type="code", idempotency_key="k")
     assert (other.duplicate, other.id == first.id) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("second", "where"),
+    [
+        ({"id": "taken"}, "tasks[1].id"),
+        ({"id": "first"}, "tasks[1].id"),
+        ({"key": "a"}, "tasks[1].key"),
+        ({"dependencies": ["nobody"], "settings": {"missing_dependency": "reject"}}, "tasks[1].dependencies"),
+        ({"priority": 101}, "tasks[1].priority"),
+    ],
+)
+async def test_a_refused_batch_names_the_task_that_is_wrong(queue: Queue, second: dict[str, Any], where: str) -> None:
+    await queue.submit(type="code", id="taken")
+    with pytest.raises(ShiftworkError) as refused:
+        await queue.submit_many([{"type": "code", "id": "first", "key": "a"}, {"type": "code", **second}])
+    assert refused.value.where == where

@@ -61,7 +61,7 @@ async def statements_of_a_life(queue: Queue, monkeypatch: Any) -> list[str]:
     return names
 
 
-OURS = ("turns", "serial", "yield", "lighter")
+OURS = ("turns", "serial", "yield", "lighter", "asking", "places", "scan")
 
 
 async def test_nothing_is_asked_where_nothing_is_used(queue: Queue, monkeypatch: Any) -> None:
@@ -75,4 +75,4 @@ async def test_and_it_is_where_it_is(queue: Queue, monkeypatch: Any) -> None:
         await queue.set_setting(key, value)
     await queue.set_setting("deadline.preempt_running", value=True)
     asked = await statements_of_a_life(queue, monkeypatch)
-    assert {"take_turns", "save_turns", "take_serials", "end_serials", "yields_of", "lighter_agent"} <= set(asked)
+    assert {"take_turns", "save_turns", "take_serials", "end_serials", "yields_of", "asking_agents"} <= set(asked)

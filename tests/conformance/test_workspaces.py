@@ -59,3 +59,23 @@ async def test_a_dependency_on_another_workspace_waits_for_a_task_of_its_own(que
     (claim,) = await queue.claim("coder", start=True)
     await queue.complete(claim.token, 1)
     assert (await queue.in_workspace("other").get(child.id)).status == "pending"
+
+
+async def test_a_look_by_another_process_leaves_the_profile_of_a_workspace_alone(store_url: str) -> None:
+    async with await Queue.open(store_url, profile="loki") as server:
+        await server.in_workspace("other").submit(type="code")
+        async with await Queue.open(store_url, workspace="other") as looking:
+            assert len((await looking.tasks()).tasks) == 1
+            assert await looking.profile() == "loki"
+        async with await Queue.open(store_url, workspace="unused") as looking:
+            assert (await looking.tasks()).tasks == []
+        await server.in_workspace("unused").register_agent({"id": "a1"})
+    async with await Queue.open(store_url) as later:
+        assert [await later.in_workspace(name).profile() for name in ("default", "other", "unused")] == ["loki"] * 3
+
+
+async def test_the_first_to_write_to_a_workspace_records_its_profile(store_url: str) -> None:
+    async with await Queue.open(store_url) as first, await Queue.open(store_url, profile="aegis") as second:
+        await first.in_workspace("team").submit(type="code")
+        await second.in_workspace("team").submit(type="code")
+        assert await second.in_workspace("team").profile() == "standard"

@@ -83,6 +83,30 @@ async def test_the_newest_are_kept(store_url: str, clock: MovedClock, folder: Pa
         assert names(folder) == [kept[1].name, kept[0].name, "mine.txt"]
 
 
+async def test_those_asked_for_do_not_push_out_those_taken_by_themselves(
+    store_url: str, clock: MovedClock, folder: Path
+) -> None:
+    async with await Queue.open(store_url, clock=clock, snapshots=str(folder)) as queue:
+        await queue.set_setting("snapshots.keep", 2)
+        await queue.set_setting("maintenance.snapshot_sec", 86_400)
+        await pass_time(queue, clock, 60)
+        (backup,) = await queue.snapshots()
+        for _ in range(4):
+            clock.advance(60)
+            await queue.take_snapshot()
+        left = [found.name for found in await queue.snapshots()]
+        assert len(left) == 3, "two that were asked for, and the backup"
+        assert left[-1] == backup.name
+
+
+async def test_a_young_one_is_kept_however_many_there_are(store_url: str, clock: MovedClock, folder: Path) -> None:
+    async with await Queue.open(store_url, clock=clock, snapshots=str(folder)) as queue:
+        await queue.change_settings({"snapshots.keep": 1, "snapshots.keep_sec": 150})
+        for _ in range(5):
+            await pass_time(queue, clock, 60)
+        assert [clock() - found.created_at for found in await queue.snapshots()] == [0, 60, 120]
+
+
 async def test_without_a_folder_none_is_taken(queue: Queue, clock: MovedClock) -> None:
     assert "snapshot" not in await pass_time(queue, clock, 60)
     assert all(duty["name"] != "snapshot" or duty["runs"] == 0 for duty in await queue.duties())

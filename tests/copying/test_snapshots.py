@@ -267,7 +267,7 @@ async def test_a_snapshot_is_taken_into_the_folder_and_listed(
     async with await Queue.open(store_url, clock=clock, snapshots=str(tmp_path / "kept")) as queue:
         assert await queue.snapshots() == []
         first = await queue.take_snapshot()
-        clock.advance(1)
+        clock.advance(60)
         await queue.submit(type="code")
         second = await queue.take_snapshot()
         assert await queue.snapshots() == [second, first]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 QUEUE = Path(__file__).resolve().parents[2] / "src" / "shiftwork" / "queue"
-DUTIES = QUEUE.parent / "duties" / "duties.py"
+DUTIES = [QUEUE.parent / "duties" / name for name in ("duties.py", "reclaim.py", "clock.py")]
 AROUND = {
     "queue.py", "coalesce.py", "parking.py", "log.py", "protection/room.py", "content/transfer.py",
     "observation/measuring.py", "bridged/folder.py",
@@ -26,7 +26,7 @@ CLOCKS = {"monotonic", "perf_counter"}
 
 def verbs() -> list[Path]:
     inside = [file for file in sorted(QUEUE.rglob("*.py")) if file.parent.name != "face"]
-    return [*(file for file in inside if file.relative_to(QUEUE).as_posix() not in AROUND), DUTIES]
+    return [*(file for file in inside if file.relative_to(QUEUE).as_posix() not in AROUND), *DUTIES]
 
 
 def complaints(source: str, name: str) -> list[str]:

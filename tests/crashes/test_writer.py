@@ -139,12 +139,14 @@ async def test_a_dead_writer_fails_its_waiters(store: SqliteStore, monkeypatch: 
 
 
 async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store: SqliteStore) -> None:
-    enough = threading.Event()
+    begun, enough = threading.Event(), threading.Event()
 
     async def slow(tx: Tx) -> None:
+        begun.set()
         enough.wait()
 
     busy = asyncio.create_task(store.run(slow))
+    await asyncio.to_thread(begun.wait)
     with given(store, 0.05):
         assert await answers(store.run(writes("late"))) == ["operation_timeout"]
     enough.set()

@@ -58,7 +58,8 @@ async def make(store: str) -> None:
 
 @contextmanager
 def served(store: str, *options: str) -> Iterator[Site]:
-    command = [sys.executable, "-m", "shiftwork", "serve", "--store", store, "--port", "0", "--json", *options]
+    command = [sys.executable, "-m", "shiftwork", "serve", "--store", store, "--port", "0", "--json"]
+    command += ["--private-sinks", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

@@ -15,10 +15,11 @@ from playwright.sync_api import Page, expect
 from tests.dashboard.conftest import Heard, Site
 
 
-def call(site: Site, path: str, body: Any = None) -> Any:
+def call(site: Site, path: str, body: Any = None, method: str | None = None) -> Any:
     """What another program does meanwhile."""
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(site.url + path, data, {"Content-Type": "application/json"})) as answer:  # noqa: S310  # our own server
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(site.url + path, data, headers, method=method)) as answer:  # noqa: S310  # our own server
         return json.loads(answer.read() or b"null")
 
 
@@ -78,7 +79,7 @@ def test_what_the_overview_counts_as_running_it_lists(page: Page, site: Site) ->
 def test_a_task_says_why_it_waits_and_is_cancelled(page: Page, site: Site) -> None:
     task_id = submit(site, type="fly", title="Fly to the moon")
     page.goto(f"/tasks/{task_id}")
-    expect(page.locator(".why")).to_contain_text("no registered agent can take it")
+    expect(page.locator(".why")).to_contain_text("No registered agent can take it")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_label("Reason").fill("too far")
     page.get_by_role("button", name="Cancel the task").click()
@@ -126,7 +127,7 @@ def test_a_question_is_answered_in_a_form_made_from_its_schema(page: Page, site:
     card.get_by_label("Headline").fill("It is here")
     card.get_by_label("When to launch").select_option("tomorrow")
     card.get_by_label("Discount in percent").fill("15")
-    card.get_by_label("Announce it by mail").check()
+    card.get_by_label("Announce it by mail").select_option("Yes")
     submit(site, type="noise", title="Meanwhile")  # what happens elsewhere leaves the form alone
     expect(card.get_by_label("Headline")).to_have_value("It is here")
     card.get_by_role("button", name="Answer").click()
@@ -282,3 +283,79 @@ def test_a_refusal_is_told_with_what_to_do(page: Page, site: Site, heard: Heard)
     call(site, f"/api/tasks/{task_id}/cancel", {})
     page.get_by_role("button", name="Change").click()
     expect(page.locator(".toast.bad")).to_contain_text("cancelled")
+
+
+def claim_one(site: Site, agent: str, type_: str) -> dict[str, Any]:
+    claimed: dict[str, Any] = call(site, "/api/tasks/claim", {"agent_id": agent, "types": [type_], "start": True})
+    return claimed["assignments"][0]  # type: ignore[no-any-return]  # JSON
+
+
+def test_overview_says_why_nothing_runs(page: Page, site: Site) -> None:
+    quiet = "workspace=quiet"
+    call(site, f"/api/tasks?{quiet}", {"type": "fly_by_wire", "title": "Fly to the moon"})
+    page.goto(f"/?{quiet}")
+    panel = page.get_by_role("region", name="Running now")
+    expect(panel).to_contain_text("No registered agent can take it: it needs type fly_by_wire")
+    expect(panel).not_to_contain_text("Start an agent")
+    call(site, f"/api/agents?{quiet}", {"id": "neil"})
+    call(site, f"/api/cooldowns/type:fly_by_wire?{quiet}", {"seconds": 900, "reason": "429"}, "PUT")
+    expect(panel).to_contain_text("in 14 min", timeout=20_000)
+    expect(panel).not_to_contain_text("No registered agent")
+
+
+def test_questions_count_as_waiting_for_a_person(page: Page, site: Site) -> None:
+    page.goto("/approvals")
+    cards = page.get_by_role("article")
+    expect(cards.first).to_be_visible()
+    before = cards.count()
+    submit(site, type="ask_me", title="Choose a colour")
+    token = claim_one(site, "painter", "ask_me")["token"]
+    schema = {"type": "object", "required": ["sure"], "properties": {"sure": {"type": "boolean", "title": "Sure"}}}
+    task_id = token.rpartition(".")[0]
+    asked = {"token": token, "name": "colour", "question": "Blue?", "schema": schema}
+    call(site, f"/api/tasks/{task_id}/wait", asked)
+    expect(page.locator("nav li", has_text="Approvals").locator(".badge")).to_have_text(str(before + 1))
+    card = page.get_by_role("article", name="Choose a colour")
+    card.get_by_role("button", name="Answer").click()
+    expect(card).to_be_visible()  # nothing was chosen, so nothing is answered
+    assert call(site, f"/api/tasks/{task_id}")["status"] == "pending"
+    card.get_by_label("Sure").select_option("No")
+    card.get_by_role("button", name="Answer").click()
+    expect(card).to_have_count(0)
+
+
+def test_names_in_explanations_keep_their_underscores(page: Page, site: Site) -> None:
+    first = submit(site, type="dig_deep", title="Dig")
+    second = submit(site, type="dig_deep", title="Fill", dependencies=[first])
+    page.goto(f"/tasks/{second}")
+    expect(page.locator(".why")).to_contain_text(f"It waits for {first}")
+    assert page.locator(".why").inner_text().count(first) == 1
+
+
+def test_output_of_a_refused_attempt_is_not_called_waiting(page: Page, site: Site) -> None:
+    task_id = submit(site, type="guess", title="Guess", max_attempts=2)
+    token = claim_one(site, "guesser", "guess")["token"]
+    call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "error": "wrong"})
+    page.goto(f"/tasks/{task_id}")
+    expect(page.get_by_label("Attempts")).to_contain_text("Failed")
+    expect(page.locator("main")).not_to_contain_text("waits for its verdict")
+
+
+def test_id_that_no_task_has_is_said(page: Page, heard: Heard) -> None:
+    heard.refusal = "404"
+    page.goto("/tasks")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("flaky login")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("No task has the id flaky login.")
+
+
+def test_dead_letter_s_own_page_leads_to_its_review(page: Page, site: Site) -> None:
+    task_id = submit(site, type="doomed", title="Doomed")
+    token = claim_one(site, "reaper", "doomed")["token"]
+    call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "retry": False})
+    page.goto(f"/tasks/{task_id}")
+    page.get_by_role("link", name="Review").click()
+    expect(page.locator("h1")).to_have_text("Dead letters")
+    expect(page.locator("main")).to_contain_text("doomed")

@@ -62,6 +62,47 @@ def test_a_page_fits_a_telephone(browser: Browser, site: Site, path: str, headin
     assert wider == 0
 
 
+COLLISIONS = """() => {
+  const parts = (cell) => [...cell.childNodes].map((node) => {
+    if (node.getBoundingClientRect) return node.getBoundingClientRect();
+    const range = document.createRange();
+    range.selectNode(node);
+    return range.getBoundingClientRect();
+  }).filter((box) => box.width);
+  return [...document.querySelectorAll("tbody tr")].flatMap((row) => {
+    const cells = [...row.cells].map(parts).filter((boxes) => boxes.length);
+    return cells.slice(1).filter((boxes, place) => {
+      const end = Math.max(...cells[place].map((box) => box.right));
+      return Math.min(...boxes.map((box) => box.left)) < end + 4;
+    }).map((boxes) => row.textContent);
+  });
+}"""
+OUT_OF_VIEW = """() => [...document.querySelectorAll("nav li a")].filter((link) => {
+  const box = link.getBoundingClientRect();
+  return box.left < 0 || box.right > innerWidth || box.bottom > innerHeight;
+}).map((link) => link.textContent)"""
+
+
+@pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
+def test_cells_of_a_table_keep_apart(browser: Browser, site: Site, path: str, heading: str) -> None:
+    context = browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    opened(page, path, heading)
+    found = page.evaluate(COLLISIONS)
+    context.close()
+    assert found == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_all_sections_and_their_badges_are_in_view(browser: Browser, site: Site, width: int) -> None:
+    context = browser.new_context(base_url=site.url, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    opened(page, "/", "Overview")
+    found = page.evaluate(OUT_OF_VIEW)
+    context.close()
+    assert found == []
+
+
 def test_a_page_that_is_not_there_says_so(page: Page, heard: Heard) -> None:
     heard.refusal = "404"
     page.goto("/tasks/task_00000000000000000000000000")

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from shiftwork import AnyQueue
 from shiftwork.mcp.desk import Desk, Options
 from shiftwork.mcp.over_http import Entrance, Server, app_of
-from shiftwork.mcp.protocol import build
+from shiftwork.mcp.protocol import ERROR, build
 from shiftwork.wire.listening import listen
 
 PATIENCE_SEC = 60
@@ -49,7 +49,8 @@ class Agent:
             done = await self.client.call_tool(name, arguments)
         text = done.content[0].text  # type: ignore[union-attr]  # our tools answer with text
         if done.is_error:
-            raise Refused(done.structured_content["error"], text)
+            assert done.structured_content is None, "an error does not fit the tool's output schema"
+            raise Refused((done.meta or {})[ERROR], text)
         return done.structured_content
 
     async def take(self, **arguments: Any) -> Any:

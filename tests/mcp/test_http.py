@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -14,14 +15,19 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from shiftwork import Client, Queue
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import InputError, TooManyRequests
+from shiftwork.mcp import over_http as over_http_module
+from shiftwork.mcp import sessions
 from shiftwork.mcp.desk import Seat
 from shiftwork.mcp.over_http import Place, check_place
 from shiftwork.testing import MovedClock, pass_time
+from shiftwork.wire import access, protocol
 from tests.cli.terminal import Terminal
 from tests.mcp.scripted import PAGE, work_to_the_end
 from tests.mcp.talking import MODES, PATIENCE_SEC, over_http, serving
+from tests.server import raw
 from tests.server.running import running
+from tests.worker.steps import until
 
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 HELLO = {
@@ -171,7 +177,10 @@ async def test_pages_of_other_sites_are_refused(
     async with serving(queue) as (_, url):
         answer = await http.post(url, json=HELLO, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-        assert (await http.post(url, json=HELLO, headers={"origin": "http://localhost:1"})).status_code == 200
+        answer = await http.post(url, json=HELLO, headers={"origin": "http://localhost:1"})
+        assert (answer.status_code, answer.json()["where"]) == (403, "Origin")
+        own = url.removesuffix("/mcp")
+        assert (await http.post(url, json=HELLO, headers={"origin": own})).status_code == 200
 
 
 async def test_an_agent_needs_a_name(queue: Queue, http: httpx2.AsyncClient) -> None:
@@ -184,6 +193,82 @@ def test_a_server_that_all_could_reach_asks_for_tokens() -> None:
     with pytest.raises(InputError, match="would let everybody in"):
         check_place(Place("0.0.0.0", 0))  # noqa: S104  # which is refused
     check_place(Place("0.0.0.0", 0, tokens=True))  # noqa: S104  # not bound
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------
+
+
+async def test_half_a_request_is_hung_up_on(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "SLOWEST_REQUEST_SEC", 0.05)
+    head = b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n"
+    half = (b"", head[:30], head + b"content-length: 9\r\n\r\n{")
+    async with serving(queue) as (_, url):
+        for sent in half:
+            async with raw.line(url.removesuffix("/mcp")) as line:
+                line.send(sent)
+                assert await line.is_over()
+
+
+async def test_a_token_has_a_share_of_the_sessions(
+    queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_OF_TOKEN", 2)
+    ours, theirs = [(await queue.create_token(name, ["read"])).secret for name in ("ours", "theirs")]
+    async with serving(queue, tokens=True) as (_, url):
+        begun = [await http.post(url, json=HELLO, headers=bearer(ours)) for _ in range(3)]
+        assert [answer.status_code for answer in begun] == [200, 200, 429]
+        assert begun[2].json()["code"] == "too_many_requests"
+        assert int(begun[2].headers["retry-after"]) > 0
+        assert (await http.post(url, json=HELLO, headers=bearer(theirs))).status_code == 200
+        one = {**bearer(ours), "mcp-session-id": begun[0].headers["mcp-session-id"]}
+        assert (await http.delete(url, headers=one)).status_code == 200
+        assert (await http.post(url, json=HELLO, headers=bearer(ours))).status_code == 200
+
+
+def test_an_idle_session_counts_no_longer() -> None:
+    now = 0.0
+    open_ones = sessions.Sessions(lambda: now)
+    open_ones.most_of_token = 1
+    open_ones.opened("a", "token")
+    open_ones.begin("a")
+    now = sessions.IDLE_SEC + 1
+    with pytest.raises(TooManyRequests):
+        open_ones.check("token")
+    open_ones.end("a")
+    now += sessions.IDLE_SEC + 1
+    open_ones.check("token")
+
+
+async def test_an_idle_session_ends(
+    queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(over_http_module, "IDLE_SEC", 0.05)
+    async with serving(queue) as (_, url):
+        begun = await http.post(url, json=HELLO)
+        session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        await until(lambda: "idle timeout" in caplog.text)
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        assert (await http.post(url, json=asked, headers=session)).status_code == 404
+
+
+async def test_a_revoked_token_has_no_heartbeats_sent(
+    queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "FRESH_SEC", 0.0)
+    made = await queue.submit(type="code")
+    token = await queue.create_token("worker", ["work"])
+    async with serving(queue, tokens=True) as (desk, url), over_http(url, **bearer(token.secret)) as agent:
+        await agent.take()
+        clock.advance(60)
+        await desk.keeper.beat()
+        beaten = (await queue.get(made.id)).claim.heartbeat_at
+        assert beaten == clock()
+        await queue.revoke_token(token.id)
+        clock.advance(60)
+        await desk.keeper.beat()
+        assert (await queue.get(made.id)).claim.heartbeat_at == beaten
+        assert not desk.keeper.held_by("worker", token.id)
 
 
 # -- the command -------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from shiftwork.mcp.refusals import internal, next_step, sentence, told
 def test_every_error_has_a_next_step(kind: type[ShiftworkError]) -> None:
     error = kind("it did not work", where="here", task_id="task_1")
     assert next_step(error).endswith(".")
-    assert told(error)["error"]["next"] == next_step(error)
-    assert told(error)["error"]["code"] == kind.code
+    assert told(error)["next"] == next_step(error)
+    assert told(error)["code"] == kind.code
     assert "it did not work" in sentence(error)
     assert sentence(error).endswith(next_step(error))
 
 
 def test_an_error_of_our_own_tells_nothing_of_itself() -> None:
-    assert told(internal())["error"]["code"] == "internal"
+    assert told(internal())["code"] == "internal"

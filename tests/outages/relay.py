@@ -1,4 +1,7 @@
-"""A network in between that can drop connections without telling anybody, as firewalls and dying machines do."""
+"""A network in between that can drop connections without telling anybody, as firewalls and dying machines do.
+
+Or a long one, over which every message takes its time.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,6 +18,8 @@ class Relay:
         self._dropped: set[asyncio.StreamWriter] = set()
         self.silent = False
         """Whether new connections are met with silence, too."""
+        self.delay_sec = 0.0
+        """How long every piece is under way, in each direction."""
 
     @property
     def carried(self) -> int:
@@ -40,13 +45,20 @@ class Relay:
                 end.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
         with suppress(ConnectionError):
             while piece := await reader.read(1 << 16):
-                if writer not in self._dropped:
+                if self.delay_sec:  # those behind it are under way meanwhile, and arrive in the same order
+                    loop.call_later(self.delay_sec, self._hand_over, writer, piece)
+                elif writer not in self._dropped:
                     writer.write(piece)
                     await writer.drain()
         if writer not in self._dropped:
-            writer.close()
+            loop.call_later(self.delay_sec, writer.close)
+
+    def _hand_over(self, writer: asyncio.StreamWriter, piece: bytes) -> None:
+        if writer not in self._dropped and not writer.is_closing():
+            writer.write(piece)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""On PostgreSQL the clock is the database's: processes whose own clocks disagree still agree about time."""
+"""Clocks that disagree, jump and go back, and processes that stand still."""
 
 import asyncio
 import sys
@@ -7,13 +7,18 @@ from asyncio.subprocess import PIPE
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties.runner import note_absence
-from shiftwork.store.postgres import DatabaseClock, PostgresStore
+from shiftwork.duties.runner import run_once
+from shiftwork.store.hearing import Hearing
+from shiftwork.store.postgres import PostgresStore
 from shiftwork.testing import MovedClock, pass_time
+
+TIMEOUT_SEC = 90
+"""After so long a silent agent loses its work."""
 
 
 @pytest.mark.parametrize("seconds", [-86_400, 3_600])
 async def test_a_process_with_a_wrong_clock_has_the_right_time(postgres_dsn: str, seconds: int) -> None:
+    """On PostgreSQL the clock is the database's: processes whose own clocks disagree still agree about time."""
     async with await Queue.open(postgres_dsn) as queue:
         before = queue.now()
         program = [sys.executable, "-m", "tests.outages.skewed", postgres_dsn, str(seconds)]
@@ -24,30 +29,161 @@ async def test_a_process_with_a_wrong_clock_has_the_right_time(postgres_dsn: str
         assert before < created < queue.now()
 
 
-async def test_a_step_of_the_database_s_clock_lets_reclaim_rest(postgres_dsn: str) -> None:
+async def test_a_step_of_the_database_s_clock_is_noticed(postgres_dsn: str) -> None:
     async with await Queue.open(postgres_dsn) as queue:
         store = queue.engine.store
         assert isinstance(store, PostgresStore)
-        assert store.unsettled_since() == 0.0
+        store.hearing.begin()
         store._database_clock._take(store._database_clock._offset + 0.5)
-        assert store.unsettled_since() == 0.0
+        store.hearing.check()
+        assert store.hearing.stalls == []
         store._database_clock._take(store._database_clock._offset + 30)
-        assert abs(store.unsettled_since() - queue.now()) < 5
+        store.hearing.check()
+        (stall,) = store.hearing.stalls
+        assert "the clock went ahead by 30 s" in stall.why
 
 
-def test_the_first_measure_is_no_step() -> None:
-    clock = DatabaseClock()
-    clock._take(12_345.0)
-    assert clock.jumped_at == 0.0
+class Times:
+    """The store's clock, and the steady one by which a process knows how long it waited."""
+
+    def __init__(self, clock: MovedClock, hearing: Hearing) -> None:
+        self.clock = clock
+        self.steady = 0.0
+        hearing.steady = lambda: self.steady
+        hearing.begin()
+        self._hearing = hearing
+
+    def stand_still(self, seconds: float) -> None:
+        """Time passes, and nothing is heard meanwhile."""
+        self.clock.advance(seconds)
+        self.steady += seconds
+
+    def listen(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.stand_still(1)
+            self._hearing.heard(0.001)
 
 
-async def test_a_process_that_slept_lets_reclaim_rest(queue: Queue, clock: MovedClock) -> None:
-    """A laptop asleep for ten minutes: nobody could beat, so nobody is declared dead at once."""
+@pytest.fixture
+def times(queue: Queue, clock: MovedClock) -> Times:
+    return Times(clock, queue.engine.store.hearing)
+
+
+async def test_a_stall_takes_no_work_from_the_living_in_the_round_that_follows(queue: Queue, times: Times) -> None:
+    """A stopped process, a slow disk, a laptop asleep: nobody could beat, so nobody is taken for dead at once."""
+    task = await queue.submit(type="code")
+    (held,) = await queue.claim("worker", start=True)
+    times.stand_still(600)
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).status == "running"
+    times.listen(30)
+    await queue.heartbeat(held.token)
+    times.listen(TIMEOUT_SEC - 1)
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).status == "running"
+
+
+async def test_who_stays_silent_after_a_stall_loses_its_work(queue: Queue, times: Times) -> None:
     task = await queue.submit(type="code")
     await queue.claim("worker", start=True)
-    clock.advance(600)
-    note_absence(queue.engine, 600)
-    await pass_time(queue, clock, 1)
+    times.stand_still(600)
+    await run_once(queue.engine, force=True)
+    times.listen(TIMEOUT_SEC - 1)
+    await run_once(queue.engine, force=True)
     assert (await queue.get(task.id)).status == "running"
-    await pass_time(queue, clock, 90)
+    times.listen(1)
+    await run_once(queue.engine, force=True)
     assert (await queue.get(task.id)).status == "retrying"
+
+
+async def test_stalls_that_do_not_end_keep_no_work_for_ever(queue: Queue, times: Times) -> None:
+    task = await queue.submit(type="code", retry={"initial_delay_sec": 3600})
+    await queue.claim("worker", start=True)
+    for _ in range(2 * TIMEOUT_SEC // 5):
+        times.stand_still(5)
+        await run_once(queue.engine, force=True)
+        times.listen(5)
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).status == "retrying"
+
+
+@pytest.mark.parametrize("ahead", [3600.0, 100.0])
+async def test_a_clock_that_jumps_ahead_takes_no_work_from_the_living(queue: Queue, times: Times, ahead: float) -> None:
+    queue.engine.store.hearing.watches_clock = True
+    task = await queue.submit(type="code")
+    (held,) = await queue.claim("worker", start=True)
+    times.clock.advance(ahead)
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).status == "running"
+    times.listen(15)
+    await queue.heartbeat(held.token)
+    times.listen(TIMEOUT_SEC)
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).status == "retrying"  # silent since
+
+
+async def test_a_stall_does_not_count_as_time_that_work_took(queue: Queue, times: Times) -> None:
+    task = await queue.submit(type="code", timeout_sec=300, retry={"initial_delay_sec": 3600})
+    (held,) = await queue.claim("worker", start=True)
+    times.stand_still(600)
+    for _ in range(5):
+        await queue.heartbeat(held.token)
+        times.listen(59)
+        await run_once(queue.engine, force=True)
+        assert (await queue.get(task.id)).status == "running"
+    await queue.heartbeat(held.token)
+    times.listen(66)  # with the grace that a timeout has
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).failure_history[-1].reason == "timeout"
+
+
+async def test_a_process_that_stood_still_does_not_disable_the_others(
+    queue: Queue, store_url: str, times: Times, clock: MovedClock
+) -> None:
+    task = await queue.submit(type="code")
+    await queue.claim("worker", start=True)
+    times.stand_still(600)
+    await run_once(queue.engine, force=True)
+    assert (await queue.get(task.id)).status == "running"
+    async with await Queue.open(store_url, clock=clock) as other:
+        await run_once(other.engine, force=True)
+    assert (await queue.get(task.id)).status == "retrying"
+
+
+# -- back --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[3_600, 86_400])
+async def went_back(queue: Queue, clock: MovedClock, request: pytest.FixtureRequest) -> Queue:
+    """A queue whose clock went back while work was held, waited for a retry, and a type cooled down."""
+    await pass_time(queue, clock, 1)
+    await queue.submit(type="code", id="held")
+    await queue.submit(type="test", id="tried", retry={"initial_delay_sec": 30, "jitter": False})
+    await queue.claim("dead", types=["code"], start=True)
+    (tried,) = await queue.claim("coder", types=["test"], start=True)
+    await queue.fail(tried.token, "crash")
+    await run_once(queue.engine)
+    clock.advance(-request.param)
+    return queue
+
+
+async def test_work_is_recovered_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
+    await run_once(went_back.engine)
+    clock.advance(29)
+    await run_once(went_back.engine)
+    assert (await went_back.get("tried")).status == "retrying"
+    clock.advance(2)
+    await run_once(went_back.engine)
+    assert (await went_back.get("tried")).status == "ready"
+    assert (await went_back.get("held")).status == "running"
+    clock.advance(TIMEOUT_SEC)
+    await run_once(went_back.engine)
+    assert (await went_back.get("held")).status == "retrying"
+
+
+async def test_every_job_runs_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
+    for _ in range(70):
+        await run_once(went_back.engine)
+        clock.advance(10)
+    ran = {job["name"]: job["last_run_at"] for job in await went_back.duties() if job["name"] != "snapshot"}
+    assert {name for name, at in ran.items() if at < clock() - 650} == {"clock"}  # it ran once, after the step

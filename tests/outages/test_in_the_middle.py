@@ -11,8 +11,10 @@ from shiftwork import Queue
 from shiftwork.core.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.store.postgres import PostgresStore
+from shiftwork.store.postgres_errors import translate
 from shiftwork.store.postgres_sessions import Session
 from shiftwork.store.store import Tx
+from tests.outages.relay import relay_to
 from tests.stores.stalling import given, impatient
 from tests.worker.steps import until
 
@@ -195,3 +197,33 @@ async def test_an_open_that_is_given_up_leaves_no_session(postgres_url: str, mon
         while await admin.fetchval(sessions):  # noqa: ASYNC110  # the server notices in its own time
             await asyncio.sleep(0.05)
     await admin.close()
+
+
+async def test_a_call_that_is_cancelled_during_its_commit_leaves_no_transaction_behind(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection goes back to the pool: the next verb would be in the transaction of this one."""
+    committing = asyncio.Event()
+    execute = Session.execute
+
+    async def noted(self: Session, query: str, *values: Any, **options: Any) -> Any:
+        if query == "commit":
+            asyncio.get_running_loop().call_soon(committing.set)  # it is on its way
+        return await execute(self, query, *values, **options)
+
+    async with relay_to(postgres_url) as (relay, url), await Queue.open(url, pool_size=1) as queue:
+        monkeypatch.setattr(Session, "execute", noted)
+        relay.delay_sec = 0.1
+        call = asyncio.ensure_future(queue.engine.store.run(lambda tx: tx.all("list_duties")))
+        await committing.wait()
+        call.cancel()
+        await asyncio.sleep(0)
+        call.cancel()  # as a loop that ends its tasks once more does
+        await asyncio.gather(call, return_exceptions=True)
+        assert await queue.engine.store.read(lambda tx: tx.all("list_duties")) == []
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), asyncpg.InterfaceError(""), OSError()])
+def test_an_error_without_a_word_is_told_in_words(error: BaseException) -> None:
+    assert "PostgreSQL says: ." not in str(translate(error))
+    assert translate(error).what.removeprefix("PostgreSQL says: ").strip()

@@ -44,6 +44,8 @@ ASKED = [
         SHARES + 1,
     ),
     Hot("lane_heads", {"lanes": HEADS, "count": 8}, "idx_tasks_claimable", 3 * SHARES),
+    Hot("scan_lanes", {"lanes": HEADS, "count": 8}, "idx_tasks_claimable", 3 * SHARES),
+    Hot("scan_lanes", {"lanes": HEADS[:1], "count": 256}, "idx_tasks_claimable", 2 * 256),
     Hot(
         "urgent_waiting",
         {"workspace": "default", "below": URGENT_BELOW, "count": 20},

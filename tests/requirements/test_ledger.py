@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.requirements.__main__ import main, measured
-from tests.requirements.collect import Scan, collect, faults, scan, scan_source
+from tests.requirements.__main__ import LIMITS, main, tally
+from tests.requirements.collect import ROOT, Scan, collect, faults, scan, scan_source
 from tests.requirements.ledger import DOCUMENTS, HERE, LedgerError, load, load_document
 
 COUNTS = {"factory": 276, "loki": 150, "redis": 60, "aegis": 121, "coscientist": 267}
@@ -133,14 +133,14 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = _tree(tmp_path, "R-001")
     assert main(["--document", "redis"], root) == 0
     out = capsys.readouterr().out
-    assert "1 / 60" in out
+    assert "1 by test,  0 by measurement,  59 not shown, of 60" in out
     assert "R-002" in out
     assert "R-001" not in out
     assert main(["--shown"], root) == 0
     assert "tests/test_a.py::test_a" in capsys.readouterr().out
     assert main(["--json"], root) == 0
     redis = json.loads(capsys.readouterr().out)["documents"]["redis"]
-    assert redis["shown"] == {"R-001": ["tests/test_a.py::test_a"]}
+    assert redis["tested"] == {"R-001": ["tests/test_a.py::test_a"]}
     assert len(redis["open"]) == 59
 
 
@@ -154,9 +154,18 @@ def test_ledger_files_are_the_documents() -> None:
     assert {path.stem for path in HERE.glob("*.tsv")} == set(DOCUMENTS)
 
 
-def test_a_row_that_only_a_benchmark_carries_is_shown_by_its_report(tmp_path: Path) -> None:
-    marks = {"C-104": ["bench/latency.py::calls"], "C-105": ["bench/latency.py::calls"], "F-001": ["tests/t.py::t"]}
-    report = tmp_path / "report.json"
-    assert set(measured(marks, report)) == {"F-001"}
-    report.write_text(json.dumps({"rows": {"C-104": {"ok": True}, "C-105": {"ok": False}}}))
-    assert set(measured(marks, report)) == {"C-104", "F-001"}
+def test_row_that_only_a_benchmark_carries_is_shown_by_the_committed_report() -> None:
+    marks = {row_id: ["bench/latency.py::calls"] for row_id in ("C-104", "C-105", "C-106")} | {
+        "C-001": ["tests/t.py::t"]
+    }
+    entry = {"date": "2026-11-17", "machine": "2 cores", "checks": ["sqlite: claim, p99: 3 < 100 ms"]}
+    one = tally("coscientist", marks, {"C-104": {**entry, "ok": True}, "C-105": {**entry, "ok": False}})
+    assert (list(one.tested), list(one.measured)) == (["C-001"], ["C-104"])
+    assert one.measured["C-104"] == "2026-11-17: sqlite: claim, p99: 3 < 100 ms"
+    assert one.open["C-105"].startswith("missed on 2026-11-17")
+    assert (one.open["C-106"], one.open["C-107"]) == ("not measured yet", "no test and no measurement")
+
+
+def test_committed_report_names_no_row_that_the_benchmark_does_not_check() -> None:
+    checked = {row_id for row_id, names in collect().items() if any(name.startswith("bench/") for name in names)}
+    assert json.loads((ROOT / LIMITS).read_text()).keys() <= checked

@@ -322,6 +322,11 @@ async def _snapshot(queue: Queue) -> Call:
     return Call()
 
 
+@call("set_quota")
+async def _set_quota(_queue: Queue) -> Call:
+    return Call({"workspace": "some/where"}, {"max_tasks": 5})
+
+
 @call("resume")
 async def _resume(queue: Queue) -> Call:
     await queue.pause("noop")

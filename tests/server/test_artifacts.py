@@ -13,7 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from shiftwork.server import protocol, reading
+from shiftwork.server import reading
+from shiftwork.wire import protocol
 from tests.server import processes, raw
 from tests.server.doors import held
 from tests.server.running import Reply, Running

@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import pytest
 
-from shiftwork.server import protocol, reading
+from shiftwork.server import reading
 from shiftwork.server.door import Raw
 from shiftwork.server.routes import DOORS
 from shiftwork.views import VIEWS
+from shiftwork.wire import protocol
 from tests.conformance.steps import everything, give_folder
 from tests.server import processes, raw
 from tests.server.doors import BY_NAME, CALLS, waiting
@@ -67,7 +68,7 @@ BAD_BODIES: dict[str, tuple[bytes, int, str, str | None]] = {
     "nothing": (b"", 422, "invalid_input", "type"),
     "null": (b"null", 422, "invalid_input", None),
     "a number": (b"7", 422, "invalid_input", None),
-    "a list of numbers": (b"[7]", 422, "invalid_input", "[0]"),
+    "a list of numbers": (b"[7]", 422, "invalid_input", "tasks[0]"),
     "no type": (b"{}", 422, "invalid_input", "type"),
     "a type that is empty": (b'{"type": ""}', 422, "invalid_input", "type"),
     "a type that is long": (b'{"type": "' + b"a" * 256 + b'"}', 422, "invalid_input", "type"),

@@ -55,6 +55,7 @@ async def test_too_much_is_not_read_to_its_end(api: Running) -> None:
     body = io.BytesIO(b" " * 1_048_577)
     reply = await api.call("POST", "/api/hooks/review", data=body, headers=deliveries.github(SECRET, b"", "push"))
     assert (reply.status, reply.code) == (413, "too_large")
+    await api.house.queue._shared.settle()
     events, _ = await api.house.queue.events()
     assert [event.data for event in events if event.verb == "trigger_refused"] == [
         {"trigger": "review", "kind": "hook", "reason": "more than 1048576 bytes"}

@@ -13,7 +13,7 @@ import pytest
 
 from shiftwork.core import ids
 from shiftwork.server import hub as hub_module
-from tests.acceptance.aegis import ISSUE, RUNTIME, WORKSPACE, Aegis, served
+from tests.acceptance.aegis import ISSUE, RUNTIME, Aegis, served
 from tests.server.running import Running, running
 from tests.server.watching import Watcher, connect, watch
 from tests.worker.steps import until
@@ -41,7 +41,7 @@ async def aegis(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.fixture
 async def client(aegis: Aegis) -> AsyncIterator[Watcher]:
     """The document's web client, connected before anything happens."""
-    async with watch(aegis.api.http, aegis.api.url, f"?view=aegis&workspace={WORKSPACE}") as watcher:
+    async with watch(aegis.api.http, aegis.api.url, "") as watcher:
         yield watcher
 
 
@@ -446,7 +446,7 @@ async def test_pages_of_other_sites_are_told_nothing(api: Running) -> None:
             told = await client.message()
             assert (told["code"], told["where"]) == ("forbidden", header)
             assert await client.end() == 1008
-    async with watch(api.http, api.url, headers={"origin": "http://localhost:3000"}):
+    async with watch(api.http, api.url, headers={"origin": api.url}):
         pass
 
 
@@ -499,7 +499,7 @@ async def test_a_query_that_cannot_be_read_is_refused_by_name(api: Running) -> N
 
 
 async def test_more_than_a_server_takes_are_refused_until_one_leaves(api: Running) -> None:
-    api.house.hub.most_listeners = 2
+    api.house.hub.shares.most = 2
     async with everything(api):
         async with everything(api):
             async with connect(api.http, api.url) as third:

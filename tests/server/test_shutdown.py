@@ -10,8 +10,11 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
+from shiftwork.core.errors import StoreFull
+from shiftwork.duties import pulse
 from shiftwork.server.app import build
 from shiftwork.server.routes import working
+from shiftwork.store.sqlite import SqliteStore
 from tests.conformance.steps import give_folder
 from tests.server import processes, raw
 from tests.server.doors import waiting
@@ -83,6 +86,46 @@ async def test_no_claim_is_lost_between_a_submission_and_the_stop(store_url: str
 
 async def _stop(api: Running) -> None:
     api.server.stop()
+
+
+async def test_a_server_whose_store_takes_no_writes_is_not_ready(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It still reads, and a balancer that sends writes to it sends them into nothing."""
+    monkeypatch.setattr(pulse, "BEAT_SEC", 0.05)
+    async with running(sqlite_url) as api:
+        store = api.house.queue.engine.store
+        assert isinstance(store, SqliteStore)
+
+        async def status() -> int:
+            return (await api.call("GET", "/readyz")).status
+
+        async def refused() -> bool:
+            return await status() == 503
+
+        async def ready() -> bool:
+            return await status() == 200
+
+        await until(ready)
+        await store.run(lambda tx: tx.all("list_duties"))
+        store._connection.pragma("query_only", 1)
+        await until(refused)
+        assert (await api.call("GET", "/readyz")).json["status"] == "unavailable"
+        store._connection.pragma("query_only", 0)
+        await until(ready)
+
+
+async def test_a_call_that_finds_the_disk_full_is_known_to_readyz(sqlite_url: str) -> None:
+    async with await Queue.open(sqlite_url) as queue:
+        store = queue.engine.store
+        assert isinstance(store, SqliteStore)
+        store._connection.pragma("max_page_count", store._connection.pragma("page_count"))
+        with pytest.raises(StoreFull):
+            await queue.submit(type="code", payload={"text": "x" * 100_000})
+        assert isinstance(store.refusal, StoreFull)
+        store._connection.pragma("max_page_count", 1 << 30)
+        await pulse.Pulse(queue.engine).beat()
+        assert store.refusal is None
 
 
 async def test_a_server_that_stops_is_not_ready(api: Running) -> None:

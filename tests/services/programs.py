@@ -74,6 +74,7 @@ class Wanted:
     wheel: str | None = None
     folders: tuple[str, ...] = ()
     oldest: int = 0
+    says_version: str = "--version"
 
 
 def find(wanted: Wanted) -> Program:
@@ -136,7 +137,7 @@ def _number(folder: Path) -> int:
 def _usable(wanted: Wanted, program: Program) -> bool:
     """It runs here (all libraries present) and is not older than we need."""
     try:
-        answer = _run([str(program.file), "--version"], env=program.environment())
+        answer = _run([str(program.file), wanted.says_version], env=program.environment())
     except _MissingError:
         return False
     version = re.search(r"\d+", answer)

@@ -10,6 +10,8 @@ from shiftwork.sinks.courier import Courier
 from shiftwork.testing import MovedClock, pass_time
 from tests.sinks.receivers import Receiver
 
+NOT_PUBLIC = "its address is not public: that needs allow_private, and SHIFTWORK_PRIVATE_SINKS=1 where it is sent from"
+
 
 async def add(queue: Queue, receiver: Receiver, name: str = "ops", **fields: Any) -> AddedSink:
     """A webhook to a receiver of this machine."""

@@ -16,12 +16,13 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from shiftwork import Queue
+from shiftwork.core.errors import InputError
 from shiftwork.queue.notification import deliveries
 from shiftwork.sinks import guard, mail
 from shiftwork.sinks.mail import Post
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import bury
-from tests.sinks.steps import statuses, tell
+from tests.sinks.steps import NOT_PUBLIC, statuses, tell
 
 PASSWORD = "pass word"
 
@@ -257,7 +258,7 @@ async def test_a_private_mail_server_is_not_dialled(
     await add(queue, server, allow_private=False)
     await bury(queue)
     await tell(queue, clock)
-    assert (await queue.deliveries())[0].error == "its address is not public, and it may not be reached there"
+    assert (await queue.deliveries())[0].error == NOT_PUBLIC
 
 
 async def test_an_attempt_that_was_given_up_sends_nothing_once_it_is_connected(
@@ -312,3 +313,13 @@ async def test_a_server_that_says_nothing_is_cut_off(
             await gone.wait()
     assert await statuses(queue) == ["pending"]
     assert "mail server" in ((await queue.deliveries())[0].error or "")
+
+
+async def test_a_password_does_not_follow_the_sink_to_another_server(queue: Queue) -> None:
+    await add(queue, "ada@127.0.0.1:9", secret="hush")
+    with pytest.raises(InputError) as refused:
+        await queue.update_sink("mail", server="smtp://ada@127.0.0.1:10")
+    assert refused.value.where == "secret"
+    await queue.update_sink("mail", sender="other@example.com")
+    changed = await queue.update_sink("mail", server="smtp://ada@127.0.0.1:10", secret="hush")
+    assert changed.server == "smtp://ada@127.0.0.1:10"

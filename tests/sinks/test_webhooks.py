@@ -1,16 +1,18 @@
 """Webhooks: signed, sent again while the receiver is down, given up after a day, and sent again by command."""
 
+import base64
 import time
 
 import pytest
 from standardwebhooks import Webhook
 
 from shiftwork import Queue
+from shiftwork.core.errors import InputError
 from shiftwork.policy import delivery
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import bury, everything
 from tests.sinks.receivers import Receiver, receiving
-from tests.sinks.steps import add, statuses, tell
+from tests.sinks.steps import NOT_PUBLIC, add, statuses, tell
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -156,10 +158,32 @@ async def test_a_private_address_is_not_dialled(queue: Queue, clock: MovedClock,
     await tell(queue, clock)
     assert receiver.got == []
     (kept,) = await queue.deliveries()
-    assert (kept.status, kept.error) == ("pending", "its address is not public, and it may not be reached there")
+    assert (kept.status, kept.error) == ("pending", NOT_PUBLIC)
     await queue.update_sink("ops", allow_private=True)
     await tell(queue, clock, HOUR)
     assert len(receiver.got) == 1
+
+
+async def test_a_process_that_was_not_started_for_private_sinks_does_not_dial_them(
+    queue: Queue, clock: MovedClock, receiver: Receiver
+) -> None:
+    await add(queue, receiver)
+    queue.engine.private_sinks = False
+    await bury(queue)
+    await tell(queue, clock)
+    assert receiver.got == []
+    assert (await queue.deliveries())[0].error == NOT_PUBLIC
+
+
+async def test_a_secret_does_not_follow_the_sink_to_another_address(queue: Queue, receiver: Receiver) -> None:
+    await add(queue, receiver)
+    with pytest.raises(InputError) as refused:
+        await queue.update_sink("ops", address="https://example.com/elsewhere")
+    assert refused.value.where == "secret"
+    await queue.update_sink("ops", address=receiver.url)  # the same as before
+    await queue.update_sink(
+        "ops", address="https://example.com/elsewhere", secret="whsec_" + base64.b64encode(bytes(32)).decode()
+    )
 
 
 async def test_410_pauses_the_sink(queue: Queue, clock: MovedClock, receiver: Receiver) -> None:

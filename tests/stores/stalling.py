@@ -53,6 +53,8 @@ async def stalled(queue: Queue, task_id: str) -> AsyncIterator[None]:
 
     busy = asyncio.create_task(queue.engine.store.run(slow))
     await asyncio.to_thread(begun.wait)
-    yield
-    enough.set()
-    await busy
+    try:
+        yield
+    finally:
+        enough.set()
+        await busy

@@ -42,7 +42,7 @@ SUBMITS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"type": "code", "dependencies": [""]}, "invalid_input", "task.dependencies[0]"),
     ({"type": "code", "spec": {"prompt": 7}}, "invalid_input", "task.spec.prompt"),
     ({"type": "code", "spec": {"colour": 7}}, "invalid_input", "task.spec"),
-    ({"type": "code", "priority_boost_per_minute": 0.3}, "invalid_input", "task.priority_boost_per_minute"),
+    ({"type": "code", "priority_boost_per_minute": 10.5}, "invalid_input", "task.priority_boost_per_minute"),
     ({"type": "code", "settings": {"no_such": 1}}, "unknown_setting", "no_such"),
     ({"type": "code", "settings": {"max_attempts": "many"}}, "invalid_input", "max_attempts"),
     ({"type": "code", "retry": {"strategy": "hope"}}, "invalid_input", "retry.strategy"),
@@ -211,7 +211,7 @@ async def test_calls_that_cannot_be_done(queue: Queue) -> None:
     assert answers == {name: (code, where) for name, (_, code, where) in CALLS.items()}
     assert await queue.events() == before
     assert (await queue.get(task.id)).status == "ready"
-    assert queue.engine.store.unsettled_since() == 0.0  # bad input is no outage
+    assert queue.engine.store.hearing.stalls == []  # bad input is no outage
 
 
 async def test_a_dependency_that_must_exist_and_does_not(queue: Queue) -> None:

@@ -218,7 +218,16 @@ async def test_a_server_that_only_reads_refuses_every_write(postgres_dsn: str, m
     await (await Queue.open(postgres_dsn)).close()
     database = postgres_dsn.rpartition("/")[2]
     execute(postgres_dsn, f'alter database "{database}" set default_transaction_read_only = on')
-    assert (await refusal(postgres_dsn)).code == "store_read_only"
+    await can_look_but_not_write(postgres_dsn)
+
+
+async def can_look_but_not_write(url: str) -> None:
+    assert (await refusal(url, profile="standard")).code == "store_read_only"
+    async with await Queue.open(url) as queue:
+        assert (await queue.tasks()).tasks == []
+        with pytest.raises(ShiftworkError) as refused:
+            await queue.submit(type="code")
+        assert refused.value.code == "store_read_only"
 
 
 async def test_a_role_that_may_only_read(postgres: Databases, postgres_dsn: str) -> None:
@@ -227,7 +236,7 @@ async def test_a_role_that_may_only_read(postgres: Databases, postgres_dsn: str)
     role = f"reader_{database}"
     execute(postgres_dsn, f"create role {role} login; grant select on all tables in schema public to {role}")
     try:
-        assert (await refusal(as_role(postgres_dsn, role))).code == "store_read_only"
+        await can_look_but_not_write(as_role(postgres_dsn, role))
     finally:
         execute(postgres_dsn, f"drop owned by {role}; drop role {role}")
 

@@ -1,10 +1,19 @@
 """No call lasts longer than the setting says: it ends with an error, and nothing has changed."""
 
+import asyncio
+import threading
+from collections.abc import Sequence
+
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import OperationTimeout
+from shiftwork.core.errors import OperationTimeout, StoreUnavailable
+from shiftwork.queue.coalesce import Coalescer
+from shiftwork.store import deadline
+from shiftwork.store.sqlite import SqliteStore
+from shiftwork.store.store import Tx
 from tests.stores.stalling import given, stalled
+from tests.worker.steps import until
 
 
 @pytest.mark.requirement("C-224")
@@ -22,3 +31,100 @@ async def test_a_stalled_call_is_given_up_with_nothing_changed(store_url: str) -
                     await queue.cancel(made.id)
             assert (await queue.get(made.id)).status == "ready"
             assert (await queue.cancel(made.id)).status == "cancelled"
+
+
+@pytest.mark.requirement("C-224")
+async def test_a_call_that_waits_behind_a_batch_is_given_up_in_its_own_time(store_url: str) -> None:
+    async with await Queue.open(store_url) as queue:
+        first, second = await queue.submit_many([{"type": "code"}, {"type": "code"}])
+        claims = [await queue.claim(agent, start=True) for agent in ("ada", "bob")]
+        tokens = {held.id: held.token for (held,) in claims}
+        async with stalled(queue, first.id):
+            waiting = asyncio.create_task(queue.complete(tokens[first.id], 1))
+            await until(lambda: under_way(queue))
+            with given(queue.engine.store, 0.5), pytest.raises(OperationTimeout):
+                await queue.complete(tokens[second.id], 2)
+            assert not waiting.done()  # the batch before it
+        await waiting
+        assert (await queue.get(second.id)).status == "running"
+        await queue.complete(tokens[second.id], 2)
+
+
+def under_way(queue: Queue) -> bool:
+    """Whether a batch has been begun, and nothing waits to join the next."""
+    joined = queue._shared.coalescers.values()
+    return any(each._flusher is not None and not each._flusher.done() and not each._calls for each in joined)
+
+
+async def test_a_batch_whose_oldest_call_is_out_of_time_is_done_for_the_others() -> None:
+    """Of calls that were joined, those with time left are tried again: nothing was changed for any of them."""
+    tried: list[list[int]] = []
+
+    async def run(items: Sequence[int]) -> Sequence[int]:
+        tried.append(list(items))
+        if 1 in items:
+            async with asyncio.timeout(deadline.left(30)):
+                await asyncio.Event().wait()
+        return items
+
+    async def timed_out(items: Sequence[int]) -> Sequence[int]:
+        try:
+            return await run(items)
+        except TimeoutError:
+            raise OperationTimeout("late") from None
+
+    limits = iter([0.2, 30.0])
+    coalescer = Coalescer[int, int](timed_out, lambda: next(limits, 30.0))
+    answers = await asyncio.gather(coalescer.call(1), coalescer.call(2), return_exceptions=True)
+    assert isinstance(answers[0], OperationTimeout)
+    assert answers[1] == 2
+    assert tried == [[1, 2], [2]]
+
+
+async def test_a_commit_that_takes_too_long_is_said_to_be_unknown(sqlite_url: str) -> None:
+    """The verb has run: whether its commit comes about, nobody can say yet."""
+    async with await Queue.open(sqlite_url) as queue:
+        store = queue.engine.store
+        assert isinstance(store, SqliteStore)
+        begun, enough = threading.Event(), threading.Event()
+
+        def slow(*_: object) -> bool:
+            begun.set()
+            enough.wait()
+            return False  # it may be committed
+
+        await queue.submit(type="code")  # its lane is learned, which is a transaction of its own
+        store._connection.set_commit_hook(slow)
+        with given(store, 0.5):
+            call = asyncio.create_task(queue.submit(type="code"))
+            await asyncio.to_thread(begun.wait)
+            with pytest.raises(StoreUnavailable, match="not known whether this was done"):
+                await call
+        enough.set()
+        await until_counted(queue, 2)
+
+
+async def until_counted(queue: Queue, ready: int) -> None:
+    async def counted() -> bool:
+        return (await queue.status()).counts == {"ready": ready}
+
+    await until(counted)
+
+
+async def test_a_verb_that_takes_too_long_is_undone(sqlite_url: str) -> None:
+    async with await Queue.open(sqlite_url) as queue:
+        begun, enough = threading.Event(), threading.Event()
+
+        async def slow(tx: Tx) -> None:
+            await tx.run("add_workspace", name="late", profile="standard", now=tx.now)
+            begun.set()
+            enough.wait()
+
+        with given(queue.engine.store, 0.5):
+            call = asyncio.create_task(queue.engine.store.run(slow))
+            await asyncio.to_thread(begun.wait)
+            with pytest.raises(OperationTimeout):
+                await call
+        enough.set()
+        rows = await queue.engine.store.run(lambda tx: tx.all("list_workspaces"))
+        assert [row["name"] for row in rows] == ["default"]

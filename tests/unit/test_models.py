@@ -1,30 +1,36 @@
-"""Which model an agent works with: preferred, else a fallback, that it has and that does not rest."""
+"""Which model an agent works with: a preferred one, a fallback, or another that it has; none that rests."""
 
 import pytest
 
-from shiftwork.policy.models import choose
+from shiftwork.policy.models import Choice, Standing, choose
+
+PREFERRED, FALLBACK, OTHER = Standing
 
 
 @pytest.mark.parametrize(
     ("has", "resting", "chosen"),
     [
-        ([], [], "opus"),
-        ([], ["opus"], "sonnet"),
-        ([], ["opus", "sonnet"], "haiku"),
+        ([], [], ("opus", PREFERRED)),
+        ([], ["opus"], ("sonnet", PREFERRED)),
+        ([], ["opus", "sonnet"], ("haiku", PREFERRED)),
         ([], ["opus", "sonnet", "haiku"], None),
-        (["sonnet"], [], "sonnet"),
-        (["sonnet"], ["opus"], "sonnet"),
-        (["opus", "haiku"], ["opus"], "haiku"),
-        (["haiku"], [], None),  # the task is for those who have what it prefers
-        (["haiku"], ["opus"], None),
-        (["haiku"], ["opus", "sonnet"], "haiku"),
-        (["other"], ["opus", "sonnet"], None),
+        (["sonnet"], [], ("sonnet", PREFERRED)),
+        (["sonnet"], ["opus"], ("sonnet", PREFERRED)),
+        (["opus", "haiku"], ["opus"], ("haiku", PREFERRED)),
+        (["haiku"], [], ("haiku", FALLBACK)),
+        (["haiku"], ["opus"], ("haiku", FALLBACK)),
+        (["haiku"], ["opus", "sonnet"], ("haiku", PREFERRED)),
+        (["haiku", "other"], [], ("haiku", FALLBACK)),
+        (["other"], [], ("other", OTHER)),
+        (["opus", "other"], ["opus"], ("other", OTHER)),
+        (["other"], ["other"], None),
     ],
 )
-def test_the_first_that_the_agent_has_and_that_does_not_rest(
-    has: list[str], resting: list[str], chosen: str | None
+def test_the_best_model_that_the_agent_has_and_that_does_not_rest(
+    has: list[str], resting: list[str], chosen: tuple[str, Standing] | None
 ) -> None:
-    assert choose(["opus", "sonnet"], ["haiku"], has, resting.__contains__) == chosen
+    found = choose(["opus", "sonnet"], ["haiku"], has, resting.__contains__)
+    assert found == (None if chosen is None else Choice(*chosen))
 
 
 def test_without_a_fallback_it_waits() -> None:

@@ -201,3 +201,18 @@ def test_a_sum_that_becomes_less_is_not_booked_again() -> None:
     more = Spent(0.5, 12, 5).beyond(booked)
     assert more == Spent(0.0, 2, 0)
     assert Spent(1.0, 13, 5).beyond(booked.plus(more)) == Spent(0.0, 1, 0)
+
+
+@pytest.mark.parametrize("value", [10**400, -1, 1e300, float("inf"), True, None, [], "x" * 300, "a\0b", {"deep": 1}])
+def test_facts_about_a_provider_that_no_store_could_hold_are_left_out(value: Any) -> None:
+    transcript = Transcript("stream-json")
+    info = {"status": value, "resetsAt": value, "utilization": value}
+    headers = {"retry-after": value, "x-ratelimit-reset": value}
+    data = {"message": "no", "statusCode": value, "responseHeaders": headers}
+    events = [
+        {"type": "rate_limit_event", "rate_limit_info": info},
+        {"type": "error", "error": {"type": value, "resets_at": value, "data": data}},
+    ]
+    for event in events:
+        transcript._note(read_event(event))
+    assert transcript.facts == {"rate_limit_info": {}}

@@ -170,7 +170,7 @@ def test_every_end_has_a_reason(code: int, reason: str, name: str) -> None:
 def test_what_an_agent_says_of_its_failure_counts_before_its_exit_code() -> None:
     final = Final("the conversation is too long", failed=True, reason="context_exceeded")
     with pytest.raises(Fail) as failed:
-        judge(1, final, "", cut=False)
+        judge(1, final, "", cut=False, facts={}, now=0)
     assert (failed.value.reason, failed.value.error) == (
         "context_exceeded",
         "exit code 1\nthe conversation is too long",
@@ -179,5 +179,5 @@ def test_what_an_agent_says_of_its_failure_counts_before_its_exit_code() -> None
 
 def test_a_success_that_ends_badly_is_a_failure() -> None:
     with pytest.raises(Fail) as failed:
-        judge(75, Final("done", reason="crash"), "slow down", cut=False)
+        judge(75, Final("done", reason="crash"), "slow down", cut=False, facts={}, now=0)
     assert failed.value.reason == "rate_limit"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import BOOST_CLASSES, AgeBoost, Deadline, Escalation, Settings
-from shiftwork.policy.rank import Parts, RankFacts, lane_rate, level, parts, rank, tier
+from shiftwork.core.settings import AgeBoost, Deadline, Escalation, Settings
+from shiftwork.policy.rank import LEAST_RATE, Parts, RankFacts, ageing_rate, lane_rate, level, parts, rank, tier
 
 T0 = 1_770_000_000.0
 MINUTE = 60.0
@@ -294,7 +294,7 @@ moments = st.floats(T0 - 30 * 24 * 3600, T0)
 aged = st.builds(
     RankFacts,
     priority=priorities,
-    boost_per_minute=st.sampled_from(BOOST_CLASSES),
+    boost_per_minute=st.floats(0, 10).map(ageing_rate),
     created_at=moments,
     ordered_at=moments,
     deadline=st.none(),
@@ -310,6 +310,14 @@ boosted_settings = st.builds(
     starvation_threshold_sec=st.sampled_from([None, 3600.0]),
     deadline=st.sampled_from([Deadline(), Deadline(urgent_sec=None)]),
 )
+
+
+@pytest.mark.parametrize(
+    ("asked", "rate"),
+    [(0, 0), (0.1, 0.1), (0.15, 0.15), (1 / 3, 0.333), (10, 10), (0.0001, LEAST_RATE)],
+)
+def test_any_rate_is_kept_to_three_decimals_and_what_ages_slowly_still_ages(asked: float, rate: float) -> None:
+    assert ageing_rate(asked) == rate
 
 
 @pytest.mark.requirement("F-123")

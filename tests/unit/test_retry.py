@@ -1,20 +1,15 @@
-"""When a failure is tried again, how long it waits, and what counts as a rate limit."""
-
-import itertools
+"""When a failure is tried again, and how long it waits."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import RateLimit, Retry
+from shiftwork.core.settings import Retry
 from shiftwork.policy.retry import (
     RetryDecision,
-    classify,
     decide_retry,
     delay,
     models,
-    rate_limit_wait,
-    retry_after,
 )
 
 PLAIN = Retry(jitter=False)
@@ -217,80 +212,3 @@ def test_the_second_failure_switches_to_the_fallback_models(
     fallback: list[str], failures: int, expected: tuple[str, ...]
 ) -> None:
     assert models(["opus", "sonnet"], fallback, failures) == expected
-
-
-@pytest.mark.parametrize(
-    ("reason", "error", "expected"),
-    [
-        (None, "Rate limit reached", "rate_limit"),
-        (None, "RATE LIMIT reached", "rate_limit"),
-        (None, "HTTP 429", "rate_limit"),
-        ("agent_error", "Too Many Requests", "rate_limit"),
-        ("crash", "Quota exceeded", "rate_limit"),
-        ("transient_api", "Retry-After: 30", "rate_limit"),
-        (None, "disk full", "agent_error"),
-        (None, None, "agent_error"),
-        ("crash", "disk full", "crash"),
-        ("crash", None, "crash"),
-        ("invalid_output", "the report quotes HTTP 429", "invalid_output"),
-        ("timeout", "429", "timeout"),
-    ],
-)
-def test_an_error_text_turns_a_vague_reason_into_a_rate_limit(
-    reason: str | None, error: str | None, expected: str
-) -> None:
-    assert classify(reason, error, RateLimit()) == expected
-
-
-def test_reading_error_texts_can_be_switched_off() -> None:
-    assert classify("agent_error", "quota exceeded", RateLimit(classify=False)) == "agent_error"
-    assert classify(None, "HTTP 429", RateLimit(classify=False)) == "agent_error"
-
-
-@pytest.mark.requirement("L-143")
-def test_rate_limit_waits_double_up_to_an_hour() -> None:
-    waits = [rate_limit_wait(RateLimit(), None, n, 0.0) for n in range(1, 9)]
-    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600]
-
-
-@pytest.mark.requirement("L-144")
-def test_a_rate_limit_wait_has_up_to_a_tenth_added() -> None:
-    samples = [rate_limit_wait(RateLimit(), "429", 1, roll / 100) for roll in range(100)]
-    assert all(60 <= wait <= 66 for wait in samples)
-    assert len(set(samples)) == 100
-    assert 3600 < rate_limit_wait(RateLimit(), "429", 5000, 0.999) <= 3960
-
-
-@pytest.mark.parametrize(
-    ("error", "seconds"),
-    [
-        ("retry-after: 30", 30),
-        ("HTTP 429, Retry-After: 30\r\nServer: x", 30),
-        ('{"error": "slow down", "retry_after": 2.5}', 2.5),
-        ("'Retry-After': '17'", 17),
-        ("please retry after 45 seconds", 45),
-        ("retry after 2 minutes", 120),
-        ("retry-after=1500ms", 1.5),
-        ("retry-after: 1h", 3600),
-        ("retry-after: 999999999h", 31_622_400),
-        ("retry-after: 30 more tries follow", 30),
-        ("Retry-After: Wed, 21 Oct 2026 07:28:00 GMT", None),
-        ("retry-after", None),
-        ("try again in 30", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_the_time_asked_for_is_read_from_the_error(error: str | None, seconds: float | None) -> None:
-    assert retry_after(error) == seconds
-
-
-def test_the_time_asked_for_is_kept_without_jitter_and_within_the_bound() -> None:
-    assert rate_limit_wait(RateLimit(), "retry-after: 30", 4, 0.9) == 30
-    assert rate_limit_wait(RateLimit(), "retry-after: 999999999", 1, 0.9) == 3600
-
-
-@given(roll=st.floats(0, 1, exclude_max=True))
-def test_rate_limit_waits_never_shrink(roll: float) -> None:
-    waits = [rate_limit_wait(RateLimit(), "429", n, roll) for n in range(1, 30)]
-    assert all(before <= after for before, after in itertools.pairwise(waits))

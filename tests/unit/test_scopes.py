@@ -10,6 +10,7 @@ OPENS = {
     "work": {"work", "read"},
     "operate": {"operate", "read"},
     "admin": {"read", "submit", "work", "operate", "admin"},
+    "server": {"read", "server"},
 }
 
 

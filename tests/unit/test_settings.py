@@ -90,7 +90,7 @@ def test_null_for_a_group_that_cannot_be_off_is_refused() -> None:
         ({"escalation": [{"after_sec": 1e300, "to_level": "high"}]}, "escalation"),
         ({"cancel": {"from": ["asleep"]}}, "cancel.from"),
         ({"idempotency": {"scope_states": ["created"]}}, "idempotency.scope_states"),
-        ({"priority_boost_per_minute": 0.123}, "priority_boost_per_minute"),
+        ({"priority_boost_per_minute": 10.5}, "priority_boost_per_minute"),
         ({"retry": {"strategy": "schedule"}}, "retry.schedule_sec"),
         ({"warning_at": 0.99}, "warning_at"),
     ],

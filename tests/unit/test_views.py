@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -154,7 +155,7 @@ def test_an_escalated_task_reads_as_its_new_level() -> None:
 @pytest.mark.parametrize("wrong", ["Urgent", 5, "", ["High"]])
 def test_the_coscientist_refuses_other_levels(wrong: object) -> None:
     with pytest.raises(InputError) as caught:
-        COSCIENTIST.task_in({"priority": wrong})
+        COSCIENTIST.task_in({"agent_type": "Ranking", "priority": wrong})
     assert caught.value.where == "priority"
 
 
@@ -298,7 +299,9 @@ def test_a_factory_task_has_its_documents_nested_objects() -> None:
         "heartbeat_at": None,
         "heartbeat_interval_sec": 30,
     }
-    assert shown["output"]["data"] == {"x": 1}
+    assert shown["output"]["data"] is None, "populated on completion"
+    done = FACTORY.task_out(task(status="completed", result={"data": {"x": 1}}))
+    assert done["output"]["data"] == {"x": 1}
     assert shown["output"]["artifacts"] == ["artifact:1"]
     assert shown["tokens_used"] == {"input": 10, "output": 20}
     assert shown["retry_at"] == ISO
@@ -563,7 +566,11 @@ def test_what_a_view_shows_a_task_has(view: View) -> None:
 
 @every_view
 def test_unknown_fields_are_refused_by_name(view: View) -> None:
-    written = {"workspace_id": "w", "agent_id": "a"} if view is AEGIS else {}
+    needed: dict[str, dict[str, Any]] = {
+        "aegis": {"workspace_id": "w", "agent_id": "a"},
+        "coscientist": {"agent_type": "Ranking"},
+    }
+    written = needed.get(view.name, {})
     with pytest.raises(InputError) as caught:
         view.task_in({**written, "prioritty": 1, "colour": "red"})
     assert caught.value.facts["unknown"] == ["prioritty", "colour"]
@@ -586,7 +593,7 @@ def test_a_task_of_which_nothing_is_known_still_has_every_field(view: View) -> N
 
 @every_view
 def test_what_a_view_shows_it_also_takes(view: View) -> None:
-    ours = view.task_in(view.task_out(TASK))
+    ours = view.task_in(view.task_out({**TASK, "type": "Ranking"}))
     for path in ("payload", "spec", "max_attempts", "target_agent_id", "deadline", "priority"):
         if (value := find(ours, path)) is not None:
             assert value == find(TASK, path)
@@ -597,3 +604,67 @@ def test_an_unknown_view_is_answered_with_the_five() -> None:
     with pytest.raises(InputError) as caught:
         views.get("cosci")
     assert "loki, factory, redis, aegis, coscientist" in caught.value.how_to_mend
+
+
+# -- the documents' words ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("C-165", "C-166", "C-167")
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("Worker timeout", "heartbeat_timeout"),
+        ("Temporary resource unavailable", "resource_unavailable"),
+        ("Network errors", "network"),
+        ("Transient API failures", "transient_api"),
+        ("Invalid task parameters", "invalid_input"),
+        ("Safety violation", "safety_violation"),
+        ("Permanent resource errors", "resource_permanent"),
+        ("permanent_resource-ERROR", "resource_permanent"),
+        ("Maximum retries exceeded", "exhausted"),
+        ("resource_permanent", "resource_permanent"),
+    ],
+)
+def test_a_reason_is_known_however_the_document_spells_it(written: str, reason: str) -> None:
+    assert COSCIENTIST.reason_in(written) == reason
+
+
+@every_view
+def test_every_view_knows_our_reasons_and_its_statuses_in_any_spelling(view: View) -> None:
+    assert view.reason_in("Auth Failure") == "auth_failure"
+    for state in STORED:
+        word = view.status_out(state)
+        assert state in view.statuses_in(word.upper().replace("-", " ").replace("_", "-"))
+
+
+@pytest.mark.parametrize("wrong", ["Nonsense", "", 5])
+def test_the_coscientist_refuses_other_agent_types(wrong: object) -> None:
+    with pytest.raises(InputError) as caught:
+        COSCIENTIST.task_in({"agent_type": wrong})
+    assert caught.value.where == "agent_type"
+
+
+def test_capabilities_of_a_worker_are_the_agent_types_it_serves() -> None:
+    ours = COSCIENTIST.agent_in({"worker_id": "w1", "capabilities": ["generation", "gpu"]})
+    assert (ours["types"], ours["capabilities"]) == (["Generation"], ["gpu"])
+
+
+@pytest.mark.parametrize(
+    ("wish", "where"),
+    [({"parent_id": "task_1"}, "parent_id"), ({"status": "COMPLETED"}, "status"), ({"attempts": 2}, "attempts")],
+)
+def test_a_wish_about_what_the_queue_writes_is_refused(wish: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as caught:
+        FACTORY.task_in({"type": "code", **wish})
+    assert caught.value.where == where
+    FACTORY.task_in(
+        {"type": "code", "parent_id": None, "status": "pending", "attempts": 0, "claim": {"agent_id": None}}
+    )
+
+
+def test_a_change_may_repeat_what_the_queue_wrote_and_wish_nothing_else() -> None:
+    shown = FACTORY.task_out(TASK)
+    assert FACTORY.changes_in({**shown, "priority": 7}, TASK)["priority"] == 7
+    with pytest.raises(InputError) as caught:
+        FACTORY.changes_in({"status": "CANCELLED"}, TASK)
+    assert (caught.value.where, "cancel" in caught.value.how_to_mend) == ("status", True)

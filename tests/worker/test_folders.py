@@ -136,3 +136,20 @@ def test_both_streams_are_told_apart() -> None:
     for said in (Said("text", "a"), Said("text", "b", {"stream": "stderr"}), Said("text", "c", {"stream": "stderr"})):
         words.add(said)
     assert [said.text for said in words.take()] == ["a", "bc"]
+
+
+def test_tasks_of_other_workspaces_have_folders_of_their_own(folders: Folders) -> None:
+    made = msgspec.convert({"id": "task_1", "workspace_id": "default"}, _Task)
+    theirs = msgspec.convert({"id": "task_1", "workspace_id": "../shop"}, _Task)
+    hidden = msgspec.convert({"id": "task_1", "workspace_id": ".runs"}, _Task)
+    assert folders.of(made) == folders.base / "task_1"  # type: ignore[arg-type]  # all of a task that is looked at
+    assert folders.of(theirs) == folders.base / "%2E%2E%2Fshop" / "task_1"  # type: ignore[arg-type]  # as above
+    assert folders.of(hidden) == folders.base / "%2Eruns" / "task_1"  # type: ignore[arg-type]  # as above
+    outside = msgspec.structs.replace(theirs, work_dir=str(folders.base / "task_1"))
+    assert folders.named(outside) is None  # type: ignore[arg-type]  # as above
+
+
+class _Task(msgspec.Struct):
+    id: str
+    workspace_id: str
+    work_dir: str | None = None

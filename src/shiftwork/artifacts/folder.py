@@ -44,7 +44,7 @@ class FolderDepot:
         with as_store_error(str(folder)):
             missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
             for path in reversed(missing):
-                path.mkdir(exist_ok=True)
+                path.mkdir(exist_ok=True, mode=0o700)
                 _flush(path.parent)
         return folder
 

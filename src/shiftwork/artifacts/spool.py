@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,7 +44,7 @@ async def spooled(source: Source, folder: Path, most: int) -> AsyncIterator[Spoo
 async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spooled:
     whole, size, digests = hashlib.sha256(), 0, []
     with as_store_error(str(file)):
-        out = await asyncio.to_thread(file.open, "xb")
+        out = await asyncio.to_thread(_make, file)
     try:
         async for block in in_blocks(parts):
             size += len(block)
@@ -53,6 +54,11 @@ async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spoole
     finally:
         await asyncio.shield(asyncio.to_thread(_close, out))
     return Spooled(file, whole.hexdigest(), size, "".join(digests))
+
+
+def _make(file: Path) -> BinaryIO:
+    """For its owner alone: it keeps these rights where it is kept."""
+    return open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
 _MEND = "Part it, or raise the setting bounds.artifact_bytes."

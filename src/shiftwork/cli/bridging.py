@@ -91,12 +91,18 @@ def listen_for_stop() -> asyncio.Event:
     return stopped
 
 
+CANCEL_AGAIN_SEC = 1.0
+
+
 async def until_stopped(stopped: asyncio.Event, *endless: Coroutine[Any, Any, None]) -> None:
     """Run until the process is told to stop, or one of these fails."""
     tasks = [asyncio.ensure_future(each) for each in (*endless, stopped.wait())]
     done, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    while running:
+        # More than once: before Python 3.12 `asyncio.wait_for`, which redis-py awaits, swallows a cancellation that
+        # arrives together with its result.
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_SEC)
     for task in done:
         task.result()

@@ -13,6 +13,7 @@ from shiftwork.core.errors import (
     Overloaded,
     ShiftworkError,
     StoreError,
+    TooManyRequests,
     Unauthorized,
 )
 
@@ -51,6 +52,7 @@ _CODES: tuple[tuple[type[ShiftworkError], ExitCode], ...] = (
     (ConflictError, ExitCode.CONFLICT),
     (StoreError, ExitCode.UNAVAILABLE),
     (OperationTimeout, ExitCode.UNAVAILABLE),
+    (TooManyRequests, ExitCode.CONFLICT),
     (Overloaded, ExitCode.UNAVAILABLE),
 )
 

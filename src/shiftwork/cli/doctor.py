@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shiftwork.store.statements import Dialect
 
 CLOCK_OFF_SEC = 1.0
+CLOCK_BACK_SEC = 2.0
+CLOCK_STEP_SHOWN_SEC = 86_400.0
 OLD_TRANSACTION_SEC = 60
 DUTIES_LATE_SEC = 60.0
 BRIDGE_SILENT_SEC = 60.0
@@ -42,6 +44,10 @@ select pid, coalesce(nullif(application_name, ''), usename, '') as who, state,
   extract(epoch from clock_timestamp() - xact_start)::int as seconds
 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
   and xact_start < clock_timestamp() - make_interval(secs => $1::int) order by xact_start limit 10"""
+
+
+NEARLY = 0.9
+"""So much of a quota is worth a warning."""
 
 
 class Finding(NamedTuple):
@@ -156,11 +162,27 @@ def _without_password(url: str) -> str:
 
 
 async def _clock(queue: Queue) -> list[Finding]:
+    jobs = await queue.duties()
+    newest = max((job["last_run_at"] or 0.0 for job in jobs), default=0.0)
+    if newest > queue.now() + CLOCK_BACK_SEC:
+        what = f"the clock went back: maintenance last ran at {printing.when(newest)}, which is still to come"
+        return [Finding("error", "clock", what, "Start a worker or a server: it lets all times count from now.")]
     offset = queue.now() - time.time()
     if abs(offset) < CLOCK_OFF_SEC:
-        return [Finding("ok", "clock", f"{offset * 1000:+.0f} ms from the store's")]
+        ok = Finding("ok", "clock", f"{offset * 1000:+.0f} ms from the store's")
+        return [ok, *(_went_back(job, queue.now()) for job in jobs if _is_recent_step(job, queue.now()))]
     what = f"the store's clock is {abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} this machine's"
     return [Finding("warning", "clock", what, "Leases follow the store's clock; synchronise both with NTP.")]
+
+
+def _is_recent_step(job: dict[str, Any], now: float) -> bool:
+    return job["name"] == "clock" and (job["last_run_at"] or 0.0) > now - CLOCK_STEP_SHOWN_SEC
+
+
+def _went_back(job: dict[str, Any], now: float) -> Finding:
+    by, at = job["counts"].get("back_sec", 0), printing.ago(job["last_run_at"], now)
+    what = f"the clock went back by {by} s ({at}); what was held or waited counts from then"
+    return Finding("warning", "clock", what, "Let the time be slewed, not stepped: chrony or systemd-timesyncd.")
 
 
 async def _takers(queue: Queue) -> list[Finding]:
@@ -207,7 +229,6 @@ async def _ready_lanes(queue: Queue) -> list[tuple[Any, int]]:
 
 def _needs(key: Any) -> str:
     wanted = [f"capability {name}" for name in key.capabilities]
-    wanted += [f"one of the models {', '.join(key.models)}"] if key.models else []
     wanted += [f"to be agent {key.target_agent_id}"] if key.target_agent_id else []
     return f" (it needs {', '.join(wanted)})" if wanted else ""
 
@@ -239,15 +260,36 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
 
 
 async def _duties(queue: Queue) -> list[Finding]:
-    """Without duties nobody notices a dead worker, and no retry comes back."""
+    """Without maintenance no dead worker is noticed, and no retry comes back."""
     counts = (await queue.status()).counts
     waiting = sum(counts.get(state, 0) for state in [*HELD, State.RETRYING])
-    last = max((duty["last_run_at"] or 0.0 for duty in await queue.duties()), default=0.0)
+    jobs = await queue.duties()
+    last = max((duty["last_run_at"] or 0.0 for duty in jobs), default=0.0)
     if not waiting or queue.now() - last < DUTIES_LATE_SEC:
-        return [Finding("ok", "duties", f"last ran {printing.when(last)}" if last else "have nothing to do yet")]
+        ran = f"last ran {printing.when(last)}" if last else "have nothing to do yet"
+        return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "duties", ran)]
     ran = printing.when(last) if last else "never"
     what = f"{waiting} tasks are held or wait for a retry, and the duties last ran {ran}"
     return [Finding("warning", "duties", what, "Start a worker, or run `shiftwork duties --run` now and then.")]
+
+
+def _late(jobs: list[dict[str, Any]], last: float, now: float) -> list[Finding]:
+    """Jobs that are late although others run."""
+    late = [f"{job['name']} ({job['late_sec']:.0f} s)" for job in jobs if job["late_sec"]]
+    if not late or now - last >= DUTIES_LATE_SEC:
+        return []
+    what = f"maintenance runs, but these jobs are late: {', '.join(late)}"
+    return [Finding("warning", "duties", what, "The log of the servers and workers says why.")]
+
+
+def _resting(jobs: list[dict[str, Any]]) -> list[Finding]:
+    rests = [job for job in jobs if job["name"] == "reclaim" and job["rests_until"]]
+    return [
+        Finding(
+            "ok", "duties", f"silent agents keep their work until {printing.when(job['rests_until'])}: {job['why']}"
+        )
+        for job in rests
+    ]
 
 
 async def _transactions(queue: Queue) -> list[Finding]:
@@ -327,6 +369,17 @@ async def _redis(url: str) -> Finding:
     return Finding("ok", "redis", f"Redis {version} at {_without_password(url)}")
 
 
+async def _quotas(queue: Queue) -> list[Finding]:
+    """Workspaces that soon cannot submit any more."""
+    found = []
+    for quota in await queue.quotas():
+        for name, used, most in (("tasks", quota.tasks, quota.max_tasks), ("bytes", quota.bytes, quota.max_bytes)):
+            if most is not None and used is not None and used >= NEARLY * most:
+                what = f"workspace {quota.workspace} has {used} of at most {most} {name}"
+                found.append(Finding("warning", "quotas", what, "Purge some, or raise it: shiftwork quotas set"))
+    return found
+
+
 CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "store": _engine,
     "clock": _clock,
@@ -335,6 +388,7 @@ CHECKS: dict[str, Callable[[Queue], Awaitable[list[Finding]]]] = {
     "duties": _duties,
     "indexes": _indexes,
     "content": _content,
+    "quotas": _quotas,
     "bridges": _bridges,
     "transactions": _transactions,
 }

@@ -16,6 +16,7 @@ from shiftwork.core.states import STORED
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
     from shiftwork.queue.observation.status import RecentFailure, Status
+    from shiftwork.queue.protection.quotas import QuotaInForce
     from shiftwork.queue.read import Event
 
 LARGEST_PAGE = 1000
@@ -47,11 +48,20 @@ def _status(found: Status) -> None:
             ("paused", ["everything" if scope == "*" else scope for scope in found.paused]),
             ("archived", found.archived or None),
             ("warnings", found.capacity_warnings),
+            ("quota", _quota(found.quota)),
             ("as of", printing.when(found.calculated_at)),
         ]
     )
     if found.recent_failures:
         printing.section("Failed lately", lambda: _failures(found.recent_failures))
+
+
+def _quota(found: QuotaInForce | None) -> list[str]:
+    if found is None:
+        return []
+    limits = (("tasks", found.tasks, found.max_tasks), ("bytes", found.bytes, found.max_bytes))
+    used = [f"{name} {count} of {most}" for name, count, most in limits if most is not None]
+    return used + ([f"{found.submits_per_minute} submits a minute"] if found.submits_per_minute else [])
 
 
 def _failures(failures: list[RecentFailure]) -> None:
@@ -206,11 +216,22 @@ async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
             printing.ago(d["last_run_at"], now) or "never",
             f"{(d['took_sec'] or 0) * 1000:.0f} ms",
             _counts(d["counts"]),
+            _trouble(d, now),
         )
         for d in found
     ]
-    shell.answer(found, lambda: printing.table(["duty", "last ran", "took", "did"], rows, "no duty has run yet"))
+    heads = ["duty", "last ran", "took", "did", "late or resting"]
+    shell.answer(found, lambda: printing.table(heads, rows, "no duty has run yet"))
     return None
+
+
+def _trouble(job: dict[str, Any], now: float) -> str:
+    """Whether a job is late or rests, and why."""
+    if job["late_sec"]:
+        return f"{job['late_sec']:.0f} s late"
+    if job["rests_until"]:
+        return f"rests for {max(0.0, job['rests_until'] - now):.0f} s: {job['why']}"
+    return ""
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -12,6 +12,9 @@ import click
 import msgspec
 
 from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.text import printable
+
+clean = printable
 
 _TIMES = frozenset({"at", "deadline", "until", "ack_required_by", "execution_deadline"})
 _TIMES |= {"last_heartbeat", "last_seen", "last_failure", "closed_until", "since"}
@@ -120,15 +123,6 @@ def usd(amount: float | None) -> str:
 def clip(text: str | None, most: int = 60) -> str:
     shown = clean(text or "").replace("\n", " ")
     return shown if len(shown) <= most else shown[: most - 1] + "…"
-
-
-def clean(text: str) -> str:
-    """Text from a task cannot move the cursor or colour the terminal: what is not printable is written out."""
-    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    return "    " if character == "\t" else character.encode("unicode_escape", "backslashreplace").decode()
 
 
 def _cell(value: object) -> str:

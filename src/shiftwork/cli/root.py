@@ -19,6 +19,7 @@ from shiftwork.cli.observing import alerts, dags, failures
 from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
 from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
+from shiftwork.cli.quotas import quotas
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import completion, migrate, settings, version
 from shiftwork.cli.shell import Root
@@ -52,6 +53,7 @@ COMMANDS: list[click.Command] = [
     *[triggers],
     *[sinks, deliveries],
     *[snapshot, restore, copy],
+    *[quotas],
     *[settings, tokens, migrate, doctor, prove, serve, work, bridge, mcp, demo, completion, version],
 ]
 for command in COMMANDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich import box
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from shiftwork.cli import printing
 from shiftwork.cli.watching import Look
+from shiftwork.core.text import one_line
 from shiftwork.queue.observation.status import Status
 
 ORDER = (
@@ -27,11 +29,11 @@ def screen(workspace: str, look: Look, height: int) -> RenderableType:
 
 
 def _title(workspace: str, look: Look) -> RenderableType:
-    text = Text.assemble(("shiftwork ", "bold"), workspace, "  ", (printing.when(look.at), "dim"))
+    text = Text.assemble(("shiftwork ", "bold"), one_line(workspace), "  ", (printing.when(look.at), "dim"))
     rate = f"  {look.status.completed_per_minute:.1f} completed a minute, {look.status.completions} in all"
     text.append(rate)
     if look.status.paused:
-        text.append(f"  PAUSED: {', '.join(look.status.paused)}", "bold yellow")
+        text.append(f"  PAUSED: {one_line(', '.join(look.status.paused))}", "bold yellow")
     return text
 
 
@@ -77,11 +79,24 @@ def _table(title: str, *columns: str) -> Table:
 def _running(look: Look, rows: int) -> RenderableType:
     table = _table(f"Running ({len(look.running)})", "task", "type", "title", "agent", "progress", "since")
     for task in look.running[:rows]:
-        done = (task.progress or {}).get("pct") if isinstance(task.progress, dict) else None
-        progress = "" if done is None else f"{done:>3.0f} % {'▪' * round(done / 10)}"
         since = printing.ago(task.claimed_at, look.at)
-        table.add_row(task.id[-8:], task.type, task.title or "", task.claim.agent_id or "", progress, since)
+        cells = (task.id[-8:], task.type, task.title or "", task.claim.agent_id or "", _bar(task.progress), since)
+        table.add_row(*map(_cell, cells))
     return table
+
+
+def _bar(progress: object) -> str:
+    """How far a task says it is; agents may write anything there."""
+    done = progress.get("pct") if isinstance(progress, dict) else None
+    if isinstance(done, bool) or not isinstance(done, int | float) or not math.isfinite(done):
+        return ""
+    done = min(max(done, 0), 100)
+    return f"{done:>3.0f} % {'▪' * round(done / 10)}"
+
+
+def _cell(text: str) -> Text:
+    """Callers and agents chose these words: they neither mark up the table nor reach the terminal as control codes."""
+    return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def _agents(look: Look, rows: int) -> RenderableType:
@@ -90,9 +105,8 @@ def _agents(look: Look, rows: int) -> RenderableType:
     for agent in busiest[:rows]:
         holds = f"{agent.current_tasks}/{agent.max_concurrent_tasks or '∞'}"
         status = Text(agent.status, printing.style(agent.status))
-        table.add_row(
-            agent.id, status, holds, printing.usd(agent.spent_usd), printing.ago(agent.last_heartbeat, look.at)
-        )
+        heard = printing.ago(agent.last_heartbeat, look.at)
+        table.add_row(_cell(agent.id), status, holds, printing.usd(agent.spent_usd), heard)
     return table
 
 
@@ -101,5 +115,6 @@ def _events(look: Look, rows: int) -> RenderableType:
     for event in reversed(look.events[-rows:]):
         state = event.path[-1] if event.path else event.verb
         what = Text(str(event.verb), printing.style(str(state)))
-        table.add_row(printing.when(event.at)[11:19], what, (event.task_id or "")[-8:], event.type or "", event.actor)
+        cells = (event.task_id or "")[-8:], event.type or "", event.actor
+        table.add_row(printing.when(event.at)[11:19], what, *map(_cell, cells))
     return table

@@ -14,12 +14,19 @@ from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import PROFILES
 
+VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
+
 
 @click.command(cls=Command)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback: with --tokens.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0 for a free one.")
 @click.option(
     "--profile", type=click.Choice(PROFILES), default="standard", show_default=True, help="Of new workspaces."
+)
+@click.option(
+    "--view",
+    type=click.Choice(VIEWS),
+    help="In whose names callers are answered that name no view [default: those of the profile].",
 )
 @click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork tokens create`).")
 @click.option(
@@ -37,6 +44,27 @@ from shiftwork.core.resolve import PROFILES
     help="Take a snapshot of the queue into this folder every `maintenance.snapshot_sec`.",
 )
 @click.option("--watch", metavar="FOLDER", help="Let triggers wait for files of this folder.")
+@click.option(
+    "--private-sinks",
+    is_flag=True,
+    envvar="SHIFTWORK_PRIVATE_SINKS",
+    show_envvar=True,
+    help="Let admins add sinks with `allow_private`, at addresses that are not public.",
+)
+@click.option(
+    "--secrets-key",
+    envvar="SHIFTWORK_SECRETS_KEY_FILE",
+    show_envvar=True,
+    metavar="FILE",
+    help="Encrypt the secrets of sinks and hooks with the keys in this file.",
+)
+@click.option(
+    "--claim-folder",
+    "claim_folders",
+    multiple=True,
+    metavar="FOLDER",
+    help="Let admins name this folder in the setting claim_folder. Repeatable.",
+)
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
 @click.option(
@@ -51,10 +79,14 @@ def serve(  # noqa: PLR0913  # an option each
     host: str,
     port: int,
     profile: str,
+    view: str | None,
     tokens: bool,
     artifacts: str | None,
     snapshots: str | None,
     watch: str | None,
+    private_sinks: bool,
+    secrets_key: str | None,
+    claim_folders: tuple[str, ...],
     no_duties: bool,
     test_clock: bool,
     on_below_minimum: str | None,
@@ -79,6 +111,7 @@ def serve(  # noqa: PLR0913  # an option each
         host=host,
         port=port,
         profile=profile,
+        view=view,
         tokens=tokens,
         test_clock=test_clock,
         duties=not no_duties,
@@ -86,6 +119,9 @@ def serve(  # noqa: PLR0913  # an option each
         artifacts=artifacts,
         snapshots=snapshots,
         watch=watch,
+        private_sinks=private_sinks,
+        secrets_key=secrets_key,
+        claim_folders=claim_folders,
     )
     run_fast(serving.serve(options, functools.partial(_announce, shell)))
     return None

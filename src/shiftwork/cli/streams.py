@@ -66,7 +66,7 @@ async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once:
             stopped = listen_for_stop()
             _tell(shell, "carrying", options["role"])
             others = [run_for_ever(queue.engine)] if duties else []
-            await until_stopped(stopped, running.look_for_ever(side), *others)
+            await until_stopped(stopped, running.look_until(side, stopped), *others)
     return None
 
 

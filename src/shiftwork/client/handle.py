@@ -78,7 +78,7 @@ class Handle:
         return await self._transport.call(call, kind)
 
     def _path(self, path: str, query: Mapping[str, Any]) -> str:
-        named = [*query.items(), ("workspace", self._speaker.workspace)]
+        named = [*query.items(), ("workspace", self._speaker.workspace), ("view", "native")]
         pairs = [(name, _as_query(each, name)) for name, value in named for each in _each(value)]
         return f"{path}?{urlencode(pairs)}" if pairs else path
 

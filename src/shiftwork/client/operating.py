@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any
 
+import msgspec
+
 from shiftwork.client.handle import Handle, batches, given, new_key, outcome, part
 from shiftwork.core.resolve import InForce
+from shiftwork.policy.quota import Quota
 from shiftwork.queue import check
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.change import Changes
@@ -15,9 +18,19 @@ from shiftwork.queue.control import Purge
 from shiftwork.queue.dags import DagChanges, DagSummary
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.observation.alerts import Alert
+from shiftwork.queue.protection.quotas import QuotaInForce
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import NewToken, TokenInfo, check_terms
-from shiftwork.wire.shapes import OutcomeReply, Outcomes, Purged, Resumed, SettingsList, SnapshotList, TokenList
+from shiftwork.wire.shapes import (
+    OutcomeReply,
+    Outcomes,
+    Purged,
+    QuotaList,
+    Resumed,
+    SettingsList,
+    SnapshotList,
+    TokenList,
+)
 
 
 class Operating(Handle):
@@ -157,6 +170,21 @@ class Operating(Handle):
 
     async def revoke_token(self, token_id: str) -> TokenInfo:
         return await self._send("DELETE", f"/api/tokens/{part(token_id, 'token')}", TokenInfo, key=new_key())
+
+    # -- quotas ----------------------------------------------------------------------------------------------------
+
+    async def set_quota(
+        self, /, workspace: str, quota: Quota | Mapping[str, Any] | None = None, **fields: Any
+    ) -> QuotaInForce:
+        checked = check.read(fields if quota is None else quota, Quota, "quota")
+        path = f"/api/quotas/{part(workspace, 'workspace')}"
+        return await self._send("PUT", path, QuotaInForce, msgspec.to_builtins(checked), key=new_key())
+
+    async def quota(self) -> QuotaInForce:
+        return await self._get("/api/quota", QuotaInForce)
+
+    async def quotas(self) -> list[QuotaInForce]:
+        return (await self._get("/api/quotas", QuotaList)).quotas
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 

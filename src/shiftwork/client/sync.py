@@ -315,5 +315,8 @@ class SyncClient:
 
     take_snapshot = _blocking(Client.take_snapshot)
     snapshots = _blocking(Client.snapshots)
+    set_quota = _blocking(Client.set_quota)
+    quota = _blocking(Client.quota)
+    quotas = _blocking(Client.quotas)
     metrics = _blocking(Client.metrics)
     metric_snapshots = _blocking(Client.metric_snapshots)

@@ -14,13 +14,19 @@ from shiftwork.copying import file
 from shiftwork.copying.content import in_thread
 from shiftwork.copying.copy import save
 from shiftwork.copying.file import Head
-from shiftwork.core.errors import SnapshotDamaged, SnapshotFailed, StoreNewer
+from shiftwork.core.errors import SnapshotDamaged, SnapshotFailed, StoreNewer, TooManyRequests
 
 VARIABLE = "SHIFTWORK_SNAPSHOTS"
 ABANDONED_SEC = 3600.0
 """What a killed process left half written goes when it is so old."""
 
-_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z\.snapshot")
+_END = ".snapshot"
+_ASKED = ".asked.snapshot"
+APART_SEC = 60.0
+"""Between two snapshots that are asked for: each reads the whole queue and fills the disk."""
+
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z(\.asked)?\.snapshot")
+"""The time it was taken; one that was asked for says so, and is counted apart from those taken by themselves."""
 
 
 class Found(NamedTuple):
@@ -44,17 +50,27 @@ class SnapshotFolder:
         path = self.path / name
         async with self._turn:  # a request that is sent again waits for what it began
             if not path.exists():
+                if _is_asked(path):
+                    await in_thread(self._check_apart, created_at)
                 await in_thread(self._make)
                 await save(url, path, created_at)
         return await in_thread(_found, path)
+
+    def _check_apart(self, now: float) -> None:
+        newest = next((path.name for path in self._names() if _is_asked(path)), "")
+        left = time_of(newest) + APART_SEC - now if newest else 0.0
+        if 0 < left <= APART_SEC:  # one from the future, by a clock that was wrong, refuses nothing
+            raise TooManyRequests(
+                f"a snapshot was taken less than {APART_SEC:g} seconds ago", where="snapshots", retry_after=left
+            )
 
     async def all(self) -> list[Found]:
         """The newest first. What is damaged or of a newer version is passed over."""
         return await in_thread(self._all)
 
-    async def keep(self, count: int) -> int:
-        """Remove all but the newest ones; how many went."""
-        return await in_thread(self._keep, count)
+    async def keep(self, count: int, since: float | None = None) -> int:
+        """Remove all but the newest ones of either kind, and none taken after `since`; how many went."""
+        return await in_thread(self._keep, count, since)
 
     def _make(self) -> None:
         try:
@@ -75,8 +91,12 @@ class SnapshotFolder:
                 continue
         return found
 
-    def _keep(self, count: int) -> int:
-        old = self._names()[count:]
+    def _keep(self, count: int, since: float | None) -> int:
+        kinds: dict[bool, list[Path]] = {False: [], True: []}
+        for path in self._names():
+            kinds[_is_asked(path)].append(path)
+        too_many = [path for found in kinds.values() for path in found[count:]]
+        old = [path for path in too_many if since is None or time_of(path.name) < since]
         parts = list(self.path.glob(f".*{file.PART}"))
         try:
             abandoned = [part for part in parts if part.stat().st_mtime < time.time() - ABANDONED_SEC]
@@ -92,9 +112,19 @@ def _found(path: Path) -> Found:
     return Found(path.name, path.stat().st_size, head)
 
 
-def name_at(at: float) -> str:
+def name_at(at: float, *, asked: bool = False) -> str:
     """Names sort as their times do."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%S.%fZ.snapshot")
+    written = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return f"{written}{_ASKED if asked else _END}"
+
+
+def time_of(name: str) -> float:
+    """When the snapshot of this name was taken."""
+    return datetime.strptime(name.partition("Z")[0] + "+0000", "%Y%m%dT%H%M%S.%f%z").timestamp()
+
+
+def _is_asked(path: Path) -> bool:
+    return path.name.endswith(_ASKED)
 
 
 def open_folder(path: str | Path | None, store_url: str) -> SnapshotFolder | None:

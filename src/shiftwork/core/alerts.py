@@ -56,6 +56,14 @@ KINDS: dict[str, Kind] = {
     "dependency_wait": Kind(
         "warning", "Task {task} is blocked: its dependencies take too long", "dependencies were waited for too long"
     ),
+    "dependency_slow": Kind(
+        "warning",
+        "Task {task} still waits for {dependencies}",
+        "a dependency takes longer than `dependency_wait_sec`; the task goes on once it completes",
+    ),
+    "deadline_passed": Kind(
+        "warning", "Task {task} has passed its deadline and is {status}", "a task did not end before its deadline"
+    ),
     "dependency_failed": Kind(
         "warning",
         "Task {task} failed; {count} tasks of {creator} depend on it",
@@ -100,6 +108,11 @@ KINDS: dict[str, Kind] = {
         "warning",
         "{what} has kept dead rows from being removed for {how_long}",
         "somebody's transaction holds PostgreSQL's clean-up back",
+    ),
+    "maintenance_late": Kind(
+        "critical",
+        "Maintenance job {subject} is {seconds} s late",
+        "a job that recovers or looks after work fails, or takes too long; the log says why",
     ),
     "friction": Kind(
         "warning",

@@ -8,6 +8,7 @@ ShiftworkError
   Forbidden       the caller is known and may not
   NotFound        what was named does not exist, or not for this caller
   ConflictError   the request was fine, but the queue's state says no
+  TooManyRequests the caller has had its share for now
   Overloaded      the server has as much to do as it can take
   StoreError      the database cannot serve now
 """
@@ -210,6 +211,13 @@ class QueueFull(ConflictError):
     mend = "Submit it again after `retry_after` seconds, when work has been taken; nothing was added."
 
 
+class QuotaExceeded(ConflictError):
+    """The workspace has as much as the operator of the server lets it have."""
+
+    code = "quota_exceeded"
+    mend = "Purge what is not needed any more, or ask the operator of the server for a larger quota; nothing was added."
+
+
 class AgentUnregistered(ConflictError):
     code = "agent_unregistered"
     mend = "Register the agent before it claims."
@@ -223,6 +231,13 @@ class AgentUnavailable(ConflictError):
 class OperationTimeout(ShiftworkError):
     code = "operation_timeout"
     mend = "Nothing was changed; try again when the store is less busy."
+
+
+class TooManyRequests(ShiftworkError):
+    """The caller has used its share of what a server gives; others still get theirs."""
+
+    code = "too_many_requests"
+    mend = "Wait `retry_after` seconds, then try again; nothing was changed."
 
 
 class Overloaded(ShiftworkError):

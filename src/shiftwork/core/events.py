@@ -40,6 +40,8 @@ _NAMES: dict[str, str] = {
     "updated": "task.updated",
     "blocked": "task.blocked",
     "starved": "task.starved",
+    "deadline_passed": "task.deadline_passed",
+    "dependency_slow": "task.dependency_slow",
     "progress": "task.progress",
     "message": "task.message",
     "heartbeat": "task.heartbeat",
@@ -71,7 +73,7 @@ _OF_THE_QUEUE = (
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
     *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
     *("trigger.fired", "trigger.skipped", "trigger.refused"),
-    "snapshot.taken",
+    *("snapshot.taken", "quota.set", "entry.refused"),
 )
 """Told of no single task."""
 

@@ -194,12 +194,6 @@ def _range(bounds: tuple[float, float]) -> str | None:
     return None if 0 <= low <= high else "Expected two factors, the smaller first"
 
 
-def _boost(rate: float) -> str | None:
-    # Tasks of one rate share a lane and keep their order; a rate of its own would be a lane of its own.
-    classes = ", ".join(f"{c:g}" for c in declared.BOOST_CLASSES)
-    return None if rate in declared.BOOST_CLASSES else f"Expected one of {classes}"
-
-
 def _share(by: str) -> str | None:
     known = by in {"none", "created_by", "issue_id"} or (by.startswith("tag:") and len(by) > len("tag:"))
     return None if known else "Expected none, created_by, issue_id, or tag: with the beginning of a tag"
@@ -207,7 +201,6 @@ def _share(by: str) -> str | None:
 
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "fair_share.by": _share,
-    "priority_boost_per_minute": _boost,
     "retry.jitter_range": _range,
     "rate_limit.jitter_range": _range,
     "idempotency.scope_states": _states,

@@ -17,8 +17,8 @@ Seconds = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Level = Literal["high", "medium", "low"]
 
-BOOST_CLASSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Ageing rates a task may have: a few classes, since tasks of one rate share a lane and keep their order."""
+AgeingRate = Annotated[float, Meta(ge=0, le=10)]
+"""Points of priority a minute. Above ten, ranks since 1970 would reach into those of urgent work."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,6 +42,7 @@ class AgeBoost(Part, frozen=True):
 class Deadline(Part, frozen=True):
     urgent_sec: Seconds | None = 120
     preempt_running: bool = False
+    on_passed: Literal["alert", "cancel"] = "alert"
 
 
 class FairShare(Part, frozen=True):
@@ -133,10 +134,12 @@ class Breaker(Part, frozen=True):
 
 class RateLimit(Part, frozen=True):
     classify: bool = True
+    matching: Literal["messages", "substrings"] = "messages"
     counts_attempt: bool = False
     max_waits: Count = 20
     base_sec: Seconds = 60
     max_wait_sec: Seconds = 3600
+    max_window_sec: Seconds = 8 * 86_400
     jitter_range: tuple[float, float] = (1.0, 1.1)
 
 
@@ -254,6 +257,7 @@ class Snapshots(Part, frozen=True):
 
     wanted: bool = False
     keep: Annotated[int, Meta(ge=1)] = 10
+    keep_sec: Seconds | None = None
 
 
 class Bounds(Part, frozen=True):
@@ -275,7 +279,7 @@ class Settings(Part, frozen=True):
     """All settings of one task in force."""
 
     ordering: Literal["effective", "strict_level", "static", "fifo"] = "effective"
-    priority_boost_per_minute: Annotated[float, Meta(ge=0)] = 0.1
+    priority_boost_per_minute: AgeingRate = 0.1
     type_boost: float = 0
     escalation: tuple[Escalation, ...] = ()
     age_boost: AgeBoost | None = None
@@ -316,7 +320,7 @@ class Settings(Part, frozen=True):
     on_dependency_cancelled: Literal["cancel", "wait", "satisfy"] = "cancel"
     missing_dependency: Literal["wait", "reject"] = "wait"
     dependency_wait_sec: Seconds | None = 300
-    dependency_wait_applies_to: Literal["missing", "all"] = "missing"
+    dependency_wait_applies_to: Literal["missing", "all", "notice"] = "missing"
 
     idempotency: Idempotency = Idempotency()
     allowed_types: tuple[str, ...] | None = None
@@ -354,6 +358,9 @@ class Settings(Part, frozen=True):
     maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
 
+
+OF_SERVER = ("maintenance", "operation_max_sec", "snapshots")
+"""What the whole server takes from the workspace `default`: over HTTP it is changed with the scope `server` alone."""
 
 REACH: dict[str, Literal["workspace", "type"]] = {
     "ordering": "workspace",

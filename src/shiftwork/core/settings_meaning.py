@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MEANING: dict[str, str] = {
     "ordering": "What goes first: the effective priority, the level and then age, the priority as given, or age alone.",
-    "priority_boost_per_minute": "By how much each minute of waiting improves the priority.",
+    "priority_boost_per_minute": "By how much each minute of waiting improves the priority, to three decimals.",
     "type_boost": "By how much tasks of this type are more urgent than their priority says.",
     "escalation": "After how many seconds in the queue a task counts as a better level.",
     "age_boost": "Improves the score of a task that has waited past a threshold; null is off.",
@@ -13,12 +13,13 @@ MEANING: dict[str, str] = {
     "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; null is never.",
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
+    "deadline.on_passed": "Whether a task that passes its deadline only raises an alert, or is cancelled as well.",
     "requeue_front": "Whether the work of a lost agent goes to the front of its own level.",
     "fair_share.by": "Whose tasks take turns: nobody's (`none`), those of each `created_by` or `issue_id`, or those "
     "that share a tag with a prefix (`tag:team-`).",
     "fair_share.shares": "Into how many shares the keys fall; keys that meet in one share it.",
-    "affinity_sec": "By how many seconds a task counts as older for an agent whose last task was of its type, among "
-    "tasks of equal rank and while no other agent has less to do; 0 is off.",
+    "affinity_sec": "By how many seconds a task counts as younger for an agent, among tasks of equal rank, while "
+    "another agent waits for work whose last task was of its type; 0 is off.",
     "max_attempts": "How many times a task may be executed in all.",
     "retry.mode": "Whether a retry is the same task again or a new task linked to the failed one.",
     "retry.strategy": "How the delay between attempts is found.",
@@ -71,7 +72,8 @@ MEANING: dict[str, str] = {
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is for ever.",
-    "dependency_wait_applies_to": "Whether that limit is for missing dependencies only or for all.",
+    "dependency_wait_applies_to": "Whether that limit marks tasks blocked for missing dependencies only or for "
+    "all; with `notice`, a known dependency that takes longer raises an alert and marks nothing.",
     "idempotency.source": "Where the key that marks equal submissions comes from: `params_hash` makes it of type, "
     "payload and dependencies, for tasks without an id of their own, and compares it with tasks that have not ended.",
     "idempotency.scope_states": "In which states a task still stands for its key.",
@@ -91,11 +93,13 @@ MEANING: dict[str, str] = {
     "circuit_breaker.count": "Whether every failed attempt counts or only a dead letter.",
     "circuit_breaker.reset_on_success": "Whether any success clears the count or only that of the test task.",
     "circuit_breaker.ignore": "Failure reasons that say nothing about the type and are not counted.",
-    "rate_limit.classify": "Whether error texts of providers that ask to slow down become the reason `rate_limit`.",
+    "rate_limit.classify": "Whether a vague failure is read for provider limits, overload and refused credentials.",
+    "rate_limit.matching": "Whether providers' messages count in error texts, or five words wherever they stand.",
     "rate_limit.counts_attempt": "Whether an attempt that met a rate limit is used up.",
     "rate_limit.max_waits": "How many waits for a rate limit are free before one counts.",
     "rate_limit.base_sec": "The first wait when the provider names none; it doubles each time.",
-    "rate_limit.max_wait_sec": "The longest wait for a rate limit, before jitter.",
+    "rate_limit.max_wait_sec": "The longest wait when the provider names none, before jitter.",
+    "rate_limit.max_window_sec": "The longest wait that a provider may name, such as that for a weekly window.",
     "rate_limit.jitter_range": "The smallest and the largest factor that such a wait is multiplied by.",
     "cooldown.others": "For which share of the wait the agents that share the limit are held back, too; 0 is none.",
     "budget.daily_usd": "What the work that is claimed on one day (UTC) may cost in all, in dollars; null is no limit.",
@@ -134,7 +138,8 @@ MEANING: dict[str, str] = {
     "alert goes; null is never.",
     "artifacts.keep_unreferenced_sec": "How long an artifact is kept that no task refers to.",
     "snapshots.wanted": "Whether snapshots are taken also where no folder was named for them: beside the SQLite file.",
-    "snapshots.keep": "How many snapshots are kept; older ones are removed.",
+    "snapshots.keep": "How many snapshots are kept, of those taken by themselves and of those asked for.",
+    "snapshots.keep_sec": "Snapshots younger than this are kept, however many there are; null keeps by number alone.",
     "poll_interval_sec": "How often an agent asks for work when nothing wakes it.",
     "fallback_poll_sec": "How often an agent asks for work although it would be woken.",
     "wakeup": "Whether waiting agents are woken or only poll.",
@@ -143,10 +148,12 @@ MEANING: dict[str, str] = {
     "operation_max_sec": "How long any call may take before it ends with nothing changed; read when a queue is opened.",
     "maintenance.presence_sec": "How often processes of this machine that hold work are looked up.",
     "maintenance.reclaim_sec": "How often expired claims, silent agents and overdue work are looked for.",
-    "maintenance.retry_promoter_sec": "How often retries whose delay has passed become ready, and waits and approvals "
-    "whose time has come end.",
-    "maintenance.gates_sec": "How often cooldowns, breakers and limits whose time has come are opened.",
-    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew.",
+    "maintenance.retry_promoter_sec": "How late at most retries whose delay has passed become ready, and waits and "
+    "approvals whose time has come end; a timer does it at that moment.",
+    "maintenance.gates_sec": "How late at most cooldowns, breakers and limits whose time has come are opened; a timer "
+    "does it at that moment.",
+    "maintenance.rerank_sec": "How often tasks near a deadline or an escalation are ordered anew, and how late at most "
+    "deadlines that pass are announced; a timer does it at that moment.",
     "maintenance.dependencies_sec": "How often dependencies that are waited for too long are looked for.",
     "maintenance.budgets_sec": "How often tasks that a budget holds back are looked at again.",
     "maintenance.notifications_sec": "How often what sinks want to be told of is looked for.",

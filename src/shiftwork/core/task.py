@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from shiftwork.core.settings import AgeingRate
+
 Text = Annotated[str, Meta(max_length=65_536)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Priority = Annotated[float, Meta(ge=0, le=100)]
@@ -15,6 +17,9 @@ Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[
 """As the W3C recommendation on trace context writes it."""
 
 MICRO = 1_000_000
+MOST_REPORTED_USD = 100_000
+MOST_REPORTED_TOKENS = 10**12
+"""In one report of usage: far more than any costs, and far less than what would ruin the books of a workspace."""
 
 
 class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -60,7 +65,7 @@ class NewTask(Fields):
     spec: Spec | None = None
     output: Output | None = None
     priority: Priority = 50
-    priority_boost_per_minute: float | None = None
+    priority_boost_per_minute: AgeingRate | None = None
     deadline: float | None = None
     dependencies: list[Name] = []
     tags: list[Name] = []
@@ -99,9 +104,9 @@ class NewDag(Fields):
 class Usage(Fields):
     """What was spent since the last report, and on which model."""
 
-    cost_usd: Dollars = 0
-    tokens_in: Annotated[int, Meta(ge=0, le=10**15)] = 0
-    tokens_out: Annotated[int, Meta(ge=0, le=10**15)] = 0
+    cost_usd: Annotated[float, Meta(ge=0, le=MOST_REPORTED_USD)] = 0
+    tokens_in: Annotated[int, Meta(ge=0, le=MOST_REPORTED_TOKENS)] = 0
+    tokens_out: Annotated[int, Meta(ge=0, le=MOST_REPORTED_TOKENS)] = 0
     model: Name | None = None
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from bisect import bisect_right
 
+from shiftwork.duties import turns
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.observation import meters, metrics
 from shiftwork.store.store import Store, Tx
 
 Counts = dict[str, int]
-MOST_MEASURED = 50
-"""Workspaces in one turn."""
-
 MOST_STRETCHES = 200
 """Of the log in one turn, before the other duties get theirs."""
 
@@ -27,7 +24,7 @@ async def measure(engine: Engine) -> Counts:
     """Count what is whole, and keep what each workspace measures now."""
     counted = await count(engine.store)
     names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
-    for workspace in _next(names, engine.measured_to):
+    for workspace in turns.next_of(names, engine.measured_to):
         await _measure(engine, workspace)
         engine.measured_to = workspace
     return {"counted": counted} if counted else {}
@@ -43,12 +40,6 @@ async def count(store: Store) -> int:
             break
         total += kept
     return total
-
-
-def _next(names: list[str], last: str | None) -> list[str]:
-    """The workspaces whose turn it is: all, where they are not many, else those behind the last."""
-    place = bisect_right(names, last or "")
-    return [*names[place:], *names[:place]][:MOST_MEASURED]
 
 
 async def _measure(engine: Engine, workspace: str) -> None:

@@ -96,11 +96,16 @@ async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None, ag
     await queue.engine.store.run(write)
 
 
-async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
-    """End the claims of processes of this machine that are gone, and mark their agents failed."""
+async def find_gone(tx: Tx) -> list[tuple[Row, Runtime]]:
+    """Runtimes whose processes, of this machine, are gone, and which are not marked so yet."""
     present = await tx.all("present_runtimes", since=tx.now - IDLE_SEC)
     found = [(row, msgspec.json.decode(row["presence"], type=Runtime)) for row in present]
-    gone = [(row, runtime) for row, runtime in found if is_gone(runtime)]
+    return [(row, runtime) for row, runtime in found if is_gone(runtime)]
+
+
+async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
+    """End the claims of processes of this machine that are gone, and mark their agents failed."""
+    gone = await find_gone(tx)
     known = returned = 0
     for row, runtime in gone:
         if await _has_finished(tx, row, runtime):

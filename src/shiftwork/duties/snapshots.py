@@ -6,6 +6,7 @@ import functools
 
 from shiftwork.copying.folder import name_at
 from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.settings import Settings
 from shiftwork.queue import snapshots
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.store.store import Tx
@@ -16,10 +17,12 @@ CALLER = Caller("duty:snapshot")
 
 async def is_ours(tx: Tx, engine: Engine) -> Counts | None:
     """None where this process takes no snapshots, and leaves the turn to one that does."""
-    if engine.snapshots is None:
-        return None
-    wanted = engine.snapshots.named or (await engine.book.of(tx, "default")).settings().snapshots.wanted
-    return {} if wanted else None
+    return {} if are_ours(engine, (await engine.book.of(tx, "default")).settings()) else None
+
+
+def are_ours(engine: Engine, settings: Settings) -> bool:
+    """Whether this process takes snapshots; `settings` are those of the default workspace."""
+    return engine.snapshots is not None and (engine.snapshots.named or settings.snapshots.wanted)
 
 
 async def take(engine: Engine) -> Counts:
@@ -35,6 +38,5 @@ async def take(engine: Engine) -> Counts:
 
 async def _take(engine: Engine) -> None:
     folder, now = snapshots.folder_of(engine), engine.store.now()
-    settings = (await engine.book.get(engine.store, "default")).settings()
     await folder.take(engine.store.url, name_at(now), now)
-    await folder.keep(settings.snapshots.keep)
+    await snapshots.prune(engine, now)

@@ -19,11 +19,11 @@ TOOLS: dict[str, Tool] = {each.name: each for each in [*working.tool.all, *submi
 
 
 class Reply(NamedTuple):
-    """What a call came to, as data and as text."""
+    """What a call came to, as text and as data: its answer in the tool's output schema, or an error."""
 
-    content: dict[str, Any]
     text: str
-    failed: bool = False
+    content: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
 
 
 def offered(seat: Seat) -> list[Tool]:
@@ -42,11 +42,11 @@ async def call(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> Reply:
         log.exception("tool %s failed", tool.name)
         return _refused(refusals.internal())
     content: dict[str, Any] = msgspec.to_builtins(answer)
-    return Reply(content, msgspec.json.encode(content).decode())
+    return Reply(msgspec.json.encode(content).decode(), content)
 
 
 def _refused(error: ShiftworkError) -> Reply:
-    return Reply(refusals.told(error), refusals.sentence(error), failed=True)
+    return Reply(refusals.sentence(error), error=refusals.told(error))
 
 
 async def _answer(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:

@@ -12,7 +12,8 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.errors import Forbidden, ShiftworkError, Unauthorized
+from shiftwork.queue.queue import Queue
 
 log = logging.getLogger("shiftwork.mcp")
 TICK_SEC = 0.5
@@ -89,7 +90,14 @@ class Keeper:
     async def _beat(self, queue: AnyQueue, keys: list[Key]) -> None:
         sent = queue.now()
         try:
+            if isinstance(queue, Queue) and queue.caller.still_allowed is not None:
+                await queue.caller.still_allowed()
             answers = await queue.heartbeat_many([(key.token, None, None) for key in keys])
+        except (Unauthorized, Forbidden) as error:
+            log.warning("%d claims are left to their leases: %s", len(keys), error)
+            for key in keys:
+                self.let_go(key)
+            return
         except ShiftworkError as error:
             log.warning("a heartbeat did not get through: %s", error)
             return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
@@ -21,18 +23,19 @@ from shiftwork.core.errors import InputError, ShiftworkError
 from shiftwork.mcp.desk import Desk, Options, Seat
 from shiftwork.mcp.protocol import Context, build
 from shiftwork.mcp.serving import open_desk
+from shiftwork.mcp.sessions import IDLE_SEC, MOST, Sessions
 from shiftwork.queue import check
 from shiftwork.queue.engine import Caller
 from shiftwork.queue.queue import Queue
 from shiftwork.wire import problem
 from shiftwork.wire.access import ANYBODY, Gatekeeper, Identity, check_local
 from shiftwork.wire.listening import address, check_guarded, listen
+from shiftwork.wire.protocol import BoundedHttp
 
 PATH = "/mcp"
 SEAT = "shiftwork.seat"
 SESSION = "mcp-session-id"
 STOP_GRACE_SEC = 5
-LARGEST_HEAD = 65_536
 MOST_CONNECTIONS = 10_000
 
 
@@ -56,7 +59,9 @@ class Entrance:
         named = parse_qs(query.decode("latin-1")).get("agent", [who.name or options.agent_id])[0]
         holder = None if who.may("operate") else who.token_id
         if isinstance(queue, Queue) and who.workspace is not None:
-            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=holder))
+            assert self._gatekeeper is not None
+            checking = self._gatekeeper.checking(headers, "work")
+            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=holder, still_allowed=checking))
         seat = Seat(
             self._desk,
             queue,
@@ -82,14 +87,18 @@ class Gate:
         self._app = app
         self._desk = desk
         self._entrance = entrance
+        self.sessions = Sessions(time.monotonic)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        session = headers.get(SESSION)
         try:
             seat, who = await self._entrance.seat(headers, scope["query_string"])
+            if session is None and who.token_id is not None:
+                self.sessions.check(who.token_id)
         except ShiftworkError as error:
             await _refusal(error)(scope, receive, send)
             return
@@ -97,16 +106,24 @@ class Gate:
         if who.token_id is not None:  # the SDK then gives a session to nobody but the token that began it
             access = AccessToken(token="", client_id=who.token_id, scopes=sorted(who.scopes))
             known["user"] = AuthenticatedUser(access)
-        await self._app(known, receive, self._watching(scope, headers, send))
+        self.sessions.begin(session or "")
+        try:
+            await self._app(known, receive, self._watching(scope, session, who, send))
+        finally:
+            self.sessions.end(session or "")
 
-    def _watching(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        session = headers.get(SESSION)
-        if scope["method"] != "DELETE" or session is None:
-            return send
+    def _watching(self, scope: Scope, session: str | None, who: Identity, send: Send) -> Send:
+        """The answer, from which is seen that a session was opened or is over."""
 
         async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] < 300:
-                self._desk.keeper.end(session)
+            if message["type"] == "http.response.start":
+                status, given = message["status"], Headers(raw=message["headers"]).get(SESSION)
+                if session is None and given is not None and status < 300 and who.token_id is not None:
+                    self.sessions.opened(given, who.token_id)
+                elif session is not None and (status == 404 or (scope["method"] == "DELETE" and status < 300)):
+                    self.sessions.close(session)
+                    if status < 300:
+                        self._desk.keeper.end(session)
             await send(message)
 
         return watch
@@ -115,6 +132,7 @@ class Gate:
 def _refusal(error: ShiftworkError) -> Response:
     told = problem.of(error)
     headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
+    headers |= {"retry-after": str(math.ceil(told.facts.get("retry_after", 1)))} if told.status in {429, 503} else {}
     return Response(msgspec.json.encode(told), told.status, headers, problem.MEDIA_TYPE)
 
 
@@ -124,10 +142,12 @@ def _seat_of(ctx: Context) -> Seat:
     return seat
 
 
-def app_of(desk: Desk, entrance: Entrance) -> ASGIApp:
+def app_of(desk: Desk, entrance: Entrance) -> Gate:
     """The application; hosts and origins are checked by our own rules, not again by the SDK's."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    inner = build(desk, _seat_of).streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)
+    inner = build(desk, _seat_of).streamable_http_app(
+        streamable_http_path=PATH, transport_security=unchecked, session_idle_timeout=IDLE_SEC, max_sessions=MOST
+    )
     return Gate(inner, desk, entrance)
 
 
@@ -140,7 +160,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=BoundedHttp,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -148,7 +168,6 @@ class Server(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
-                h11_max_incomplete_event_size=LARGEST_HEAD,
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_graceful_shutdown=STOP_GRACE_SEC,
             )

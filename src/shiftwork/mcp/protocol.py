@@ -18,6 +18,8 @@ from shiftwork.mcp.tool import Tool, schema_of
 
 Context = ServerRequestContext[Any, Any]
 SeatOf = Callable[[Context], Seat]
+ERROR = "shiftwork/error"
+"""Where a refused call has its error for programs, in the metadata of the result."""
 
 
 def build(desk: Desk, seat_of: SeatOf) -> Server[Any]:
@@ -61,7 +63,11 @@ class _Offers:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; tools/list names those there are")
         reply = await calling.call(self._seat_of(ctx), tool, params.arguments or {})
         text = types.TextContent(type="text", text=reply.text)
-        return types.CallToolResult(content=[text], structured_content=reply.content, is_error=reply.failed)
+        if reply.error is not None:
+            # Clients check structured content against the tool's output schema, which an error does not fit: they
+            # would show that mismatch in place of the error. Programs find its fields in the metadata.
+            return types.CallToolResult(content=[text], is_error=True, _meta={ERROR: reply.error})
+        return types.CallToolResult(content=[text], structured_content=reply.content)
 
     async def list_resources(
         self, _ctx: Context, _params: types.PaginatedRequestParams | None
@@ -86,7 +92,7 @@ class _Offers:
         try:
             text = await resources.read(self._seat_of(ctx), uri)
         except ShiftworkError as error:
-            raise MCPError(types.INVALID_PARAMS, refusals.sentence(error), refusals.told(error)) from None
+            raise MCPError(types.INVALID_PARAMS, refusals.sentence(error), {"error": refusals.told(error)}) from None
         contents = types.TextResourceContents(uri=uri, mime_type=resources.MEDIA_TYPE, text=text)
         return types.ReadResourceResult(contents=[contents])
 

@@ -25,6 +25,7 @@ from shiftwork.core.errors import (
     ShiftworkError,
     SpawnLimit,
     StoreError,
+    TooManyRequests,
     Unauthorized,
     UnknownDependency,
     VersionConflict,
@@ -48,6 +49,7 @@ NEXT: tuple[tuple[type[ShiftworkError], str], ...] = (
     (Forbidden, "Do not try again. Tell the person you work for which scope is missing."),
     (NotFound, "Check the id with `list`; do not invent ids."),
     (DuplicateTask, "Use the task that is there already; `get` tells how it stands."),
+    (TooManyRequests, "Wait `retry_after` seconds and call again with the same arguments; do not call more often."),
     (QueueFull, "Do not submit more now. Try again after `retry_after` seconds."),
     (SpawnLimit, "Do this work yourself, under the token you hold."),
     (RevisionChanged, "Look at the task with `get` again before you decide."),
@@ -67,9 +69,9 @@ def next_step(error: ShiftworkError) -> str:
 
 
 def told(error: ShiftworkError) -> dict[str, Any]:
-    """The error as structured content."""
+    """The error as a program reads it."""
     plain: dict[str, Any] = msgspec.to_builtins(error.as_dict(), enc_hook=str)
-    return {"error": {name: value for name, value in plain.items() if value is not None} | {"next": next_step(error)}}
+    return {name: value for name, value in plain.items() if value is not None} | {"next": next_step(error)}
 
 
 def sentence(error: ShiftworkError) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from shiftwork.core import reasons
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State, move
-from shiftwork.policy import lease, poison, retry
+from shiftwork.policy import lease, poison, provider_limits, retry
+from shiftwork.policy.provider_limits import Judgement, Signal
 
 
 class Facts(NamedTuple):
@@ -23,10 +24,15 @@ class Facts(NamedTuple):
     """Agents of the counted failures of this round, this one included."""
     started: bool = True
     past_deadline: bool = False
-    reported_limit: bool = False
-    """The data of the report holds the status of a rate limit."""
-    asked_sec: float | None = None
-    """How long the provider asked to wait."""
+    free_waits: bool = True
+    """Whether it may wait for a provider without cost; not where the report says that it is not to be tried again."""
+
+
+class ProviderWait(NamedTuple):
+    """A provider's limit that the attempt met, and the wait for everything that shares it."""
+
+    signal: Signal
+    wait_sec: float
 
 
 class Decision(NamedTuple):
@@ -42,33 +48,42 @@ class Decision(NamedTuple):
     reclaimed: bool = False
     rate_limited: bool = False
     front: bool = False
+    provider: ProviderWait | None = None
 
     @property
     def status(self) -> State:
         return self.path[-1]
 
 
-def after_failure(facts: Facts, settings: Settings, reason: str | None, error: str | None, roll: float) -> Decision:
+def after_failure(facts: Facts, settings: Settings, judged: Judgement, roll: float) -> Decision:
     """A worker reported that its attempt failed, or the queue found that it did."""
-    why = retry.classify(reason, error, settings.rate_limit, reported=facts.reported_limit)
+    reason, signal = judged
+    if reason != reasons.RATE_LIMIT or signal is None:
+        return _after_report(facts, settings, reason, None, roll)
+    wait = provider_limits.wait_for(settings.rate_limit, signal, facts.rate_limits + 1, roll)
+    met = ProviderWait(signal, wait)
+    return _after_report(facts, settings, reason, met, roll)._replace(provider=met)
+
+
+def _after_report(facts: Facts, settings: Settings, reason: str, met: ProviderWait | None, roll: float) -> Decision:
     if settings.delivery == "at_most_once" and facts.started:
-        return _settle(facts, settings, why, "at_most_once", counted=True, poisoned=False)
-    if why == reasons.RATE_LIMIT and _waits_for_free(facts, settings):
-        waits = facts.rate_limits + 1
-        delay = retry.rate_limit_wait(settings.rate_limit, error, waits, roll, asked=facts.asked_sec)
+        return _settle(facts, settings, reason, "at_most_once", counted=True, poisoned=False)
+    if met is not None and _waits_for_free(facts, settings):
         path = move(facts.status, "fail", "retry")
-        return Decision(path, why, "rate_limited", counted=False, delay_sec=delay, rate_limited=True)
-    return _after_counted_failure(facts, settings, why, error, roll)
+        return Decision(path, reason, "rate_limited", counted=False, delay_sec=met.wait_sec, rate_limited=True)
+    signal = None if met is None else met.signal
+    return _after_counted_failure(facts, settings, reason, roll, signal=signal)
 
 
 def _waits_for_free(facts: Facts, settings: Settings) -> bool:
     """A rate limit burns no attempt where the profile says so; bounded, since nothing may wait for ever."""
     limit = settings.rate_limit
-    return not limit.counts_attempt and facts.rate_limits < limit.max_waits and not facts.past_deadline
+    in_time = facts.free_waits and not facts.past_deadline
+    return in_time and not limit.counts_attempt and facts.rate_limits < limit.max_waits
 
 
 def _after_counted_failure(
-    facts: Facts, settings: Settings, reason: str, error: str | None, roll: float, *, at_once: bool = False
+    facts: Facts, settings: Settings, reason: str, roll: float, *, at_once: bool = False, signal: Signal | None = None
 ) -> Decision:
     failures = facts.attempts + 1
     poisoned = poison.is_poison(settings.poison, facts.failed_agents, failures)
@@ -84,9 +99,8 @@ def _after_counted_failure(
     if not decision.again:
         return _settle(facts, settings, reason, decision.why, counted=True, poisoned=poisoned)
     delay = 0.0 if at_once else decision.delay_sec
-    if reason == reasons.RATE_LIMIT:
-        asked = retry.retry_after(error) if facts.asked_sec is None else facts.asked_sec
-        delay = delay if asked is None else max(min(asked, settings.rate_limit.max_wait_sec), delay)
+    if signal is not None:
+        delay = max(provider_limits.named_wait(settings.rate_limit, signal) or 0.0, delay)
     if settings.retry.mode == "new_task":
         path = move(facts.status, "fail")
         return Decision(path, reason, "retry", delay_sec=delay, new_row=True)
@@ -129,7 +143,7 @@ def _carry_out(facts: Facts, settings: Settings, reason: str, action: lease.Lost
         return Decision(move(facts.status, "reclaim"), reason, "release", counted=False)
     if action == "fail_uncounted":
         return Decision(move(facts.status, "fail", "requeue"), reason, "release", counted=False)
-    return _after_counted_failure(facts, settings, reason, None, roll, at_once=action == "requeue")
+    return _after_counted_failure(facts, settings, reason, roll, at_once=action == "requeue")
 
 
 def after_takeover(facts: Facts, settings: Settings, roll: float) -> Decision:
@@ -137,5 +151,5 @@ def after_takeover(facts: Facts, settings: Settings, roll: float) -> Decision:
     if settings.delivery == "at_most_once" and facts.started:
         return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
     if not lease.may_reclaim(settings, facts.reclaims, facts.max_attempts):
-        return _after_counted_failure(facts, settings, reasons.CRASH, None, roll)
+        return _after_counted_failure(facts, settings, reasons.CRASH, roll)
     return Decision(move(facts.status, "reclaim"), reasons.CRASH, "reclaim", counted=False, reclaimed=True)

@@ -137,6 +137,12 @@ def _limits(facts: ClaimFacts, settings: Settings) -> Iterator[tuple[float, str]
         yield seen + settings.runtime_offline_sec, reasons.RUNTIME_OFFLINE
 
 
+def last_sign(facts: ClaimFacts) -> float:
+    """When the holder of a claim was last heard of."""
+    signs = (facts.claimed_at, facts.started_at, facts.heartbeat_at, facts.runtime_seen_at)
+    return max(moment for moment in signs if moment is not None)
+
+
 def _silent_at(facts: ClaimFacts, settings: Settings) -> float | None:
     """When silence becomes too long. A claim not yet started is judged by its `ack_by`, where it has one."""
     limits = [sec for sec in (settings.heartbeat_timeout_sec, settings.agent_timeout_sec) if sec is not None]

@@ -1,22 +1,43 @@
-"""Which model works on a task: a preferred one, else a fallback, that the agent has and that does not rest."""
+"""Which model works on a task: a preferred one, else a fallback, else another of the agent; none that rests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Standing(IntEnum):
+    """How well a model suits a task; the smaller the better."""
+
+    PREFERRED = 0
+    FALLBACK = 1
+    OTHER = 2
+
+
+class Choice(NamedTuple):
+    model: str
+    standing: Standing
+    """Where it is not preferred, a task waits for an agent with a better one, for as long as its patience lasts."""
 
 
 def choose(
     preferences: Sequence[str], fallback: Sequence[str], has: Collection[str], rests: Callable[[str], bool]
-) -> str | None:
-    """The model for this agent now, or None where it has to wait; an agent that names no models has them all.
+) -> Choice | None:
+    """The model for this agent now, or None where all it could use rest; an agent that names no models has all.
 
-    An agent that has none of the preferred models may fall back only when every one of them rests: else the task is
-    for others.
+    A fallback counts as preferred for an agent whose own preferred models rest, and for all where every one rests.
     """
     able = [model for model in preferences if not has or model in has]
-    for model in able:
-        if not rests(model):
-            return model
-    if able or all(map(rests, preferences)):
-        return next((model for model in fallback if (not has or model in has) and not rests(model)), None)
-    return None
+    if awake := _first_awake(able, rests):
+        return Choice(awake, Standing.PREFERRED)
+    stands_in = bool(able) or all(map(rests, preferences))
+    if awake := _first_awake((model for model in fallback if not has or model in has), rests):
+        return Choice(awake, Standing.PREFERRED if stands_in else Standing.FALLBACK)
+    listed = {*preferences, *fallback}
+    awake = _first_awake(sorted(model for model in has if model not in listed), rests)
+    return None if awake is None else Choice(awake, Standing.OTHER)
+
+
+def _first_awake(models: Iterable[str], rests: Callable[[str], bool]) -> str | None:
+    return next((model for model in models if not rests(model)), None)

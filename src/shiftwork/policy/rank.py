@@ -21,6 +21,7 @@ DEADLINE_STEPS = 8
 PATH_BOOST = 2.0
 """Boost for each doubling of the chain of dependents: grows with every task, but never runs away."""
 AGE_BOOST_LIMIT_PCT = 100.0
+LEAST_RATE = 0.001
 
 _TIERS: tuple[tuple[float, Tier], ...] = ((10, "critical"), (30, "high"), (60, "normal"), (80, "low"))
 _INDEX: dict[Level, int] = {name: place for place, name in enumerate(get_args(Level))}
@@ -36,6 +37,15 @@ _STARVED = 4e5
 _URGENT = 1e9
 URGENT_BELOW = -_URGENT / 2
 """Ranks of urgent work are below this, and no others."""
+
+STRICT_BELOW = {
+    "urgent_high": _LEVEL_GAP / 2 - _URGENT,
+    "urgent_medium": _LEVEL_GAP * 3 / 2 - _URGENT,
+    "urgent": URGENT_BELOW,
+    "high": _LEVEL_GAP / 2,
+    "medium": _LEVEL_GAP * 3 / 2,
+}
+"""Where levels are strict, the ranks of each are below this and not below the one before; urgent work comes first."""
 
 # Moments before the deadline at which the boost passes 1/8, 2/8 ... of its full height.
 _DEADLINE_LEADS = tuple(DEADLINE_HALF_SEC * math.log2(DEADLINE_STEPS / k) for k in range(1, DEADLINE_STEPS + 1))
@@ -98,6 +108,14 @@ def level(priority: float) -> Level:
     if priority < 30:
         return "high"
     return "medium" if priority < 60 else "low"
+
+
+def ageing_rate(asked: float) -> float:
+    """The rate at which a task ages: what was asked for, to three decimals.
+
+    Tasks of one rate share lanes, where their order never changes. Rates that hardly differ need no lanes of their own.
+    """
+    return max(LEAST_RATE, round(asked, 3)) if asked else 0.0
 
 
 def lane_rate(settings: Settings, boost_per_minute: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
 
 from shiftwork.core import reasons
@@ -10,7 +9,7 @@ from shiftwork.core import reasons
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shiftwork.core.settings import RateLimit, Retry
+    from shiftwork.core.settings import Retry
 
 Why = Literal["retry", "no_retry_on", "never", "not_in_retry_on", "excluded_trigger", "exhausted", "poison"]
 
@@ -27,17 +26,8 @@ NEVER = frozenset(
 )
 """Reasons that trying again cannot mend; only a `retry_on` that names one brings it back."""
 
-RATE_LIMIT_INDICATORS = ("rate limit", "429", "too many requests", "quota exceeded", "retry-after")
 LONGEST_DELAY_SEC = 366 * 86_400.0
 """Doubling without a cap would otherwise leave the range of dates, then of floats."""
-
-_VAGUE = frozenset({reasons.AGENT_ERROR, reasons.CRASH, reasons.TRANSIENT_API})
-_RETRY_AFTER = re.compile(
-    r"retry[-_ ]after[\"']?\s*[:=]?\s*[\"']?(\d{1,9}(?:\.\d+)?)\s*"
-    r"(?:(?P<ms>ms|milliseconds?)|(?P<m>m|mins?|minutes?)|(?P<h>h|hours?))?\b",
-    re.IGNORECASE,
-)
-_UNIT_SEC = {"ms": 0.001, "m": 60.0, "h": 3600.0}
 
 
 class RetryDecision(NamedTuple):
@@ -125,38 +115,3 @@ def models(preferences: Sequence[str], fallback: Sequence[str], failures: int) -
 def fallback(models: Sequence[str], failures: int) -> tuple[str, ...]:
     """What is left to fall back on when all models for the next attempt rest."""
     return () if failures >= 2 else tuple(models)
-
-
-def classify(reason: str | None, error: str | None, rate_limit: RateLimit, *, reported: bool = False) -> str:
-    """The reason that counts: an error text with a rate-limit indicator, or its status, outweighs a vague reason."""
-    vague = reason is None or reason in _VAGUE
-    if vague and rate_limit.classify and (reported or (error and says_rate_limit(error))):
-        return reasons.RATE_LIMIT
-    return reasons.AGENT_ERROR if reason is None else reason
-
-
-def says_rate_limit(error: str) -> bool:
-    text = error.lower()
-    return any(indicator in text for indicator in RATE_LIMIT_INDICATORS)
-
-
-def rate_limit_wait(
-    rate_limit: RateLimit, error: str | None, waits: int, roll: float, *, asked: float | None = None
-) -> float:
-    """Seconds to wait for the `waits`-th rate limit in a row: what the provider asked for, else doubling.
-
-    What was asked for is bounded too: the text comes from an agent and gates the whole fleet.
-    """
-    asked = retry_after(error) if asked is None else asked
-    if asked is not None:
-        return min(asked, rate_limit.max_wait_sec)
-    wait = min(_doubling(rate_limit.base_sec, 2.0, max(1, waits)), rate_limit.max_wait_sec)
-    return wait * _between(rate_limit.jitter_range, roll)
-
-
-def retry_after(error: str | None) -> float | None:
-    """Seconds named after `retry-after` in an error text."""
-    found = _RETRY_AFTER.search(error) if error else None
-    if found is None:
-        return None
-    return min(float(found[1]) * _UNIT_SEC.get(found.lastgroup or "", 1.0), LONGEST_DELAY_SEC)

@@ -236,7 +236,8 @@ async def _announced(tx: Tx, workspace: str, runtime_id: str) -> set[str]:
 async def read_runtimes(tx: Tx, engine: Engine, workspace: str) -> list[dict[str, Any]]:
     """One that has been silent for as long as the workspace waits is offline, whether or not somebody has said so."""
     rows = await tx.all("list_runtimes", workspace=workspace)
-    silence = (await engine.book.of(tx, workspace)).settings().runtime_offline_sec
+    settings = (await engine.book.of(tx, workspace)).settings()
+    silence = settings.runtime_offline_sec or settings.heartbeat_timeout_sec
     return [
         {
             "id": r["id"],

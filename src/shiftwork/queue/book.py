@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import InForce, Resolver, check_value, drop, load_profile, merge
 from shiftwork.queue import check
-from shiftwork.store.store import Store, Tx
+from shiftwork.store.store import Row, Store, Tx
 
 log = logging.getLogger("shiftwork.queue")
 FRESH_SEC = 1.0
@@ -24,6 +25,7 @@ class SettingsBook:
     def __init__(self, profile: str) -> None:
         self.default_profile = load_profile(profile).name
         self._known: dict[str, tuple[float, Resolver]] = {}
+        self._recorded: set[str] = set()
 
     async def of(self, tx: Tx, workspace: str) -> Resolver:
         """For use inside a verb."""
@@ -33,6 +35,18 @@ class SettingsBook:
         resolver = await self._load(tx, workspace)
         self._known[workspace] = time.monotonic() + FRESH_SEC, resolver
         return resolver
+
+    async def of_many(self, tx: Tx, workspaces: Iterable[str]) -> dict[str, Resolver]:
+        """The same for many, in one statement."""
+        asked = list(workspaces)
+        late = [name for name in asked if name not in self._known or time.monotonic() >= self._known[name][0]]
+        rows: dict[str, list[Row]] = {}
+        for row in await tx.all("settings_of_many", items=[(name,) for name in late]) if late else []:
+            rows.setdefault(row["name"], []).append(row)
+        for name, found in rows.items():
+            profile, own, types = self._sort(found[0]["profile"], [row for row in found if row["key"] is not None])
+            self._known[name] = time.monotonic() + FRESH_SEC, Resolver(load_profile(profile), own, types)
+        return {name: self._known[name][1] for name in asked}
 
     async def get(self, store: Store, workspace: str) -> Resolver:
         """For use before a verb."""
@@ -47,12 +61,20 @@ class SettingsBook:
 
     async def _levels(self, tx: Tx, workspace: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
         row = await tx.one("read_workspace", name=workspace)
+        if row:
+            self._recorded.add(workspace)
+        return self._sort(row["profile"] if row else None, await tx.all("read_settings", workspace=workspace))
+
+    def _sort(
+        self, profile: str | None, settings: Iterable[Row]
+    ) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+        """The workspace's own settings, and those of each type."""
         own: dict[str, Any] = {}
         types: dict[str, dict[str, Any]] = {}
-        for setting in await tx.all("read_settings", workspace=workspace):
+        for setting in settings:
             level = own if setting["scope"] == "" else types.setdefault(setting["scope"], {})
             level.update(merge(level, _stored(setting["key"], setting["value"])))
-        return (row["profile"] if row else self.default_profile), own, types
+        return profile or self.default_profile, own, types
 
     async def change(
         self, tx: Tx, workspace: str, scope: str, key: str, value: Any, actor: str, *, unset: bool
@@ -79,8 +101,14 @@ class SettingsBook:
         return await self._load(tx, workspace)
 
     async def add(self, tx: Tx, workspace: str) -> None:
-        """A workspace is there from the first that is kept in it."""
+        """Record a workspace with the profile of new ones; one that exists keeps its own."""
+        if workspace in self._recorded:
+            return
         await tx.run("add_workspace", name=workspace, profile=self.default_profile, now=tx.now)
+
+    def note_recorded(self, workspace: str) -> None:
+        """A transaction that recorded the workspace is committed."""
+        self._recorded.add(workspace)
 
     async def use_profile(self, tx: Tx, workspace: str, profile: str) -> None:
         _, own, types = await self._levels(tx, workspace)

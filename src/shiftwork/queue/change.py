@@ -97,6 +97,7 @@ async def review_as_cancelled(work: Work, row: TaskRow, reason: str) -> None:
     if row.status not in SETTLED:
         return
     await work.tx.run("review_letters", items=[(row.id, row.round, "cancel", True, False)])
+    await work.tx.run("resolve_alerts_of", items=[(row.id,)], now=work.now, actor=work.caller.actor)
     await work.tx.insert("insert_reviews", [(row.id, row.round, work.now, work.caller.actor, "cancel", reason, None)])
 
 
@@ -141,6 +142,7 @@ async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome
         raise WrongState(f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status)
     if newest.status in SETTLED:
         await tx.run("review_letters", items=[(newest.id, newest.round, "rerun", True, False)])
+        await tx.run("resolve_alerts_of", items=[(newest.id,)], now=tx.now, actor=caller.actor)
     await tx.run("delete_waits", items=[(row.root_id,)])  # it asks and waits anew
     fresh = await add_rerun_row(work, newest, waiting=await count_waiting(work, row.root_id))
     if fresh.waiting:

@@ -169,12 +169,15 @@ class ClaimAnswer(NamedTuple):
     """There was work for this agent, but others had it locked at that moment."""
     slow_down_sec: float | None = None
     """For how long to go slow, since somebody met a rate limit."""
+    unfinished: bool = False
+    """There are more ready tasks than one claim looks at; the next claim of this agent goes on behind them."""
+    look_again_sec: float | None = None
+    """After how long the first of the tasks that are kept for other agents may be had."""
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
     """Hand out up to `most` tasks, best first."""
     claimer = await lock_claimer(tx, engine, request)
-    await health.note(tx, claimer.agent)
     await _see_runtime(tx, engine, request)
     wants = await _wants(tx, request, claimer.agent)
     answer = ClaimAnswer([])
@@ -183,6 +186,8 @@ async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -
         if not again:
             break
         claimer = await lock_claimer(tx, engine, request)  # with what it has been granted by now
+    if not answer.assignments:
+        await health.note_ask(tx, claimer.agent, wants)
     return answer
 
 
@@ -201,7 +206,8 @@ async def _look(
     picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, wants, gates, purse)
     chosen = await purse.lock(tx, await picker.pick(lanes, most))
     admitted = await admit(work, gates, lanes, chosen)
-    assignments = [*before.assignments, *await hand_over(work, request, agent, purse, admitted)]
+    handed = await hand_over(work, request, agent, purse, admitted, wants)
+    assignments = [*before.assignments, *handed]
     held = await purse.hold_back(tx)
     again = len(admitted.rows) < most and (len(admitted.rows) < len(chosen) or bool(held))
     busy = not picker.misfits and any(lane.id < TARGETED for lane in lanes)
@@ -209,7 +215,8 @@ async def _look(
     closed, slow = tuple(gates.closed), gates.slow_down_sec
     misfits = before.no_fit + picker.misfits
     answer = ClaimAnswer(assignments, closed, misfits, ready=ready, contended=contended, slow_down_sec=slow)
-    return answer, again
+    sooner = None if picker.sooner_at is None else picker.sooner_at - tx.now
+    return answer._replace(unfinished=picker.unfinished, look_again_sec=sooner), again
 
 
 MOST_SLOTS = 2**31
@@ -338,7 +345,7 @@ async def eligible(tx: Tx, engine: Engine, request: ClaimRequest, claimer: Claim
 
 
 async def hand_over(
-    work: Work, request: ClaimRequest, agent: Row, purse: Purse, admitted: Admitted
+    work: Work, request: ClaimRequest, agent: Row, purse: Purse, admitted: Admitted, wants: Wants | None = None
 ) -> list[Assignment]:
     """Write the claims and say so."""
     chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
@@ -362,7 +369,7 @@ async def hand_over(
     for grant in grants.all:
         await _write(tx, caller, grant)
     granted = sum(grant.terms.granted * len(grant.rows) for grant in grants.all)
-    await _note(tx, request, agent, granted, chosen[-1]["type"])
+    await _note(tx, request, agent, granted, chosen[-1]["type"], wants)
     for grant in grants.all:
         work.add_events(_events(caller, grant))
     await work.save_events()
@@ -455,10 +462,13 @@ NOTE_EVERY_SEC = 1.0
 """A claim is a sign of life of its runtime; writing it once a second is often enough."""
 
 
-async def _note(tx: Tx, request: ClaimRequest, agent: Row, granted: int, type_: str) -> None:
+async def _note(
+    tx: Tx, request: ClaimRequest, agent: Row, granted: int, type_: str, wants: Wants | None = None
+) -> None:
     """Written each time: another claim of this agent that waited for us must see that it did."""
     names = {"workspace": request.workspace, "id": request.agent_id}
-    await tx.run("note_claim", **names, now=tx.now, granted=granted, type=type_)
+    asked, asked_at = (None, None) if wants is None else (wants.text(), tx.now)
+    await tx.run("note_claim", **names, now=tx.now, granted=granted, type=type_, asked=asked, asked_at=asked_at)
     seen_at = agent["runtime_seen_at"]
     if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
         await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)

@@ -123,7 +123,7 @@ def block_check_at(settings: Settings, above: Sequence[Dependency], now: float) 
     """When to look whether a dependency is still missing."""
     if settings.dependency_wait_sec is None:
         return None
-    all_count = settings.dependency_wait_applies_to == "all"
+    all_count = settings.dependency_wait_applies_to != "missing"
     waits = any(p.status != State.COMPLETED and (all_count or p.missing) for p in above)
     return now + settings.dependency_wait_sec if waits else None
 

@@ -150,7 +150,8 @@ def _report(work: Work, duplicate: Duplicate) -> None:
     work.engine.conflict("duplicate_task", key=key, task=task_id)
     log.info(alerts.DUPLICATE, key, extra={"key": key, "task": task_id})
     if duplicate.item.prepared.settings.idempotency.on_duplicate == "reject":
-        raise DuplicateTask(f"task {task_id} has the idempotency key {key!r}", where="idempotency_key", task_id=task_id)
+        where = duplicate.item.prepared.place_of("idempotency_key")
+        raise DuplicateTask(f"task {task_id} has the idempotency key {key!r}", where=where, task_id=task_id)
 
 
 # -- what the existing one takes from them -----------------------------------------------------------------------
@@ -258,7 +259,8 @@ async def take_aliases(work: Work, workspace: str, duplicates: Sequence[Duplicat
     named: dict[str, Duplicate] = {}
     for each in duplicates:
         if each.item.name is not None and named.setdefault(each.item.name, each).kept != each.kept:
-            raise IdInUse("two tasks of the batch have the same id", where="id")
+            what = f"two tasks of the batch have the same id, {each.item.prepared.new.id!r}"
+            raise IdInUse(what, where=each.item.prepared.place_of("id"))
     if not named:
         return
     await _refuse_used(work, named.values())

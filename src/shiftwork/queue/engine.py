@@ -6,6 +6,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from shiftwork.artifacts.depot import Depot
@@ -13,9 +14,14 @@ from shiftwork.copying.folder import SnapshotFolder
 from shiftwork.core.ids import IdMaker
 from shiftwork.queue.book import SettingsBook
 from shiftwork.queue.lanes import LaneBook
+from shiftwork.queue.protection.quota_book import QuotaBook
+from shiftwork.queue.secrets import Vault
 from shiftwork.store.store import Store
 
 log = logging.getLogger("shiftwork.queue")
+
+NOWHERE: dict[str, int] = {}
+"""What a maintenance job answers that no workspace has set up: it is looked at again later than its period says."""
 
 
 class Once:
@@ -41,6 +47,10 @@ class Once:
         return self._steps
 
 
+StillAllowed = Callable[[], Awaitable[None]]
+"""Returns while the caller may still work, or raises what it is refused with."""
+
+
 class Caller(NamedTuple):
     """Who asks: stands in every event."""
 
@@ -52,6 +62,8 @@ class Caller(NamedTuple):
     holder: str | None = None
     """The token a worker came with: it may write only under claims made with it. None may write under any."""
     once: Once | None = None
+    still_allowed: StillAllowed | None = None
+    """Asked by calls that wait; None where rights cannot be taken away meanwhile."""
 
     def sees(self, workspace: str) -> bool:
         return self.workspace is None or self.workspace == workspace
@@ -75,10 +87,15 @@ class Engine:
         seed: int | None = None,
         depot: Depot | None = None,
         snapshots: SnapshotFolder | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self.store = store
         self.snapshots = snapshots
         """Where snapshots lie; None where there is no place for them."""
+        self.vault = vault or Vault()
+        """Encrypts and decrypts the secrets of sinks and hooks."""
+        self.private_sinks = False
+        """Whether notifications may be sent to addresses that are not public, where a sink asks for it."""
         self.depot = depot
         """Where the bytes of artifacts lie; None where no place was named."""
         self.mark: str | None = None
@@ -87,11 +104,20 @@ class Engine:
         """The last place that was looked at for bytes which no row names."""
         self.measured_to: str | None = None
         """The last workspace whose metrics were kept."""
+        self.watched_to: str | None = None
+        """The last workspace that was looked at for alerts."""
+        self.archived_to: str | None = None
+        """The last workspace of which old tasks were archived."""
+        self.presence_seen_at = 0.0
+        """When the processes of this machine were last looked up."""
         self.book = SettingsBook(profile)
         self.lanes = LaneBook()
+        self.quotas = QuotaBook()
         self.ids = IdMaker()
         self.random = random.Random(seed)
         self.counters: Counter[str] = Counter()
+        self.refusals: dict[str, float] = {}
+        """When a refused delivery was last told of, for each hook."""
 
     def conflict(self, code: str, **sides: Any) -> None:
         """Count a refused write and log both sides of it."""

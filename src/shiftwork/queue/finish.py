@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 
 from shiftwork.core import alerts, ids, reasons
@@ -11,9 +12,9 @@ from shiftwork.core.keys import Key
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.core.task import NewVerdict, Usage, Verdict
-from shiftwork.policy import dedupe, throttle, verdict
+from shiftwork.policy import dedupe, provider_limits, verdict
 from shiftwork.policy.decide import Decision, Facts, after_death, after_failure, after_loss
-from shiftwork.policy.retry import rate_limit_wait
+from shiftwork.policy.fingerprint import fingerprint
 from shiftwork.queue import consequences, sessions
 from shiftwork.queue.content import results
 from shiftwork.queue.engine import Caller, Engine, log
@@ -21,7 +22,7 @@ from shiftwork.queue.fence import Outcome, Token, lock_claims, refusal
 from shiftwork.queue.lineage import add_retry_row, lane_now
 from shiftwork.queue.outputs import validation
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.work import Work, as_json, signature
+from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Row, Tx
 
 RUNNING_ONLY = frozenset({State.RUNNING.value})
@@ -291,13 +292,12 @@ async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool
         facts = await facts_of(work, row)
         if not item.retry:
             used_up = max(facts.attempts, facts.max_attempts - 1)
-            facts = facts._replace(attempts=used_up, rate_limits=settings.rate_limit.max_waits)
-        asked, roll = throttle.asked(item.error, item.data, work.now), work.engine.random.random()
-        facts = facts._replace(reported_limit=throttle.reported(item.data), asked_sec=asked)
-        decision = after_failure(facts, settings, item.reason, item.error, roll)
-        if decision.reason == reasons.RATE_LIMIT:
-            wait = rate_limit_wait(settings.rate_limit, item.error, row.rate_limits + 1, roll, asked=asked)
-            work.ends.report(row, item.named, wait)
+            facts = facts._replace(attempts=used_up, free_waits=False)
+        limit, zone = settings.rate_limit, _zone_of(work.now)
+        judged = provider_limits.judge(item.reason, item.error, item.data, limit, work.now, zone)
+        decision = after_failure(facts, settings, judged, work.engine.random.random())
+        if decision.provider is not None:
+            work.ends.report(row, item.named, decision.provider)
         await end_failed(
             work, row, decision, error=item.error, result=item.result, verdict=item.verdict, validating=validating
         )
@@ -305,6 +305,11 @@ async def _fail_locked(work: Work, items: Sequence[Failure], *, validating: bool
             ids.show_task(row.id), row.status, data={"reason": decision.reason, "why": decision.why}
         )
     return outcomes
+
+
+def _zone_of(now: float) -> tzinfo:
+    """Of this machine. Our own workers read clock times in theirs, and report the time they stand for."""
+    return datetime.fromtimestamp(now, UTC).astimezone().tzinfo or UTC
 
 
 async def facts_of(work: Work, row: TaskRow) -> Facts:
@@ -368,7 +373,7 @@ async def end_failed(
     verb = "failed" if outcome == "failed" else "lease_expired"
     said = error or note or decision.reason
     data: dict[str, Any] = {"type": row.type, "error": error, "note": note, "why": decision.why, "session": retired}
-    data |= {"attempt": row.attempts, "agent": agent, "signature": signature(row.type, decision.reason, said)}
+    data |= {"attempt": row.attempts, "agent": agent, "signature": fingerprint(row.type, decision.reason, said)}
     if decision.delay_sec:
         data["delay_sec"] = round(decision.delay_sec, 3)
     work.tell(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shiftwork.core.settings import Settings
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.lanes import Wants
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
@@ -20,23 +21,30 @@ def span_sec(settings: Settings) -> float | None:
     return settings.health_checks * settings.heartbeat_interval_sec
 
 
-async def note(tx: Tx, agent: Row) -> None:
-    """Whoever asks for work is there, also when there is none."""
-    if tx.now - agent["last_heartbeat"] >= NOTE_EVERY_SEC:
-        await tx.run("beat_agent", workspace=agent["workspace"], id=agent["id"], now=tx.now)
+async def note_ask(tx: Tx, agent: Row, wants: Wants) -> None:
+    """An agent that asks for work is alive, also when there is none."""
+    if agent["asked_at"] is None or tx.now - agent["asked_at"] >= NOTE_EVERY_SEC:
+        await tx.run("note_ask", workspace=agent["workspace"], id=agent["id"], now=tx.now, asked=wants.text())
 
 
-async def find_failed(tx: Tx, engine: Engine, most: int) -> int:
-    """Mark the agents failed that nobody has heard of in so many checks; what they hold is due to be taken back."""
-    silent_since = []
-    for workspace in await tx.all("agents_workspaces"):
-        span = span_sec((await engine.book.of(tx, workspace["name"])).settings())
-        if span is not None and engine.store.unsettled_since() + span <= tx.now:
-            silent_since.append((workspace["name"], tx.now - span))
-    silent = await tx.all("silent_agents", items=silent_since, count=most) if silent_since else []
-    if silent:
-        await _mark(tx, engine, [(row["workspace"], row["id"]) for row in silent])
-    return len(silent)
+async def find_failed(tx: Tx, engine: Engine, most: int) -> int | None:
+    """Mark the agents failed that nobody has heard of in so many checks; what they hold is due to be taken back.
+
+    None where beats say of no agent whether it lives.
+    """
+    names = [row["name"] for row in await tx.all("agents_workspaces")]
+    known = await engine.book.of_many(tx, names)
+    spans = {name: span for name in names if (span := span_sec(known[name].settings())) is not None}
+    if not spans:
+        return None
+    silent_since = [(name, tx.now - span) for name, span in spans.items()]
+    silent = await tx.all("silent_agents", items=silent_since, count=most)
+    hearing = engine.store.hearing
+    hearing.check()
+    failed = [row for row in silent if hearing.rests_until(row["heard_at"], spans[row["workspace"]]) <= tx.now]
+    if failed:
+        await _mark(tx, engine, [(row["workspace"], row["id"]) for row in failed])
+    return len(failed)
 
 
 async def _mark(tx: Tx, engine: Engine, agents: list[tuple[str, str]]) -> None:

@@ -50,24 +50,28 @@ class Lane(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """What an agent can do and is willing to take; an absent condition is true."""
+    """What an agent can do and is willing to take; an absent condition is true. Models are a preference of tasks."""
 
     agent_id: str
     types: frozenset[str] | None
     capabilities: frozenset[str]
     models: frozenset[str]
 
-    def fits(self, type_: str, capabilities: Collection[str], models: Collection[str], target: str | None) -> bool:
+    def fits(self, type_: str, capabilities: Collection[str], target: str | None) -> bool:
         return (
             (self.types is None or type_ in self.types)
             and (target is None or target == self.agent_id)
             and self.capabilities.issuperset(capabilities)
-            and (not models or not self.models or not self.models.isdisjoint(models))
         )
 
     def may_take(self, lane: Lane) -> bool:
         key = lane.key
-        return self.fits(key.type, key.capabilities, key.models, key.target_agent_id)
+        return self.fits(key.type, key.capabilities, key.target_agent_id)
+
+    def text(self) -> str:
+        """As it is kept with the agent."""
+        said = [None if names is None else sorted(names) for names in (self.types, self.capabilities, self.models)]
+        return msgspec.json.encode(said).decode()
 
 
 def wants_of(agent: Row) -> Wants:
@@ -75,6 +79,14 @@ def wants_of(agent: Row) -> Wants:
     types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
     able, models = (frozenset(msgspec.json.decode(agent[name])) for name in ("capabilities", "models"))
     return Wants(agent["id"], types, able, models)
+
+
+def asked_by(agent: Row) -> Wants:
+    """What an agent asked for in its last claim; where that is not known, what it said of itself."""
+    if agent["asked"] is None:
+        return wants_of(agent)
+    types, able, models = msgspec.json.decode(agent["asked"], type=tuple[list[str] | None, list[str], list[str]])
+    return Wants(agent["id"], None if types is None else frozenset(types), frozenset(able), frozenset(models))
 
 
 def lane_key(

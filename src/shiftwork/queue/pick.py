@@ -7,21 +7,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from shiftwork.core.settings import Settings
-from shiftwork.policy import retry, share
+from shiftwork.policy import share
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.fairness import affinity
-from shiftwork.queue.fairness.deal import Deal, take_turns
+from shiftwork.queue.fairness.deal import Deal, Turns, take_turns
+from shiftwork.queue.fairness.preferences import Needs, Preferences, needs_of
 from shiftwork.queue.lanes import Lane, Wants
-from shiftwork.queue.merge import OVERFETCH, START, Merge
+from shiftwork.queue.merge import OVERFETCH, START, Head, Heads, Merge
 from shiftwork.queue.money.purse import Purse
-from shiftwork.queue.outputs import judging
 from shiftwork.queue.protection.gates import Gates
-from shiftwork.queue.work import own_settings
+from shiftwork.queue.scan import Places, Scan
 from shiftwork.store.store import Row, Tx
 
-WINDOW = 256
-"""Candidates that do not fit this agent before a claim gives up on a lane and says so."""
+MOST_IN_VAIN = 64
+"""Tasks that fitted unlocked and no longer do when they are locked, before a claim leaves the rest to the next one."""
 
 
 class ClaimRequest(NamedTuple):
@@ -55,142 +54,135 @@ class Picker:
         self._wants = wants
         self._gates = gates
         self._purse = purse
-        self._others: list[Row] | None = None
+        self._preferences = Preferences(tx, engine, agent, gates, request.runtime_id)
+        self._turns: Turns | None = None
+        self._lanes: dict[int, Lane] = {}
+        self._chosen: list[Row] = []
         self.misfits = 0
+        self.unfinished = False
+        """Whether there are ready tasks that this claim did not come to."""
+
+    @property
+    def sooner_at(self) -> float | None:
+        """When the first of the tasks that are kept for other agents may be had."""
+        return self._preferences.soonest
 
     async def pick(self, lanes: list[Lane], count: int) -> list[Row]:
         if not lanes:
             return []
-        if len(lanes) == 1:
-            return await self._from_one(lanes[0], count)
-        return await self._from_many(lanes, count)
+        self._lanes = {lane.id: lane for lane in lanes}
+        if not await (self._from_one if len(lanes) == 1 else self._from_many)(lanes, count):
+            self.misfits = 0  # they are counted again
+            await self._look_past(lanes, count)
+        return self._chosen
 
-    async def _from_one(self, lane: Lane, count: int) -> list[Row]:
-        """Straight off the index, locking as it goes."""
-        chosen: list[Row] = []
-        place: tuple[float, float, str] = START
-        while len(chosen) < count and self.misfits < WINDOW:
-            wanted = count - len(chosen)
-            rows = await self._tx.all(
-                "take_from_lane", lane=lane.id, count=wanted, rank=place[0], ordered_at=place[1], id=place[2]
-            )
-            chosen += await self._fitting(rows, {lane.id: lane})
-            if len(rows) < wanted:
-                break
-            place = rows[-1]["rank"], rows[-1]["ordered_at"], rows[-1]["id"]
-        return chosen
+    async def _from_one(self, lanes: list[Lane], count: int) -> bool:
+        """Straight off the index, locking as it goes; whether all that was found fitted."""
+        start = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
+        rows = await self._tx.all("take_from_lane", lane=lanes[0].id, count=count, **start)
+        return await self._choose(rows) == len(rows)
 
-    async def _from_many(self, lanes: list[Lane], count: int) -> list[Row]:
-        """Merge the heads of the lanes, then lock of the best what nobody else holds."""
-        by_id = {lane.id: lane for lane in lanes}
+    async def _from_many(self, lanes: list[Lane], count: int) -> bool:
+        """Merge the heads of the lanes, then lock of the best what nobody else holds; whether all of that fitted."""
         merge = await self._merge(lanes)
-        chosen: list[Row] = []
-        while len(chosen) < count and self.misfits < WINDOW:
-            wanted = count - len(chosen)
+        fitted = True
+        while fitted and len(self._chosen) < count:
+            wanted = count - len(self._chosen)
             best = await merge.next(wanted)
             if not best:
                 break
-            items = [(place, head[3], head[4]) for place, head in enumerate(best)]
-            rows = await self._tx.all("take_chosen", items=items, count=wanted)
-            fitting = await self._fitting(rows, by_id)
-            chosen += fitting
-            merge.take(fitting)
-            merge.give_back(best, {row["id"] for row in rows})
+            rows = await self._lock(merge, best, wanted)
+            fitted = await self._take(merge, rows) == len(rows)
             if not rows and len(best) < wanted * OVERFETCH:
                 break
         await merge.save()
-        return chosen
+        return fitted
 
-    async def _merge(self, lanes: list[Lane]) -> Merge:
+    async def _look_past(self, lanes: list[Lane], count: int) -> None:
+        """Some did not fit: read on without locks, and lock what does."""
+        mixed = {lane.id for lane in lanes if lane.key.mixed}
+        scan = Scan(self._tx, Places(self._tx, self._request.workspace, self._wants), self._sift, mixed)
+        merge = await self._merge(lanes, scan)
+        in_vain = 0
+        best: list[Head] = []
+        while len(self._chosen) < count and in_vain < MOST_IN_VAIN:
+            wanted = count - len(self._chosen)
+            best = await merge.next(wanted, spare=1)
+            if not best:
+                break
+            rows = await self._lock(merge, best, wanted)
+            in_vain += len(rows) - await self._take(merge, rows)
+        await merge.save()
+        await scan.save(to_the_end=not best)
+        self.unfinished = scan.unfinished and len(self._chosen) < count
+
+    async def _lock(self, merge: Merge, best: Sequence[Head], wanted: int) -> Sequence[Row]:
+        items = [(place, head[3], head[4]) for place, head in enumerate(best)]
+        rows = await self._tx.all("take_chosen", items=items, count=wanted)
+        merge.give_back(best, {row["id"] for row in rows})
+        return rows
+
+    async def _take(self, merge: Merge, rows: Sequence[Row]) -> int:
+        before = len(self._chosen)
+        taken = await self._choose(rows)
+        merge.take(self._chosen[before:])
+        return taken
+
+    async def _merge(self, lanes: list[Lane], heads: Heads | None = None) -> Merge:
         """The order of several lanes: by rank, or round the shares and by rank in each."""
         workspace = self._request.workspace
         settings = (await self._engine.book.of(self._tx, workspace)).settings()
         favours = await affinity.favours(self._tx, self._agent, lanes, settings)
         if not share.is_on(settings.fair_share) or len({lane.key.share for lane in lanes}) == 1:
-            return Merge(self._tx, lanes, favours)
-        turns = await take_turns(self._tx, self._engine, workspace, lanes)
-        return Deal(self._tx, lanes, favours, turns, settings)
+            return Merge(self._tx, lanes, favours, heads)
+        self._turns = self._turns or await take_turns(self._tx, self._engine, workspace, lanes)
+        return Deal(self._tx, lanes, favours, heads, self._turns, settings)
 
-    async def _fitting(self, rows: Sequence[Row], lanes: dict[int, Lane]) -> list[Row]:
-        fitting = []
+    async def _choose(self, rows: Sequence[Row]) -> int:
+        """Of rows that are locked, take those that fit; how many."""
         await self._purse.look(self._tx, rows)
-        anybody = self._purse.anybody and not any(lane.key.mixed for lane in lanes.values())
+        anybody = self._purse.anybody
+        before = len(self._chosen)
         for row in rows:
-            free = anybody and row["last_agent_id"] is None and row["budget_id"] is None
-            if free or await self._fits(row, lanes[row["lane"]]):
-                fitting.append(row)
+            lane = self._lanes[row["lane"]]
+            free = anybody and row["budget_id"] is None and not self._preferences.concern(row, lane)
+            if free or await self._fits(row, lane):
+                self._chosen.append(row)
             else:
                 self.misfits += 1
-        return fitting
+        return len(self._chosen) - before
 
     async def _fits(self, row: Row, lane: Lane) -> bool:
-        if lane.key.mixed and not self._matches(row):
-            return False
-        if not self._purse.fits(row):
-            return False
-        if row["last_agent_id"] is not None and await self._better_elsewhere(row):
+        if not self._purse.fits(row) or not await self._suits(row, lane, row["body"]):
             return False
         self._purse.take(row)
         return True
 
-    def _matches(self, row: Row) -> bool:
+    async def _suits(self, row: Row, lane: Lane, text: str | None) -> bool:
+        """Whether the agent can do it, and no other agent should have it first."""
+        if not self._preferences.concern(row, lane):
+            return True
+        body = msgspec.json.decode(text) if text is not None and self._preferences.reads_body(row, lane) else None
+        if lane.key.mixed and not self._matches(row, needs_of(row, lane, body)):
+            return False
+        return await self._preferences.wait(row, lane, body) is None
+
+    def _matches(self, row: Row, needs: Needs) -> bool:
         """In a mixed lane the requirements are in each task's own body."""
-        body = msgspec.json.decode(row["body"])
-        constraints = (body.get("spec") or {}).get("constraints") or {}
-        capabilities = constraints.get("required_capabilities", ())
-        fallback = constraints.get("fallback_models", ())
-        models = retry.models(constraints.get("model_preferences", ()), fallback, row["attempts"])
-        able = self._wants._replace(models=frozenset()).fits(row["type"], capabilities, (), row["target_agent_id"])
-        return able and self._gates.may_work_on(row["type"], models, retry.fallback(fallback, row["attempts"]))
+        able = self._wants.fits(row["type"], needs.capabilities, row["target_agent_id"])
+        return able and self._gates.may_work_on(row["type"], needs.models, needs.fallback)
 
-    async def _better_elsewhere(self, row: Row) -> bool:
-        """A failed task prefers another agent, or its own runtime, where one is free; it never waits for that alone.
-
-        Nor should a judge be who made the output.
-        """
-        resolver = await self._engine.book.of(self._tx, row["workspace"])
-        own = own_settings(msgspec.json.decode(row["body"])) if row["own_settings"] else None
-        settings = resolver.settings(row["type"], own)
-        if row["type"] == judging.TYPE and (author := judging.author(row)) and await self._is_like(author):
-            return any(self._is_able(other, row) for other in await self._free_others(settings))
-        preference = settings.retry.agent_preference
-        if preference == "different" and await self._is_like(row["last_agent_id"]):
-            return any(self._could_take(other, row) for other in await self._free_others(settings))
-        if preference == "same_runtime" and row["last_runtime_id"] not in {None, self._request.runtime_id}:
-            return await self._runtime_waits(row, settings)
-        return False
-
-    async def _is_like(self, agent_id: str) -> bool:
-        """Whether this agent is the one that failed, or of its isolation group."""
-        if agent_id == self._request.agent_id or self._agent["isolation_group"] is None:
-            return agent_id == self._request.agent_id
-        failed = await self._tx.one("read_agent", workspace=self._request.workspace, id=agent_id)
-        return failed is not None and failed["isolation_group"] == self._agent["isolation_group"]
-
-    async def _free_others(self, settings: Settings) -> list[Row]:
-        if self._others is None:
-            since = self._tx.now - (settings.heartbeat_timeout_sec or 90)
-            rows = await self._tx.all(
-                "other_agents", workspace=self._request.workspace, id=self._request.agent_id, since=since
-            )
-            self._others = list(rows)
-        return self._others
-
-    def _could_take(self, other: Row, row: Row) -> bool:
-        return other["id"] != row["last_agent_id"] and self._is_able(other, row)
-
-    def _is_able(self, other: Row, row: Row) -> bool:
-        if other["isolation_group"] is not None and other["isolation_group"] == self._agent["isolation_group"]:
-            return False
-        constraints = (msgspec.json.decode(row["body"]).get("spec") or {}).get("constraints") or {}
-        types = other["types"] and frozenset(msgspec.json.decode(other["types"]))
-        wants = Wants(other["id"], types or None, frozenset(msgspec.json.decode(other["capabilities"])), frozenset())
-        return wants.fits(row["type"], constraints.get("required_capabilities", ()), (), row["target_agent_id"])
-
-    async def _runtime_waits(self, row: Row, settings: Settings) -> bool:
-        runtime = await self._tx.one("read_runtime", workspace=row["workspace"], id=row["last_runtime_id"])
-        if runtime is None or runtime["status"] != "active":
-            return False
-        recently = self._tx.now - (settings.runtime_offline_sec or 75)
-        patience = row["updated_at"] + settings.heartbeat_interval_sec
-        return bool(runtime["seen_at"] >= recently and self._tx.now < patience)
+    async def _sift(self, rows: Sequence[Row]) -> set[str]:
+        """Of rows that are not locked and have no body, those worth locking."""
+        chosen = {row["id"] for row in self._chosen}
+        await self._purse.look(self._tx, rows)
+        paid = [row for row in rows if row["id"] not in chosen and self._purse.fits(row)]
+        unread = [(row["id"],) for row in paid if self._preferences.reads_body(row, self._lanes[row["lane"]])]
+        found = await self._tx.all("read_bodies", items=unread) if unread else ()
+        bodies = {body["task_id"]: body["body"] for body in found}
+        fitting = set()
+        for row in paid:
+            if await self._suits(row, self._lanes[row["lane"]], bodies.get(row["id"])):
+                fitting.add(row["id"])
+        self.misfits += len(rows) - len(fitting) - sum(row["id"] in chosen for row in rows)
+        return fitting

@@ -10,7 +10,7 @@ from shiftwork.core import ids
 from shiftwork.core.errors import InputError, TooLarge, UnknownReference
 from shiftwork.core.references import artifact_hash, output_of
 from shiftwork.core.resolve import Resolver
-from shiftwork.core.settings import BOOST_CLASSES, Settings
+from shiftwork.core.settings import Settings
 from shiftwork.core.task import NewTask, micros
 from shiftwork.policy import capacity, dedupe, rank, retry, serial, share, verdict
 from shiftwork.queue import check
@@ -47,6 +47,12 @@ class Prepared(NamedTuple):
     uuid: str | None
     request_id: str | None = None
     """Of the call that brought it, where calls are joined into one batch."""
+    where: str = "task"
+    """Its place in what the caller sent."""
+
+    def place_of(self, field: str) -> str:
+        """Where a field of it is in what the caller sent; of a task that came alone its name says it."""
+        return field if self.where == "task" else f"{self.where}.{field}"
 
     @property
     def settings(self) -> Settings:
@@ -101,6 +107,7 @@ def prepare(
         ),
         new.id if new.id and uuid is None else None,
         uuid,
+        where=where,
     )
 
 
@@ -142,7 +149,7 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
     own = own_settings(msgspec.structs.asdict(new)) if new.settings or new.retry or new.delivery else {}
     settings = resolver.settings(new.type, own or None)
     _check(new, settings, where)
-    boost = _boost(new, settings, where)
+    boost = _boost(new, settings)
     constraints = new.spec.constraints if new.spec else None
     return Plan(
         settings=settings,
@@ -234,13 +241,6 @@ def _check_references(new: NewTask, settings: Settings, where: str) -> None:
         check.text(reference, where)
 
 
-def _boost(new: NewTask, settings: Settings, where: str) -> float:
-    rate = new.priority_boost_per_minute
-    if rate is None:
-        return settings.priority_boost_per_minute
-    if rate not in BOOST_CLASSES:
-        classes = ", ".join(f"{c:g}" for c in BOOST_CLASSES)
-        raise InputError(
-            f"{rate:g} is not one of the ageing rates {classes}", where=f"{where}.priority_boost_per_minute"
-        )
-    return rate
+def _boost(new: NewTask, settings: Settings) -> float:
+    own = new.priority_boost_per_minute
+    return rank.ageing_rate(settings.priority_boost_per_minute if own is None else own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,8 +25,11 @@ from shiftwork.queue.face.storing import Storing
 from shiftwork.queue.face.triggering import Triggering
 from shiftwork.queue.face.waiting import Waiting
 from shiftwork.queue.face.working import Working
+from shiftwork.queue.secrets import open_vault
 from shiftwork.store.opening import open_store
 from shiftwork.store.store import Clock
+
+PRIVATE_SINKS = "SHIFTWORK_PRIVATE_SINKS"
 
 
 class Queue(
@@ -45,33 +49,43 @@ class Queue(
     """A durable task queue on SQLite or PostgreSQL. Every method is one transaction, answered after its commit."""
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913  # an option each
         cls,
         url: str = "sqlite:///shiftwork.db",
         *,
         workspace: str = "default",
-        profile: str = "standard",
+        profile: str | None = None,
         actor: str = "system",
         clock: Clock | None = None,
         seed: int | None = None,
         migrate: bool = True,
         artifacts: str | None = None,
         snapshots: str | None = None,
+        private_sinks: bool = False,
+        secrets_key: str | None = None,
         **options: Any,
     ) -> Queue:
         """Open the queue at `sqlite:///path` or `postgresql://…`, making its schema where it does not exist.
 
         Artifacts lie in the folder or at the `s3://bucket/prefix` named here or by SHIFTWORK_ARTIFACTS, else beside the
         SQLite file. Snapshots lie in the folder named here or by SHIFTWORK_SNAPSHOTS, else beside the SQLite file, too.
+        Notifications go to addresses that are not public only with `private_sinks` or SHIFTWORK_PRIVATE_SINKS=1.
+        Secrets of sinks and hooks are encrypted with the key file `secrets_key` or SHIFTWORK_SECRETS_KEY_FILE.
+
+        A workspace keeps the profile of the program that first writes to it; `profile` is recorded on opening.
         """
         check_workspace(workspace)
         depot = open_depot(artifacts, url)
         folder = open_folder(snapshots, url)
+        vault = open_vault(secrets_key)
         store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
         try:
-            queue = cls(Shared(Engine(store, profile, seed, depot, folder)), workspace, Caller(actor))
-            await store.run(lambda tx: queue.engine.book.add(tx, workspace))
+            engine = Engine(store, profile or "standard", seed, depot, folder, vault)
+            queue = cls(Shared(engine), workspace, Caller(actor))
+            engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}
             in_force = (await queue.engine.book.get(store, workspace)).settings()
+            if profile is not None:  # a program that names none may be there to look
+                await store.run(lambda tx: queue.engine.book.add(tx, workspace))
             store.operation_max_sec = in_force.operation_max_sec
         except BaseException:
             await store.close()

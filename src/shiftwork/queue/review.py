@@ -103,6 +103,8 @@ async def _carry_out(work: Work, row: TaskRow, verdict: Verdict) -> None:
     path, told = await _leave(work, row, verdict) if verdict.decision in _LEAVES else (None, None)
     data = {"decision": verdict.decision, "round": round_, **(told or {})}
     work.tell(row, "reviewed", path, reason=verdict.note, data=data)
+    if verdict.decision != "escalate":
+        await work.tx.run("resolve_alerts_of", items=[(row.id,)], now=work.now, actor=work.caller.actor)
     if verdict.decision == "escalate":
         work.alert(row.workspace, "escalated", row.id, actor=work.caller.actor, note=verdict.note)
     await inherit_open_fate(work, row)

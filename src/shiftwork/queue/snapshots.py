@@ -38,7 +38,14 @@ def folder_of(engine: Engine) -> SnapshotFolder:
 
 async def begin(tx: Tx, _engine: Engine, _caller: Caller) -> str:
     """The name of the snapshot that is taken now; a request that is sent again gets the same."""
-    return name_at(tx.now)
+    return name_at(tx.now, asked=True)
+
+
+async def prune(engine: Engine, now: float) -> None:
+    """Remove the snapshots that are too many and old enough, in the words of the workspace `default`."""
+    kept = (await engine.book.get(engine.store, "default")).settings().snapshots
+    since = None if kept.keep_sec is None else now - kept.keep_sec
+    await folder_of(engine).keep(kept.keep, since)
 
 
 async def taken(tx: Tx, engine: Engine, caller: Caller, workspace: str, made: Snapshot) -> Snapshot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.lanes import LaneKey
 from shiftwork.queue.money.members import put_under
 from shiftwork.queue.prepare import Prepared
-from shiftwork.queue.protection import capacity
+from shiftwork.queue.protection import capacity, quotas
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
 from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work, as_json
@@ -77,6 +78,7 @@ async def submit(
     """Create the tasks of a batch that are new, answer with the existing ones for those that are not."""
     own = work is None
     origin = origin or Origin()
+    limited = not origin.admitted and await quotas.enter(tx, engine, workspace)
     if not origin.admitted:
         await capacity.enter(tx, engine, workspace)
     work = work or Work(tx, engine, caller)
@@ -91,6 +93,8 @@ async def submit(
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
     items = await _settle_inputs(work, workspace, items, edges, local)
+    if limited:
+        await quotas.admit(tx, engine, workspace, len(items), functools.partial(_size, items))
     if not origin.admitted:
         await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
     if any(joined) or any(item.name for item in (*items, *(each.item for each in twice))):
@@ -103,6 +107,10 @@ async def submit(
     answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
     answers.update({each.item.place: each.answer(work) for each in twice})
     return [answers[place] for place in range(len(batch))]
+
+
+def _size(items: Sequence[Item]) -> int:
+    return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
 
 
 def _answer(work: Work, item: Item, row: tuple[Any, ...]) -> Submitted:
@@ -124,11 +132,15 @@ async def _take_names(
     tx: Tx, workspace: str, items: list[Item], twice: list[Duplicate]
 ) -> tuple[list[Item], list[Duplicate]]:
     """Ids that callers chose: unique, and perhaps already awaited by other tasks."""
-    named = {(i.prepared.name or i.id): i for i in items if i.prepared.name or i.prepared.uuid}
+    named: dict[str, Item] = {}
+    for item in items:
+        if item.prepared.name or item.prepared.uuid:
+            if (name := item.prepared.name or item.id) in named:
+                what = f"two tasks of the batch have the same id, {item.prepared.new.id!r}"
+                raise IdInUse(what, where=item.prepared.place_of("id"))
+            named[name] = item
     if not named:
         return items, twice
-    if len(named) < sum(1 for i in items if i.prepared.name or i.prepared.uuid):
-        raise IdInUse("two tasks of the batch have the same id", where="id")
     await _refuse_used_ids(tx, items)
     await tx.insert("add_names", [(workspace, name, named[name].id, True) for name in sorted(named)])
     adopted: dict[str, str] = {}
@@ -137,7 +149,7 @@ async def _take_names(
         if row["known"] and row["task_id"] != item.id:
             raise IdInUse(
                 f"a task with the id {row['name']!r} exists",
-                where="id",
+                where=item.prepared.place_of("id"),
                 task_id=ids.show_task(row["task_id"]),
             )
         if not row["known"]:
@@ -159,7 +171,8 @@ async def _refuse_used_ids(tx: Tx, items: list[Item]) -> None:
     used = used or await tx.all("purged", items=given)  # its fences must not begin again
     used = used or await tx.all("aliases_of", items=given)
     if used:
-        raise IdInUse(f"a task with the id {ids.show_task(used[0]['id'])} exists", where="id")
+        item = next(i for i in items if i.id == used[0]["id"])
+        raise IdInUse(f"a task with the id {ids.show_task(item.id)} exists", where=item.prepared.place_of("id"))
 
 
 # -- dependencies ------------------------------------------------------------------------------------------------
@@ -174,7 +187,7 @@ def _local_keys(items: list[Item], batch: Sequence[Prepared], twice: list[Duplic
         if key is None:
             continue
         if key in local:
-            raise InputError(f"two tasks of the batch have the key {key!r}", where="key")
+            raise InputError(f"two tasks of the batch have the key {key!r}", where=prepared.place_of("key"))
         local[key] = by_place[place]
     return local
 
@@ -196,7 +209,11 @@ async def _edges(work: Work, workspace: str, items: list[Item], local: dict[str,
     found = await dependencies.resolve(work.tx, workspace, references, new)
     missing = [name for name in outside if name not in found]
     if refused := [name for name in missing if name not in may_wait]:
-        raise UnknownDependency(f"there is no task {refused[0]!r} in this batch or in the queue", where="dependencies")
+        item = next(item for item in items if refused[0] in wanted[item.id])
+        raise UnknownDependency(
+            f"there is no task {refused[0]!r} in this batch or in the queue",
+            where=item.prepared.place_of("dependencies"),
+        )
     found.update(await dependencies.await_missing(work.tx, work.engine, workspace, missing))
     edges = {}
     for item in items:
@@ -239,7 +256,7 @@ def _refuse_cycle(items: list[Item], edges: dict[str, list[Dependency]]) -> None
     if not any(edges.values()):
         return
     if cycle := graph.find_cycle({dependent: [p.root for p in above] for dependent, above in edges.items()}):
-        keys = {item.id: item.prepared.new.key or ids.show_task(item.id) for item in items}
+        keys = {item.id: item.prepared.new.key or item.prepared.new.id or ids.show_task(item.id) for item in items}
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
 
 

@@ -17,6 +17,7 @@ from shiftwork.core.errors import NotFound
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State, move, write_path
 from shiftwork.policy import dedupe
+from shiftwork.policy.fingerprint import fingerprint
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fairness import serials
 from shiftwork.queue.fence import Token
@@ -109,11 +110,11 @@ class Work:
         if unread:
             for body in await self.tx.all("read_bodies", items=unread):
                 self._own_settings[body["task_id"]] = own_settings(msgspec.json.decode(body["body"]))
-        found: dict[str, Settings] = {}
-        for id_, workspace, type_, own in tasks:
-            resolver = await self.engine.book.of(self.tx, workspace)
-            found[id_] = resolver.settings(type_, self._own_settings.get(id_) if own else None)
-        return found
+        known = await self.engine.book.of_many(self.tx, {workspace for _, workspace, _, _ in tasks})
+        return {
+            id_: known[workspace].settings(type_, self._own_settings.get(id_) if own else None)
+            for id_, workspace, type_, own in tasks
+        }
 
     async def settings_of(self, row: TaskRow) -> Settings:
         return (await self.settings([row]))[row.id]
@@ -276,7 +277,7 @@ class Work:
     def bury(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
         """Add the dead letter of this round."""
         self._letters.append(
-            (row.id, row.round, row.workspace, row.type, reason, error, signature(row.type, reason, error))
+            (row.id, row.round, row.workspace, row.type, reason, error, fingerprint(row.type, reason, error))
             + (row.attempts, poison, self.now)
         )
         for kind in alerts.of_letter(reason, poison=poison):
@@ -456,15 +457,6 @@ def own_settings(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("delivery"):
         own["delivery"] = body["delivery"]
     return own
-
-
-def signature(type_: str, reason: str | None, error: str | None) -> str:
-    """Groups failures that look alike: the type, the reason, and the error without its numbers."""
-    first = (error or "").strip().splitlines()[0][:200] if error and error.strip() else ""
-    plain = "".join("#" if c.isdigit() else c for c in first)
-    while "##" in plain:
-        plain = plain.replace("##", "#")
-    return f"{type_}/{reason or 'unknown'}/{plain}"
 
 
 def shown(row: TaskRow) -> str:

@@ -9,7 +9,7 @@ import logging
 import math
 import secrets
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from shiftwork.core.errors import NotFound, ShiftworkError
 from shiftwork.queue import check
 from shiftwork.queue.engine import Caller, Once
 from shiftwork.queue.queue import Queue
-from shiftwork.server import pages, reading
+from shiftwork.server import pages, reading, rendering, spanning
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Door, Raw
 from shiftwork.server.house import House
@@ -34,10 +34,13 @@ from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
+from shiftwork.views.view import View
 from shiftwork.wire import problem
-from shiftwork.wire.access import NOBODY, Identity, require, workspace_for
+from shiftwork.wire.access import ANYBODY, NOBODY, Identity, check_page_body, require, workspace_for
 
 log = logging.getLogger("shiftwork.server")
+VIEW = "shiftwork.view"
+"""Where a request keeps the view it is answered in."""
 REQUEST_ID = "x-request-id"
 _PROCESS = secrets.token_hex(4)
 _numbers = itertools.count(1)
@@ -63,13 +66,15 @@ def build(house: House) -> Starlette:
 
 
 async def _openapi(request: Request) -> Response:
-    return packed(request, Response(_described(), media_type="application/json"))
+    described = _described(views.name_of(request.app.state.house.view))
+    headers = {"x-content-type-options": "nosniff"}
+    return packed(request, Response(described, 200, headers, "application/json"))
 
 
 @functools.cache
-def _described() -> bytes:
+def _described(view: str) -> bytes:
     """The OpenAPI document, made for the first who asks: it takes longer than all the rest of a server's start."""
-    return _encoder.encode(document(DOORS))
+    return _encoder.encode(document(DOORS, view))
 
 
 class _Entrance:
@@ -94,17 +99,29 @@ class _Entrance:
             if door.changes:
                 house.hub.nudge()
         except ShiftworkError as error:
-            response = _refusal(problem.of(error, request_id))
+            response = _refusal(await _told(problem.of(error, request_id), request))
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception:
             log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
         response.headers[REQUEST_ID] = request_id
+        response.headers["x-content-type-options"] = "nosniff"
         took = time.perf_counter() - began
         response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
         house.latencies.note(door.name, response.status_code, took)
         return packed(request, response)
+
+
+async def _told(refusal: problem.Problem, request: Request) -> problem.Problem:
+    """A refusal in the names that the caller uses."""
+    view: View | None = request.scope.get(VIEW)
+    if view is None:
+        return refusal
+    names = rendering.Names(view, {})
+    with suppress(ShiftworkError):  # a store that is away is no reason to say nothing
+        names = await rendering.names_in(refusal, view, request.app.state.house.queue)
+    return rendering.problem_in(refusal, view, names)
 
 
 def _traced(request: Request, door: Door) -> AbstractContextManager[None]:
@@ -119,23 +136,57 @@ async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any
     house: House = request.app.state.house
     reading.header(request, "X-Request-Id")
     if door.scope is None:
-        ask = Ask(request, house, house.queue, NOBODY, reading.query(request, door.query), None)
-        return answer(await door.handler(ask), door.status)
-    who = await house.gatekeeper.identify(request.headers)
+        query = reading.query(request, door.query, house.view)
+        view = request.scope[VIEW] = house.view_for(query.view)
+        ask = Ask(request, house, house.queue, NOBODY, query, view)
+        return answer(await _shown(await door.handler(ask), ask), door.status)
+    who = await house.gatekeeper.identify(request.headers, plain_get=_is_plain_get(request, door))
     require(who, door.scope)
-    query = reading.query(request, door.query)
+    query = reading.query(request, door.query, house.view)
+    view = request.scope[VIEW] = house.view_for(query.view)
     raw = await reading.body(request) if door.changes and door.body is not Raw else b""
-    queue = _handle(house.queue, door, who, query.workspace, request, request_id, raw)
-    view = views.get(query.view) if door.viewed and query.view else None
+    if raw and who is ANYBODY:
+        check_page_body(request.headers)
+    named = await _named(house, view, who, request, query, raw)
+    queue = _handle(house, door, who, named, request, request_id, raw)
     ask = Ask(request, house, queue, who, query, view)
+    ask.spans = spanning.spans(view, who, named)
+    if ask.spans:
+        ask.queues = await spanning.everywhere(queue)
     if door.body is Raw:
-        return answer(await door.handler(ask, reading.stream(request)), door.status)
-    if decoder is None:
-        return answer(await door.handler(ask), door.status)
-    if view is not None and view.claims and door.of_claims:
+        result = await door.handler(ask, reading.stream(request))
+    elif decoder is None:
+        result = await door.handler(ask)
+    else:
+        result = await door.handler(ask, _body(raw, door, decoder, view))
+    return answer(await _shown(result, ask), door.status)
+
+
+def _body(raw: bytes, door: Door, decoder: msgspec.json.Decoder[Any], view: View | None) -> Any:
+    """What the caller says. In a view it may say it in the document's words, which its handler reads or we do here."""
+    if view is None:
+        return reading.decode(raw, decoder)
+    if view.claims and door.of_claims:
         raw = reading.in_our_words(raw, view.claims)
-    body = reading.decode(raw, reading.in_document(door) if view is not None and door.viewed_body else decoder)
-    return answer(await door.handler(ask, body), door.status)
+    if door.viewed_body:
+        return reading.decode(raw, reading.in_document(door))
+    return reading.in_our_times(raw, door.body, decoder)
+
+
+async def _shown(result: Any, ask: Ask) -> Any:
+    """An answer in the names asked for."""
+    if ask.view is None or result is None or isinstance(result, Response):
+        return result
+    return await rendering.in_view(result, ask.view, ask.queue)
+
+
+def _is_plain_get(request: Request, door: Door) -> bool:
+    """Whether a call changes nothing and ends at once: no stream, and no wait for events."""
+    return not door.changes and b"wait_sec" not in request.scope["query_string"] and not _wants_stream(request)
+
+
+def _wants_stream(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
 
 
 def answer(result: Any, status: int) -> Response:
@@ -159,7 +210,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     told = problem.of(
         NotFound(f"there is no path {request.url.path}", mend="/openapi.json lists every path."), request_id
     )
-    headers = {REQUEST_ID: request_id}
+    headers = {REQUEST_ID: request_id, "x-content-type-options": "nosniff"}
     if error.status_code == 405:
         headers["allow"] = _allowed(request)
         told = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)
@@ -185,7 +236,7 @@ def _request_id(request: Request) -> str:
 
 
 def _handle(  # all of it decides who speaks
-    queue: Queue, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+    house: House, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
 ) -> Queue:
     """The queue as this caller sees it."""
     workspace = check.name(workspace_for(who, named), "workspace")
@@ -195,8 +246,25 @@ def _handle(  # all of it decides who speaks
         workspace,
         holder=None if who.may("operate") else who.token_id,
         once=_once(door, who, request, raw),
+        still_allowed=house.gatekeeper.checking(request.headers, door.scope or "read") if who.token_id else None,
     )
-    return queue.speaking_as(caller)
+    return house.queue.speaking_as(caller)
+
+
+async def _named(  # each of them may say it
+    house: House, view: View | None, who: Identity, request: Request, query: Any, raw: bytes
+) -> str | None:
+    """The workspace that a call names: in its query or, where the document has it so, by its body or its id."""
+    if view is None or not view.names_workspaces:
+        return query.workspace  # type: ignore[no-any-return]  # every query has it
+    said = spanning.in_body(raw)
+    if said is not None and who.workspace not in {None, said}:
+        raise NotFound(f"there is no workspace {said!r}", where=spanning.FIELD)
+    if said is not None and query.workspace not in {None, said}:
+        raise NotFound(f"this call is about the workspace {query.workspace!r}", where=spanning.FIELD)
+    if said is not None or query.workspace is not None or who.workspace is not None:
+        return said or query.workspace
+    return await spanning.of_path(house.queue, reading.path(request))
 
 
 def _actor(door: Door, who: Identity, request: Request) -> str:

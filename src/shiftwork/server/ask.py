@@ -11,12 +11,12 @@ import msgspec
 from starlette.requests import Request
 
 from shiftwork.core import ids
-from shiftwork.core.errors import FenceRequired, InputError, NotFound
+from shiftwork.core.errors import FenceRequired, InputError
 from shiftwork.core.task import Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.queue import Queue
-from shiftwork.server import reading
+from shiftwork.server import reading, rendering
 from shiftwork.views.view import View
 from shiftwork.wire import problem
 from shiftwork.wire.access import Identity
@@ -43,6 +43,9 @@ class Ask:
         self.who = who
         self.query = query
         self.view = view
+        self.queues = [queue]
+        """Every workspace that the call is about: one, unless a document's call means them all."""
+        self.spans = False
         self.has_hung_up = False
         """Whether the caller had gone by the time that what it waited for was done."""
 
@@ -54,22 +57,30 @@ class Ask:
     def tasks(self, tasks: Iterable[Task]) -> list[Any]:
         return [self.task(task) for task in tasks]
 
-    def ours(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """A submission in the document's names, under ours. The workspace it names must be the one spoken to."""
+    async def renamed(self, shown: Any) -> Any:
+        """What a view has made of our record, with tasks called as the view calls them."""
+        return shown if self.view is None else await rendering.in_view(shown, self.view, self.queue)
+
+    def ours(self, fields: dict[str, Any], place: int | None = None) -> dict[str, Any]:
+        """A submission in the document's names, under ours. The workspace it names is the one spoken to."""
         assert self.view is not None
-        ours = self.view.task_in(fields)
-        named = ours.pop("workspace_id", None)
-        if named is not None and named != self.queue.workspace:
-            mend = f"Name it in every call as `?workspace={named}`, or come with a token of that workspace."
-            raise NotFound(
-                f"this call is about the workspace {self.queue.workspace!r}", where="workspace_id", mend=mend
-            )
+        try:
+            ours = self.view.task_in(fields)
+        except InputError as error:
+            raise error if place is None else in_batch(error, place, fields) from None
+        ours.pop("workspace_id", None)
+        if self.view.has("created_by") and ours.get("created_by") is None and self.queue.caller.actor != "system":
+            ours["created_by"] = self.queue.caller.actor
         return ours
 
     def all_ours(self, said: dict[str, Any]) -> dict[str, Any]:
         """A body that holds `tasks`, with those under our names."""
         tasks = check.read(said.get("tasks"), list[dict[str, Any]], "tasks")
-        return {**said, "tasks": [self.ours(fields) for fields in tasks]}
+        return {**said, "tasks": [self.ours(fields, place) for place, fields in enumerate(tasks)]}
+
+    def resolution(self, decision: str) -> str:
+        """What a reviewer decides, in our words."""
+        return decision if self.view is None else self.view.resolution_in(decision)
 
     async def submitted(self, made: list[Submitted]) -> Any:
         """A document's reader wants the tasks back; ours get what became of them."""
@@ -105,12 +116,12 @@ class Ask:
         parts = ids.split_token(token)
         if parts is None:
             return  # the verb says what is wrong with it
-        if not await self._is_same_task(parts[0], task_id):
+        if not await self.is_same_task(parts[0], task_id):
             raise InputError("the token is of another task", where="token")
         if fence not in {None, parts[1]}:
             raise InputError("the token has another fence", where="fence")
 
-    async def _is_same_task(self, one: str, other: str) -> bool:
+    async def is_same_task(self, one: str, other: str) -> bool:
         if one == other:
             return True
         first, second = ids.parse(one), ids.parse(other)
@@ -136,6 +147,15 @@ class Ask:
         with suppress(asyncio.CancelledError):
             return await waiting
         return None
+
+
+def in_batch(error: InputError, place: int, fields: dict[str, Any]) -> InputError:
+    """The same refusal, which says of which task of a batch it speaks."""
+    named = next((fields[name] for name in ("id", "task_id", "key") if isinstance(fields.get(name), str)), None)
+    facts = {**error.facts, "item": place, **({} if named is None else {"item_id": named})}
+    return type(error)(
+        error.what, where=f"tasks[{place}].{error.where or ''}".rstrip("."), mend=error.how_to_mend, **facts
+    )
 
 
 def outcome(told: Outcome) -> OutcomeReply:

@@ -57,6 +57,7 @@ def _assignment(view: View) -> Schema:
     """The task with its token, or a record around it where the document has one."""
     schema = _record(view.assignment or view.task)
     _add(schema, ["token"])
+    _add(schema, ["inputs"])
     if view.assignment:
         schema = _object({**schema["properties"], "task": _record(view.task)})
     return schema

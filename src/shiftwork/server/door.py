@@ -13,8 +13,8 @@ from shiftwork.core.task import Fields, Name
 from shiftwork.queue.check import LARGEST_PAGE
 from shiftwork.wire.shapes import ClaimBody, Held
 
-Scope = Literal["read", "submit", "work", "operate", "admin"]
-ViewName = Literal["aegis", "loki", "redis", "factory", "coscientist"]
+Scope = Literal["read", "submit", "work", "operate", "admin", "server"]
+ViewName = Literal["native", "aegis", "loki", "redis", "factory", "coscientist"]
 Handler = Callable[..., Awaitable[Any]]
 PageSize = Annotated[int, Meta(ge=1, le=LARGEST_PAGE)]
 SOMETHING = Meta(extra_json_schema={"minProperties": 1})
@@ -34,12 +34,12 @@ class Query(Fields):
 
     workspace: Name | None = None
     """Which workspace; a token has its own and may name no other."""
+    view: ViewName | None = None
+    """In whose names: those of a document, or `native` for ours. Without it, the server's own default."""
 
 
 class ViewQuery(Query):
-    """A call that answers in the names of a document when asked to."""
-
-    view: ViewName | None = None
+    """A call whose handler itself reads and answers in the names of a document."""
 
 
 class Door(NamedTuple):
@@ -56,7 +56,7 @@ class Door(NamedTuple):
     status: int
     errors: tuple[type[ShiftworkError], ...]
     viewed_body: bool
-    """With `?view=` the body is in the document's names, and read as plain JSON."""
+    """In a view the body is in the document's names, and read as plain JSON."""
 
     @property
     def name(self) -> str:
@@ -76,6 +76,7 @@ class Door(NamedTuple):
 
     @property
     def viewed(self) -> bool:
+        """Whether its handler knows views; what others answer is rendered behind them."""
         return issubclass(self.query, ViewQuery)
 
     @property

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from shiftwork import views
 from shiftwork.queue.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.server.metrics import Latencies
+from shiftwork.server.shares import Shares
+from shiftwork.views.view import View
 from shiftwork.wire.access import Gatekeeper
+
+MOST_WAITING = 8000
+"""Claims that wait for work: each holds a connection, and some are left for all other calls."""
 
 
 class MovableClock:
@@ -30,8 +38,20 @@ class MovableClock:
 class House:
     """One running server."""
 
-    def __init__(self, queue: Queue, *, tokens: bool = False, clock: MovableClock | None = None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        tokens: bool = False,
+        clock: MovableClock | None = None,
+        claim_folders: Sequence[str] = (),
+        view: View | None = None,
+    ) -> None:
         self.queue = queue
+        self.view = view
+        """In whose names callers are answered who name no view; None for our own."""
+        self.claim_folders = frozenset(Path(folder).resolve() for folder in claim_folders)
+        """Those that callers may name in the setting `claim_folder`: this process writes into them."""
         self.gatekeeper = Gatekeeper(queue, tokens=tokens)
         self.clock = clock
         """Moved by whoever tests against this server; None where time is real."""
@@ -40,7 +60,12 @@ class House:
         self.reads: set[asyncio.Timeout] = set()
         """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
+        self.waits = Shares("waiting claims", MOST_WAITING)
         self.latencies = Latencies()
+
+    def view_for(self, named: str | None) -> View | None:
+        """The view that a call names, or else the server's own."""
+        return self.view if named is None else views.chosen(named)
 
     def stop(self) -> None:
         """Nobody is waited for any longer. Called from the loop that serves, also by the handler of a signal."""

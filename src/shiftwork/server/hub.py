@@ -9,11 +9,12 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from shiftwork.core.errors import Overloaded
 from shiftwork.queue import log as event_log
 from shiftwork.queue.log import Part
+from shiftwork.server.shares import Shares
 from shiftwork.server.telling import Entry
 from shiftwork.store.store import Store
+from shiftwork.wire.access import NOBODY, Identity
 
 log = logging.getLogger("shiftwork.server")
 POLL_SEC = 0.025
@@ -37,7 +38,7 @@ READERS = 2
 AGAIN_SEC = 0.5
 
 
-Reader = Callable[[int, str], Awaitable[tuple[Sequence[Entry], int]]]
+Reader = Callable[[int, str | None], Awaitable[tuple[Sequence[Entry], int]]]
 
 
 class Listener:
@@ -58,7 +59,7 @@ class Hub:
 
     def __init__(self, store: Store, stopping: asyncio.Event) -> None:
         self.stopping = stopping
-        self.most_listeners = MOST_LISTENERS
+        self.shares = Shares("streams", MOST_LISTENERS)
         self.most_kept = MOST_KEPT
         self._store = store
         self._listeners: set[Listener] = set()
@@ -84,25 +85,21 @@ class Hub:
     # -- listening ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def listen(self) -> AsyncIterator[Listener]:
+    async def listen(self, who: Identity = NOBODY) -> AsyncIterator[Listener]:
         """Be woken when there is something new, or the server is about to stop."""
-        self.check_room()
-        listener = Listener()
-        self._listeners.add(listener)
-        if self._reader is None:
-            self._reader = asyncio.create_task(self._follow())
-        try:
-            yield listener
-        finally:
-            self._listeners.discard(listener)
-            if not self._listeners:
-                self._rest()
+        with self.shares.place(who):
+            listener = Listener()
+            self._listeners.add(listener)
+            if self._reader is None:
+                self._reader = asyncio.create_task(self._follow())
+            try:
+                yield listener
+            finally:
+                self._listeners.discard(listener)
+                if not self._listeners:
+                    self._rest()
 
-    def check_room(self) -> None:
-        if len(self._listeners) >= self.most_listeners:
-            raise Overloaded(f"{self.most_listeners} already listen at this server")
-
-    async def after(self, number: int, workspace: str) -> tuple[Sequence[Entry], int]:
+    async def after(self, number: int, workspace: str | None) -> tuple[Sequence[Entry], int]:
         """Some rows behind a number, and the number to go on from: the same one if there is nothing new."""
         if number >= self._first:
             start = bisect_right(self._kept, number, key=_number)
@@ -112,11 +109,11 @@ class Hub:
         async with self._turns:
             return await self._logged(number, workspace, BATCH)
 
-    async def read(self, number: int, workspace: str) -> tuple[Sequence[Entry], int]:
+    async def read(self, number: int, workspace: str | None) -> tuple[Sequence[Entry], int]:
         """The same from the log itself, whatever is kept here."""
         return await self._logged(number, workspace, PAGE)
 
-    async def _logged(self, number: int, workspace: str, count: int) -> tuple[Sequence[Entry], int]:
+    async def _logged(self, number: int, workspace: str | None, count: int) -> tuple[Sequence[Entry], int]:
         part = await event_log.read(self._store, number, count, workspace)
         return [Entry(row) for row in part.rows], part.last
 

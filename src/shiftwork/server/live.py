@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from shiftwork import views
 from shiftwork.core.errors import (
     Forbidden,
     InputError,
@@ -25,6 +26,7 @@ from shiftwork.core.errors import (
     Overloaded,
     ShiftworkError,
     StoreError,
+    TooManyRequests,
     Unauthorized,
 )
 from shiftwork.core.task import Fields
@@ -32,12 +34,13 @@ from shiftwork.queue import check
 from shiftwork.queue import log as event_log
 from shiftwork.queue.engine import Caller
 from shiftwork.queue.queue import Queue
-from shiftwork.server import reading
+from shiftwork.server import reading, spanning
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import ViewName
 from shiftwork.server.house import House
 from shiftwork.server.hub import Hub, Listener, Reader
 from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
+from shiftwork.views.view import View
 from shiftwork.wire import problem
 from shiftwork.wire.access import Identity, require, workspace_for
 from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
@@ -63,6 +66,7 @@ CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
     (Unauthorized, REFUSED),
     (Forbidden, REFUSED),
     (NotFound, REFUSED),
+    (TooManyRequests, LATER),
     (Overloaded, LATER),
     (OperationTimeout, LATER),
     (StoreError, LATER),
@@ -130,10 +134,10 @@ class Page:
     def _shown(self, entry: Entry, told: list[Told]) -> list[Any]:
         return [shown(entry, told)] if self.wanted.view is None else [msgspec.Raw(t.json) for t in told]
 
-    async def wait(self, hub: Hub, seconds: float) -> None:
+    async def wait(self, hub: Hub, who: Identity, seconds: float) -> None:
         """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
         with suppress(TimeoutError):
-            async with hub.listen() as listener, asyncio.timeout(seconds):
+            async with hub.listen(who) as listener, asyncio.timeout(seconds):
                 while True:
                     listener.woken.clear()
                     await self.fill(hub.after)
@@ -150,7 +154,8 @@ async def events(ask: Ask) -> Any:
     """A page, or a stream for whoever accepts one."""
     if ask.request.method == "GET" and "text/event-stream" in ask.request.headers.get("accept", ""):
         return await _event_stream(ask)
-    page = Page(await subscription(ask.queue, ask.query, ask.query.after, Cursor(0)), ask.query.limit)
+    wanted = await subscription(ask.queue, ask.query, ask.view, ask.query.after, Cursor(0), spans=ask.spans)
+    page = Page(wanted, ask.query.limit)
     await page.fill(ask.house.hub.read)  # whoever asks after a change of his own finds it
     if page.at_end and not page.rows:
         await _check_reached(ask.queue, page.wanted.cursor)
@@ -161,7 +166,7 @@ async def events(ask: Ask) -> Any:
 
 async def _wait(ask: Ask, page: Page) -> None:
     await reading.body(ask.request)  # behind it, the next thing heard is that the caller has gone
-    await ask.while_wanted(page.wait(ask.house.hub, ask.query.wait_sec))
+    await ask.while_wanted(page.wait(ask.house.hub, ask.who, ask.query.wait_sec))
 
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -257,9 +262,17 @@ class Stream:
         """Something that the subscriber says."""
 
 
-async def _begin(queue: Queue, wanted: Wanted, place: str | None, otherwise: Cursor | None = None) -> Subscription:
+async def _begin(
+    queue: Queue,
+    wanted: Wanted,
+    view: View | None,
+    place: str | None,
+    otherwise: Cursor | None = None,
+    *,
+    spans: bool = False,
+) -> Subscription:
     """What is asked for, from a place that there is."""
-    begun = await subscription(queue, wanted, place, otherwise)
+    begun = await subscription(queue, wanted, view, place, otherwise, spans=spans)
     if place is not None and place != NOW:
         await _check_reached(queue, begun.cursor)
     return begun
@@ -270,7 +283,7 @@ async def _check_reached(queue: Queue, cursor: Cursor) -> None:
     end = await queue.engine.store.read(event_log.last)
     if cursor.after > end:
         raise InputError(
-            f"the log ends at {end}: {cursor} is no cursor of this queue",
+            f"{cursor} lies behind the end of the log: it is no cursor of this queue",
             where="after",
             mend="Begin at 0, or at `now`.",
         )
@@ -296,8 +309,8 @@ def _chunks(told: Iterable[Told]) -> Iterator[list[Told]]:
 async def _event_stream(ask: Ask) -> Response:
     """A browser that reconnects sends the last id it got, which counts more than what its address says."""
     place = ask.request.headers.get("last-event-id") or ask.query.after
-    wanted = await _begin(ask.queue, ask.query, place)
-    ask.house.hub.check_room()
+    wanted = await _begin(ask.queue, ask.query, ask.view, place, spans=ask.spans)
+    ask.house.hub.shares.check(ask.who)
     return EventStream(ask, wanted)
 
 
@@ -317,7 +330,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         lines = Lines(ask.house, ask.request.headers, ask.who, self._wanted, send)
         with suppress(ShiftworkError, TimeoutError, OSError):  # it has begun: all that can be done is to end it
-            async with ask.house.hub.listen() as listener:
+            async with ask.house.hub.listen(ask.who) as listener:
                 await lines.run(listener, receive)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(SEND_SEC):
@@ -365,10 +378,12 @@ async def websocket(socket: WebSocket) -> None:
             house: House = socket.app.state.house
             who = await house.gatekeeper.identify(socket.headers)
             require(who, "read")
-            query: SocketQuery = reading.query(socket, SocketQuery)
+            query: SocketQuery = reading.query(socket, SocketQuery, house.view)
             queue = _queue(house, who, query)
-            wanted = await _begin(queue, query, query.after)
-            async with house.hub.listen() as listener:
+            view = house.view_for(query.view)
+            spans = spanning.spans(view, who, query.workspace)
+            wanted = await _begin(queue, query, view, query.after, spans=spans)
+            async with house.hub.listen(who) as listener:
                 await Messages(house, who, wanted, socket).run(listener, socket.receive)
 
 
@@ -437,12 +452,11 @@ class Messages(Stream):
         asked = self._completed(said.subscribe)
         queue = _queue(self.house, self._who, asked)
         place = None if said.after is None else str(said.after)
-        self.wanted = await _begin(queue, asked, place, self.wanted.cursor)
+        view = self.wanted.view if asked.view is UNSET else views.chosen(asked.view or views.NATIVE)
+        spans = spanning.spans(view, self._who, asked.workspace)
+        self.wanted = await _begin(queue, asked, view, place, self.wanted.cursor, spans=spans)
         await self.begin()
 
     def _completed(self, asked: Asked) -> Asked:
         """With what it leaves as it is: whoever narrows a filter must not find itself in another workspace."""
-        now = self.wanted
-        workspace = asked.workspace or now.wanted.workspace
-        view = (now.view and now.view.name) if asked.view is UNSET else asked.view
-        return msgspec.structs.replace(asked, workspace=workspace, view=view)
+        return msgspec.structs.replace(asked, workspace=asked.workspace or self.wanted.wanted.workspace)

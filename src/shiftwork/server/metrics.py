@@ -48,11 +48,12 @@ class _Told(Collector):
         return self._families
 
 
-def text(found: Metrics, latencies: Latencies, refused: Counter[str]) -> bytes:
+def text(found: Metrics, latencies: Latencies | None, refused: Counter[str]) -> bytes:
     """All of it in the text format of Prometheus."""
     codes = [Sample(_REFUSED.name, float(count), {"code": code}) for code, count in sorted(refused.items())]
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Told([*_families([*found.samples, *codes]), *latencies.families()]))
+    of_server = [] if latencies is None else latencies.families()
+    registry.register(_Told([*_families([*found.samples, *codes]), *of_server]))
     return generate_latest(registry)
 
 

@@ -28,6 +28,7 @@ from shiftwork.core.errors import (
 )
 from shiftwork.server import documents, reading
 from shiftwork.server.door import Door, PlainText, Query, Raw
+from shiftwork.views import NATIVE
 from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
@@ -36,6 +37,9 @@ Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its
 a Content-Encoding; of a name that stands twice in an object the last counts; a field or a parameter that is not known
 is refused. No text may hold a NUL or a lone surrogate. An id in a path may be any text, percent-encoded, also with a
 slash (`%2F`). Every refusal is `application/problem+json` with a stable `code`."""
+_IN_VIEWS = """Every call may name a `view`: `native` for the names described here, or one of the documents that
+Shiftwork serves, whose names, states, ids and ISO 8601 times then count. Without it this server answers in the view
+`{view}`."""
 _TEMPLATE = "#/components/schemas/{name}"
 _ANY_OBJECT = {"type": "object"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -55,12 +59,13 @@ _PLACES = {
     "delivery_id": "The delivery's id, `msg_…`.",
     "name": "The trigger's name.",
     "type": "The type of the tasks.",
+    "workspace": "The workspace.",
     "key": "What it is about: `provider:NAME`, `account:NAME`, `model:NAME` or `type:NAME`, several joined by commas.",
 }
 
 
-def document(doors: Sequence[Door]) -> dict[str, Any]:
-    """The whole document."""
+def document(doors: Sequence[Door], view: str = NATIVE) -> dict[str, Any]:
+    """The whole document, of a server that answers in this view unless another is named."""
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
     said = [kind for door in doors for kind in (door.body, door.answer)]
@@ -75,7 +80,8 @@ def document(doors: Sequence[Door]) -> dict[str, Any]:
         "info": {
             "title": "Shiftwork",
             "version": __version__,
-            "description": _DESCRIPTION,
+            "description": f"{_DESCRIPTION}\n\n{_IN_VIEWS.format(view=view)}",
+            "x-default-view": view,
         },
         "tags": [{"name": group} for group in dict.fromkeys(door.group for door in doors)],
         "security": [{"token": []}, {}],
@@ -195,8 +201,7 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
     if door.answer is PlainText:
         return {str(door.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
     schema = schema_of[repr(door.answer)]
-    if door.viewed:
-        schema = {"anyOf": [schema, *documents.in_each(door.answer, _TEMPLATE)]}
+    schema = {"anyOf": [schema, *documents.in_each(door.answer if door.viewed else None, _TEMPLATE)]}
     content = {"application/json": {"schema": schema}}
     if door.path == "/api/events":
         content["text/event-stream"] = {"schema": {"type": "string"}}

@@ -18,7 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shiftwork.core.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
 from shiftwork.queue import check
+from shiftwork.server import rendering
 from shiftwork.server.door import Door, Query
+from shiftwork.views import NATIVE, View
 
 if TYPE_CHECKING:
     from shiftwork.server.house import House
@@ -117,8 +119,8 @@ def _name(quoted: str, where: str) -> str:
 # -- query -------------------------------------------------------------------------------------------------------
 
 
-def query(connection: HTTPConnection, kind: type[Query]) -> Any:
-    """The query as its struct."""
+def query(connection: HTTPConnection, kind: type[Query], default: View | None = None) -> Any:
+    """The query as its struct. In a view, which it names or which is the default, times may be in ISO 8601."""
     kinds = _kinds(kind)
     given: dict[str, Any] = {}
     for name, value in _pairs(connection.scope["query_string"]):
@@ -133,6 +135,8 @@ def query(connection: HTTPConnection, kind: type[Query]) -> Any:
             raise InputError(f"{value!r} is no value", where=name)  # msgspec would take it
         else:
             given[name] = value
+    if given.get("view") != NATIVE and ("view" in given or default is not None):
+        given = rendering.moments_in(given, kind)
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -157,6 +161,8 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
 def _wrong(error: msgspec.ValidationError) -> InputError:
     what, _, place = str(error).partition(" - at ")
     parts = [place.strip("`").removeprefix("$").lstrip(".")]
+    if parts[0].startswith("["):  # of a list of tasks
+        parts[0] = f"tasks{parts[0]}"
     if named := _NAMED_FIELD.match(what):
         parts.append(named[1])
     return InputError(what, where=".".join(filter(None, parts)) or None)
@@ -233,6 +239,13 @@ def in_our_words(raw: bytes, words: Mapping[str, str]) -> bytes:
     """A body in which a document's words for who works and under which claim are ours."""
     body = decode(raw, _ONE)
     return msgspec.json.encode({words.get(name, name): value for name, value in body.items()})
+
+
+def in_our_times(raw: bytes, kind: Any, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """A body of ours in which times may be in ISO 8601."""
+    if not rendering.has_moments(kind):
+        return decode(raw, decoder)
+    return decode(msgspec.json.encode(rendering.moments_in(decode(raw, _ONE), kind)), decoder)
 
 
 def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:

@@ -13,18 +13,23 @@ from types import FrameType
 import msgspec
 import uvicorn
 
+from shiftwork import views
 from shiftwork.core.errors import InputError
+from shiftwork.duties.pulse import Pulse
 from shiftwork.duties.runner import run_for_ever
+from shiftwork.queue.engine import log as engine_log
+from shiftwork.queue.observation.maintenance import SERVER
 from shiftwork.queue.queue import Queue
 from shiftwork.server.app import build
 from shiftwork.server.house import House, MovableClock
-from shiftwork.server.protocol import BoundedHttp
+from shiftwork.server.rendering import LogFilter
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
 from shiftwork.server.watching import Watching, check_folder
 from shiftwork.sinks.courier import Courier
 from shiftwork.wire.access import is_loopback
 from shiftwork.wire.listening import address, check_guarded, listen
+from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
 STOP_GRACE_SEC = 20
@@ -40,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     profile: str = "standard"
+    view: str | None = None
+    """In whose names callers are answered who name no view; None for those of the profile's document."""
     tokens: bool = False
     test_clock: bool = False
     duties: bool = True
@@ -51,6 +58,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The folder into which they are taken."""
     watch: str | None = None
     """The folder whose files triggers may wait for."""
+    private_sinks: bool = False
+    """Whether sinks may be at addresses that are not public."""
+    secrets_key: str | None = None
+    """The file with the keys that secrets of sinks and hooks are encrypted with."""
+    claim_folders: tuple[str, ...] = ()
+    """The `.loki` folders that admins of workspaces may name in the setting `claim_folder`."""
 
 
 def check_options(options: Options) -> None:
@@ -69,13 +82,26 @@ async def open_house(options: Options) -> AsyncIterator[House]:
     """The queue opened, and its duties running, for as long as the server serves."""
     clock = MovableClock() if options.test_clock else None
     async with await Queue.open(
-        options.store, profile=options.profile, clock=clock, artifacts=options.artifacts, snapshots=options.snapshots
+        options.store,
+        profile=options.profile,
+        clock=clock,
+        artifacts=options.artifacts,
+        snapshots=options.snapshots,
+        private_sinks=options.private_sinks,
+        secrets_key=options.secrets_key,
     ) as queue:
-        house = House(queue, tokens=options.tokens, clock=clock)
+        view = views.chosen(options.view or views.of_profile(options.profile))
+        folders = options.claim_folders
+        house = House(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
         beside = _beside(queue, options)
+        naming = None if view is None else LogFilter(view)
+        if naming is not None:
+            engine_log.addFilter(naming)
         try:
             yield house
         finally:
+            if naming is not None:
+                engine_log.removeFilter(naming)
             house.stop()
             house.hub.close()
             for task in beside:
@@ -85,7 +111,8 @@ async def open_house(options: Options) -> AsyncIterator[House]:
 
 def _beside(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
     """What goes on beside the answering."""
-    beside = [asyncio.create_task(run_for_ever(queue.engine))] if options.duties else []
+    maintain = run_for_ever(queue.engine) if options.duties else Pulse(queue.engine, SERVER).beat_for_ever()
+    beside = [asyncio.create_task(maintain)]
     if options.duties:
         beside.append(asyncio.create_task(Courier(queue.engine).run_for_ever()))
     if options.on_below_minimum is not None:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from shiftwork import views
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError, NotFound
 from shiftwork.core.events import chosen, every_name
@@ -89,29 +88,30 @@ class Told(NamedTuple):
 class Entry:
     """One row of the log. What is sent of it is written once for all who share a view."""
 
-    __slots__ = ("_told", "event", "size")
+    __slots__ = ("_own_name", "_told", "event", "size")
 
     def __init__(self, row: Row) -> None:
         self.event = read.event(row)
         self.size = len(row["data"] or "")
+        self._own_name: str | None = row["external_id"]
         self._told: dict[str | None, list[Told]] = {}
 
     def told(self, view: View | None) -> list[Told]:
         key = None if view is None else view.name
         found = self._told.get(key)
         if found is None:
-            found = self._told[key] = list(_tell(self.event, view))
+            found = self._told[key] = list(_tell(self.event, view, self._own_name))
         return found
 
 
-def _tell(event: Event, view: View | None) -> Iterator[Told]:
+def _tell(event: Event, view: View | None, own_name: str | None) -> Iterator[Told]:
     """A message for each name. Its cursor says how much of the row has been told with it."""
     named = _named(event.names, view)
     fields = msgspec.to_builtins(event)
     for field in ("seq", "names"):
         del fields[field]
     if view is not None:
-        fields = view.event_fields(fields)
+        fields = view.event_fields(fields, own_name)
     for place, (number, name) in enumerate(named, 1):
         cursor = Cursor(event.seq) if place == len(named) else Cursor(event.seq, number)
         json = _encode({"cursor": str(cursor), "event": name, **fields})
@@ -131,7 +131,8 @@ def _named(names: list[str], view: View | None) -> list[tuple[int, str]]:
 class Filter(NamedTuple):
     """Which events of one workspace a subscriber wants, in the words they are stored with; empty means any."""
 
-    workspace: str
+    workspace: str | None
+    """None for every one."""
     tasks: frozenset[str]
     dags: frozenset[str]
     types: frozenset[str]
@@ -141,7 +142,7 @@ class Filter(NamedTuple):
 
     def fits(self, event: Event) -> bool:
         return (
-            event.workspace_id == self.workspace
+            (self.workspace is None or event.workspace_id == self.workspace)
             and (not self.tasks or event.task_id in self.tasks)
             and (not self.dags or event.dag_id in self.dags)
             and (not self.types or event.type in self.types)
@@ -177,11 +178,18 @@ class Subscription:
 
 
 async def subscription(
-    queue: Queue, wanted: Wanted, place: str | None, otherwise: Cursor | None = None
+    queue: Queue,
+    wanted: Wanted,
+    view: View | None,
+    place: str | None,
+    otherwise: Cursor | None = None,
+    *,
+    spans: bool = False,
 ) -> Subscription:
-    """What a caller asks for. Without a place it begins at `otherwise`, or else now."""
-    view = views.get(wanted.view) if wanted.view else None
-    chosen = await _filter(queue, wanted)
+    """What a caller asks for, of all workspaces if it spans. Without a place it begins at `otherwise`, or else now."""
+    chosen = await _filter(queue, wanted, view)
+    if spans:
+        chosen = chosen._replace(workspace=None)
     if place is not None and place != NOW:
         return Subscription(chosen, view, cursor_in(place))
     if place is None and otherwise is not None:
@@ -189,13 +197,13 @@ async def subscription(
     return Subscription(chosen, view, Cursor(await queue.newest_event()))
 
 
-async def _filter(queue: Queue, wanted: Wanted) -> Filter:
+async def _filter(queue: Queue, wanted: Wanted, view: View | None) -> Filter:
     return Filter(
         queue.workspace,
         frozenset([await _task(queue, reference) for reference in wanted.task]),
         frozenset([_dag(reference) for reference in wanted.dag]),
         frozenset(wanted.type),
-        _names(_words(wanted.name), views.get(wanted.view) if wanted.view else None),
+        _names(_words(wanted.name), view),
         frozenset(wanted.agent),
         frozenset(_words(wanted.verb)),
     )

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import stat
+import time
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class Mark(NamedTuple):
 
     written_ns: int
     size: int
+    changed_at: float
+    """When it was last written, renamed or moved here; a copy may keep its time of writing, but not this one."""
 
 
 class Look(NamedTuple):
@@ -97,13 +100,20 @@ class Watching:
         assert isinstance(on, Files)
         mine = {path: mark for path, mark in look.marks.items() if is_file(on, path)}
         if not watcher.looked:
-            hashes = [(path, await self._hash(path, mark)) for path, mark in sorted(mine.items())]
-            there = [(path, sha256) for path, sha256 in hashes if sha256 is not None]
-            first = functools.partial(files.look_first, trigger_id=watcher.trigger.id, files=there)
-            await self._engine.store.run(first)
+            await self._look_first(watcher, mine)
             return 0
         found = [*await self._news(watcher, mine), *self._gone(watcher, look)]
         return sum([await self._fire(watcher, seen) for seen in found])
+
+    async def _look_first(self, watcher: Watcher, mine: dict[str, Mark]) -> None:
+        """Note the files that were there when the trigger was saved. Later ones are news, at the next look."""
+        since_saved = self._engine.store.now() - watcher.saved_at
+        saved_at = time.time() - since_saved  # by the clock that stamps files
+        old = sorted((path, mark) for path, mark in mine.items() if mark.changed_at <= saved_at)
+        hashes = [(path, await self._hash(path, mark)) for path, mark in old]
+        there = [(path, sha256) for path, sha256 in hashes if sha256 is not None]
+        first = functools.partial(files.look_first, trigger_id=watcher.trigger.id, files=there)
+        await self._engine.store.run(first)
 
     async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[Seen]:
         """Files that were added or changed."""
@@ -176,7 +186,7 @@ def _look_at(folder: Path) -> Look:
                 unseen.add(known)
                 continue
             if stat.S_ISREG(found.st_mode):
-                marks[known] = Mark(found.st_mtime_ns, found.st_size)
+                marks[known] = Mark(found.st_mtime_ns, found.st_size, found.st_ctime)
     return Look(marks, frozenset(unseen), device)
 
 

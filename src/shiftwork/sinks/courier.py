@@ -11,11 +11,12 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.core.errors import ShiftworkError, StoreUnsuitable
 from shiftwork.policy.delivery import Outcome
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.notification import deliveries
 from shiftwork.queue.notification.deliveries import Parcel
+from shiftwork.queue.notification.sinks import Place
 
 if TYPE_CHECKING:
     from shiftwork.sinks.mail import Post
@@ -112,11 +113,19 @@ class Courier:
         assert self._senders is not None
         sender = self._senders[parcel.place.kind == "email"]
         try:
-            return await sender.send(parcel, self._store.now())
+            return await sender.send(parcel._replace(place=self._opened(parcel.place)), self._store.now())
+        except StoreUnsuitable as error:
+            log.warning("notification %s could not be sent: %s", parcel.id, error)
+            return Outcome(error.what)
         except Exception as error:  # noqa: BLE001  # a notification nobody can send must not end the courier
             # Without its trace, which may show the address.
             log.warning("notification %s could not be sent: %s", parcel.id, type(error).__name__)
             return Outcome(f"it could not be sent ({type(error).__name__})")
+
+    def _opened(self, place: Place) -> Place:
+        """With its secret readable, and private only where this process was started to allow that."""
+        allowed = place.allow_private and self._engine.private_sinks
+        return place._replace(secret=self._engine.vault.open(place.secret), allow_private=allowed)
 
     async def _close(self) -> None:
         if self._under_way:

@@ -25,7 +25,9 @@ def open_public(info: tuple[Any, ...]) -> socket.socket:
 
 def check(address: Any) -> None:
     if not is_public(str(address[0])):
-        raise NotPublic("its address is not public, and it may not be reached there")
+        raise NotPublic(
+            "its address is not public: that needs allow_private, and SHIFTWORK_PRIVATE_SINKS=1 where it is sent from"
+        )
 
 
 def connect(host: str, port: int, timeout: float, *, allow_private: bool) -> socket.socket:

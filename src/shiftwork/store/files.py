@@ -8,6 +8,7 @@ import fcntl
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -68,7 +69,7 @@ class Turn:
     def __init__(self, database: Path, patience: float) -> None:
         self._path = turn_of(database)
         self._patience = patience
-        self._file = _open_turn(self._path)
+        self._file = _open_turn(self._path, _rights_of(database))
         self._told = 0
 
     def __enter__(self) -> None:
@@ -118,13 +119,27 @@ def turn_of(database: Path) -> Path:
     return database.with_name(database.name + ".turn")
 
 
-def _open_turn(path: Path) -> int:
+def _rights_of(database: Path) -> int:
+    """Whoever may write the database must be able to take a turn, and nobody else."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return database.stat().st_mode & 0o666
+    except OSError:
+        return 0o600
+
+
+def _open_turn(path: Path, rights: int) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, rights)
     except OSError as error:
         kind = StoreReadOnly if isinstance(error, PermissionError) else StoreUnavailable
         mend = "Make it a file that this user may write: the writers of the queue take turns on it."
         raise kind(f"{path} cannot be opened: {error.strerror}", where=str(path), mend=mend) from error
+
+
+def make_private(path: Path) -> None:
+    """An empty file for its owner alone, unless there is one: SQLite gives the files beside it the same rights."""
+    with suppress(OSError):  # whoever opens it says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 _IN_MODIFY = 0x2

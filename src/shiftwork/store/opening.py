@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from shiftwork.core.errors import InputError, StoreUnsuitable
+from shiftwork.policy.silence import Stall
 from shiftwork.store.store import Clock, Store
 
 if TYPE_CHECKING:
@@ -52,5 +53,5 @@ async def _rested(store: SqliteStore | PostgresStore) -> Store:
         await store.close()
         raise
     if row is not None:
-        store.wakes.unsettled_since = row["last_run_at"]
+        store.hearing.forgive(Stall(row["last_run_at"], row["last_run_at"], "the queue was restored"))
     return store

@@ -24,15 +24,19 @@ from shiftwork.core.errors import (
     ShiftworkError,
     StoreClosed,
     StoreError,
+    StoreFull,
     StoreLocked,
+    StoreReadOnly,
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import postgres_growth, postgres_sessions
-from shiftwork.store.postgres_errors import AGAIN, LOST, translate
+from shiftwork.policy.silence import Stall
+from shiftwork.store import deadline, postgres_growth, postgres_sessions
+from shiftwork.store.hearing import Hearing, passed
+from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
 from shiftwork.store.postgres_growth import Growth, tell_planner
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
-from shiftwork.store.postgres_sessions import Silence, Waits, passed, session_name
+from shiftwork.store.postgres_sessions import Silence, Waits, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -76,37 +80,30 @@ BEGIN_READING = "begin isolation level repeatable read read only"
 """Everything a reader is told comes from one moment."""
 
 CLOCK_EVERY_SEC = 10.0
-CLOCK_JUMP_SEC = 1.0
 
 
 class DatabaseClock:
-    """The server's clock, read through this machine's monotonic one; the same for every process of a fleet."""
+    """The server's clock, read through this machine's steady one; the same for every process of a fleet."""
 
     def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
-        self._measured = False
-        self.jumped_at = 0.0
+        self._offset = time.time() - passed()
 
     def now(self) -> float:
-        return time.monotonic() + self._offset
+        return passed() + self._offset
 
     async def measure(self, connection: Any) -> None:
         """Best of five: the answer with the shortest round trip has the smallest error."""
         samples: list[tuple[float, float]] = []
         async with connection.transaction():  # outside of one a pooler may send each message to another server
             for _ in range(5):
-                sent = time.monotonic()
+                sent = passed()
                 there = await connection.fetchval("select extract(epoch from clock_timestamp())::float8")
-                back = time.monotonic()
+                back = passed()
                 samples.append((back - sent, there - (sent + back) / 2))
         self._take(min(samples)[1])
 
     def _take(self, offset: float) -> None:
-        jumped = self._measured and abs(offset - self._offset) > CLOCK_JUMP_SEC
-        self._offset, self._measured = offset, True
-        if jumped:
-            self.jumped_at = self.now()
-            log.warning("the database's clock moved by more than %g s; reclaim by silence rests", CLOCK_JUMP_SEC)
+        self._offset = offset
 
 
 class PostgresStore:
@@ -118,6 +115,7 @@ class PostgresStore:
         self.url = url
         self.wakes = LocalWakes()
         self.operation_max_sec = 30.0
+        self.refusal: ShiftworkError | None = None
         self.dsn = dsn
         self._pool = pool
         self._in_use: set[Any] = set()
@@ -126,6 +124,7 @@ class PostgresStore:
         self._each_time = SET_LOCAL if behind_pooler else ""
         self._database_clock = DatabaseClock()
         self._clock = clock or self._database_clock.now
+        self.hearing = Hearing(self._clock, watches_clock=clock is None)
         self._instance = secrets.token_hex(4)
         self._to_notify: set[int] = set()
         self._notifier: asyncio.Task[None] | None = None
@@ -137,6 +136,8 @@ class PostgresStore:
         self._background: list[asyncio.Task[None]] = []
         self._doubted_at = self._expired_at = 0.0
         """When a call was last cut off or not answered in time; when the connections were last replaced."""
+        self._away_since: float | None = None
+        """When calls began to be refused for want of a database."""
         self._closed = False
 
     @classmethod
@@ -155,7 +156,7 @@ class PostgresStore:
             raise
         except asyncpg.ProtocolViolationError as error:
             raise StoreUnsuitable(
-                f"PostgreSQL says: {error}",
+                f"PostgreSQL says: {says(error)}",
                 mend="This looks like a pooler: add ?pgbouncer=true to the address, or name the server itself.",
             ) from error
         except (asyncpg.PostgresError, *LOST, ValueError) as error:
@@ -182,15 +183,22 @@ class PostgresStore:
     async def read(self, verb: Verb[T], /) -> T:
         return await self._run(verb, BEGIN_READING)
 
+    async def read_in_turn(self, verb: Verb[T], /) -> T:
+        return await self.read(verb)
+
     async def _run(self, verb: Verb[T], begin: str) -> T:
         if self._closed:
             raise StoreClosed("this queue was closed")
+        left = deadline.left(self.operation_max_sec)
         try:
-            async with asyncio.timeout(self.operation_max_sec) as limit:
+            async with asyncio.timeout(left) as limit:
                 return await self._run_until_done(verb, begin, limit)
+        except (StoreFull, StoreReadOnly) as error:
+            self.refusal = error
+            raise
         except TimeoutError:
             self._doubted_at = passed()
-            raise OperationTimeout(f"the database did not answer within {self.operation_max_sec:g} s") from None
+            raise OperationTimeout(f"the database did not answer within {left:.3g} s") from None
 
     async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         deadlocks, gone_since = 0, None
@@ -201,12 +209,12 @@ class PostgresStore:
             except AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
-                    raise StoreLocked(f"PostgreSQL says: {error}", mend="Try again.") from error
+                    raise StoreLocked(f"PostgreSQL says: {says(error)}", mend="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except LOST as error:
                 gone_since = gone_since or time.monotonic()
-                self._note_absence()
                 if self._closed or time.monotonic() - gone_since > RECONNECT_SEC:
+                    self._away_since = self._away_since or self.now()
                     raise translate(error) from error
                 await asyncio.sleep(random.uniform(0.05, 0.2))
             except (asyncpg.PostgresError, TimeoutError) as error:
@@ -231,7 +239,7 @@ class PostgresStore:
                 else:
                     await _roll_back(connection, tx)
                 if ours:  # the driver was called wrongly: to try again would look like an outage
-                    raise StoreError(f"the driver says: {error}") from error
+                    raise StoreError(f"the driver says: {says(error)}") from error
                 raise
             # From here on running out of time must not be told as "nothing was changed".
             left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
@@ -246,14 +254,25 @@ class PostgresStore:
                 self._doubted_at = passed()
                 _give_up(connection)
                 # The server may have committed: trying again could do it twice, so the caller must look.
-                raise StoreUnavailable(f"the connection broke during the commit: {error}", mend=UNKNOWN) from error
+                what = f"the connection broke during the commit: {says(error)}"
+                raise StoreUnavailable(what, mend=UNKNOWN) from error
+            except asyncio.CancelledError:
+                _give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
+                raise
             finally:
                 # Also where the caller has gone or nobody knows what came of it: to look in vain is harmless.
                 if tx.wakes:
                     self._announce(tx.wakes, told=told)
             connection.note_answer()
+            self._note_return()
             self._note_growth(tx.added)
         return result
+
+    def _note_return(self) -> None:
+        """Calls were refused since the database was away: nor could agents be heard."""
+        if self._away_since is not None:
+            self.hearing.forgive(Stall(self._away_since, self.now(), "the database was away"))
+            self._away_since = None
 
     def _note_growth(self, added: Counter[str]) -> None:
         if self._growth.note(added) and (self._telling is None or self._telling.done()):
@@ -316,7 +335,7 @@ class PostgresStore:
         except asyncpg.PostgresError as error:
             if not notice or isinstance(error, LOST):
                 raise
-            raise StoreUnavailable(f"PostgreSQL says during the commit: {error}", mend=UNKNOWN) from error
+            raise StoreUnavailable(f"PostgreSQL says during the commit: {says(error)}", mend=UNKNOWN) from error
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
@@ -328,12 +347,6 @@ class PostgresStore:
 
     def now(self) -> float:
         return self._clock()
-
-    def unsettled_since(self) -> float:
-        return max(self.wakes.unsettled_since, self._database_clock.jumped_at)
-
-    def _note_absence(self) -> None:
-        self.wakes.unsettled_since = self.now()
 
     async def settle_events(self) -> None:
         """Writers of events hold a lock on the table before they take a number; wait for those that do now."""
@@ -375,10 +388,8 @@ class PostgresStore:
     async def _keep_clock(self) -> None:
         while True:
             await asyncio.sleep(CLOCK_EVERY_SEC)
-            try:
+            with suppress(asyncpg.PostgresError, *LOST):  # it is measured again soon
                 await self._measure_clock()
-            except (asyncpg.PostgresError, *LOST):
-                self._note_absence()
 
     # -- sessions of others ------------------------------------------------------------------------------------
 

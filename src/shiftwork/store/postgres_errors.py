@@ -61,13 +61,29 @@ RESTORE = (
 )
 
 
+_SILENT: tuple[tuple[type[BaseException], str], ...] = (
+    (TimeoutError, "there was no answer in time"),
+    (ConnectionError, "the connection was lost"),
+    (asyncpg.PostgresConnectionError, "the connection was lost"),
+    (asyncpg.InterfaceError, "the connection was lost"),
+)
+"""Errors that come without a word of their own."""
+
+
+def says(error: BaseException) -> str:
+    """The server's, the driver's or the network's own words, or what they mean where there are none."""
+    if text := str(error).strip():
+        return text
+    return next((words for kind, words in _SILENT if isinstance(error, kind)), f"it raised {type(error).__name__}")
+
+
 def translate(error: BaseException) -> ShiftworkError:
     """The queue's own error for what the server or the network said."""
     if isinstance(error, _DAMAGED):
-        return StoreDamaged(f"PostgreSQL says: {error}", mend=RESTORE)
+        return StoreDamaged(f"PostgreSQL says: {says(error)}", mend=RESTORE)
     if isinstance(error.__cause__, UnicodeEncodeError):
         return BadText("text holds a lone surrogate")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"PostgreSQL says: {error}")
-    return StoreError(f"PostgreSQL says: {error}")
+            return ours(f"PostgreSQL says: {says(error)}")
+    return StoreError(f"PostgreSQL says: {says(error)}")

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import struct
-import time
 from contextlib import suppress
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
+
+from shiftwork.store.hearing import passed
 
 log = logging.getLogger("shiftwork.store")
 
@@ -49,12 +50,6 @@ END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_
 def session_name(dsn: str) -> dict[str, str]:
     """What sessions are called where administrators see them, unless the address names them."""
     return {"application_name": dict(parse_qsl(urlsplit(dsn).query)).get("application_name", NAME)}
-
-
-def passed() -> float:
-    """Seconds, those included in which the machine was suspended, where the system counts them."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 @cache

@@ -38,7 +38,9 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.store import files, migrate, statements
+from shiftwork.store import deadline, files, migrate, statements
+from shiftwork.store.hearing import Hearing
+from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
 
@@ -141,42 +143,6 @@ def _several(text: str, columns: int, rows: int) -> str:
     return text.replace(marks, ", ".join([marks] * rows))
 
 
-class _Job:
-    """A verb in the writer's queue, with the caller that waits for it."""
-
-    def __init__(self, verb: Verb[Any], loop: asyncio.AbstractEventLoop) -> None:
-        self.verb = verb
-        self.context = contextvars.copy_context()
-        self.loop = loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self._fate = threading.Lock()
-        self._begun = self._abandoned = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.wakes: set[int] = set()
-
-    def begin(self) -> bool:
-        """The writer takes it up, unless its caller has given up: one of the two is told so."""
-        with self._fate:
-            self._begun = not self._abandoned
-            return self._begun
-
-    def give_up(self, after_sec: float) -> None:
-        """Unless the writer has taken it up: then its answer is waited for."""
-        with self._fate:
-            self._abandoned = not self._begun
-        if self._abandoned and not self.future.done():
-            self.future.set_exception(OperationTimeout(f"the writer did not get to this call within {after_sec:g} s"))
-
-    def deliver(self) -> None:
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
-
-
 class SqliteStore:
     """A queue in one file on a local disk."""
 
@@ -184,11 +150,13 @@ class SqliteStore:
         self.url = url
         self.wakes = LocalWakes()
         self.operation_max_sec = 30.0
+        self.refusal: ShiftworkError | None = None
         self._connection = connection
         self._path = path
         self._clock = clock
+        self.hearing = Hearing(clock, watches_clock=clock is time.time)
         self._turn = files.Turn(path, patience) if path else None
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
         self._broken: BaseException | None = None
         self._readers = ThreadPoolExecutor(READERS, "shiftwork-reader") if path else None
@@ -216,12 +184,17 @@ class SqliteStore:
 
     async def run(self, verb: Verb[T], /) -> T:
         self._refuse_if_down()
-        job = _Job(verb, asyncio.get_running_loop())
+        job = Job(verb, asyncio.get_running_loop())
         self._jobs.put(job)
-        return cast(T, await self._answer(job))
+        try:
+            return cast(T, await self._answer(job))
+        except (StoreFull, StoreReadOnly) as error:
+            self.refusal = error
+            raise
 
-    async def _answer(self, job: _Job) -> Any:
-        limit = job.loop.call_later(self.operation_max_sec, job.give_up, self.operation_max_sec)
+    async def _answer(self, job: Job) -> Any:
+        left = deadline.left(self.operation_max_sec)
+        limit = job.loop.call_later(left, job.give_up, left)
         try:
             return await job.future
         finally:
@@ -232,8 +205,16 @@ class SqliteStore:
             return await self.run(verb)
         self._refuse_if_down()
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, lambda: context.run(self._read, verb))
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, lambda: context.run(self._read, verb))
+        left = deadline.left(self.operation_max_sec)
+        try:
+            async with asyncio.timeout(left):
+                return await reading
+        except TimeoutError:
+            raise OperationTimeout(f"the file was not read within {left:.3g} s") from None
+
+    async def read_in_turn(self, verb: Verb[T], /) -> T:
+        return await self.run(verb)
 
     def _read(self, verb: Verb[T]) -> T:
         try:
@@ -257,9 +238,6 @@ class SqliteStore:
 
     def now(self) -> float:
         return self._clock()
-
-    def unsettled_since(self) -> float:
-        return self.wakes.unsettled_since
 
     async def settle_events(self) -> None:
         """One writer: events become visible in the order of their numbers."""
@@ -313,7 +291,7 @@ class SqliteStore:
     # -- the writer thread -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        group: list[_Job] | None = []
+        group: list[Job] | None = []
         try:
             while (group := self._next_group()) is not None:
                 self._run_group(group)
@@ -322,9 +300,9 @@ class SqliteStore:
             self._broken = error
             self._fail_waiters(group or [], error)
 
-    def _next_group(self) -> list[_Job] | None:
+    def _next_group(self) -> list[Job] | None:
         """Wait for work, then take all that has come; None when the store closes."""
-        group: list[_Job] = []
+        group: list[Job] = []
         job = self._jobs.get()
         while True:
             if job is None:
@@ -340,7 +318,7 @@ class SqliteStore:
             except queue.Empty:
                 return group
 
-    def _run_group(self, group: list[_Job]) -> None:
+    def _run_group(self, group: list[Job]) -> None:
         try:
             with self._turn or _no_turn():
                 self._run_verbs(group)
@@ -356,12 +334,12 @@ class SqliteStore:
         else:
             self._announce(group[0].loop, lanes)
 
-    def _run_verbs(self, group: list[_Job]) -> None:
+    def _run_verbs(self, group: list[Job]) -> None:
         if not self._try_together(group):
             for job in group:
                 self._run_alone(job)
 
-    def _try_together(self, group: list[_Job]) -> bool:
+    def _try_together(self, group: list[Job]) -> bool:
         """One transaction for the group. False when the transaction was lost: then nothing of it is in the file.
 
         A full disk or an interrupt ends the transaction, not the savepoint; a neighbour's "ok" would be a lie.
@@ -389,7 +367,7 @@ class SqliteStore:
             return False
         return True
 
-    def _run_alone(self, job: _Job) -> None:
+    def _run_alone(self, job: Job) -> None:
         try:
             self._connection.execute("begin immediate")
             self._attempt(job)
@@ -400,7 +378,7 @@ class SqliteStore:
         finally:
             self._roll_back()
 
-    def _attempt(self, job: _Job) -> None:
+    def _attempt(self, job: Job) -> None:
         """Run the verb once and note its answer; whatever it raises is the job's, not the thread's."""
         if not job.begin():
             return
@@ -408,6 +386,7 @@ class SqliteStore:
         job.error = job.result = None
         try:
             job.result = job.context.copy().run(_run_through, job.verb, tx)
+            job.end()
             job.wakes = tx.wakes
         except apsw.Error as error:
             job.error = translate(error)
@@ -423,13 +402,13 @@ class SqliteStore:
             with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll mends it
                 loop.call_soon_threadsafe(self.wakes.announce, lanes)
 
-    def _fail_waiters(self, begun: list[_Job], error: BaseException) -> None:
+    def _fail_waiters(self, begun: list[Job], error: BaseException) -> None:
         for job in begun:
             job.error = StoreUnavailable(
                 f"the writer has stopped: {error}",
-                mend="It is not known whether this was done; read the task before you try again.",
+                mend=UNKNOWN,
             )
-        left: list[_Job] = []
+        left: list[Job] = []
         while not self._jobs.empty():
             job_left = self._jobs.get()
             if job_left is not None:
@@ -455,7 +434,7 @@ class _no_turn:  # noqa: N801  # reads as a phrase where it is used
     def __exit__(self, *_: object) -> None: ...
 
 
-def _deliver(group: list[_Job]) -> None:
+def _deliver(group: list[Job]) -> None:
     """Hand all answers over in one call per loop."""
     for loop in {job.loop for job in group}:
         jobs = [job for job in group if job.loop is loop]
@@ -492,6 +471,8 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
             _check_place(file)
         except OSError as error:  # a folder on the way that may not be entered
             raise StoreUnavailable(f"{file} cannot be reached: {error.strerror}", where=str(file)) from error
+    if file is not None and not file.exists():
+        files.make_private(file)
     try:
         connection = apsw.Connection(path)
         try:

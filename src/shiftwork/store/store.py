@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
+from shiftwork.core.errors import ShiftworkError
+from shiftwork.store.hearing import Hearing
+
 Row = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -47,6 +50,10 @@ class Store(Protocol):
     url: str
     operation_max_sec: float
     """How long a verb may take before it ends with nothing changed."""
+    refusal: ShiftworkError | None
+    """Why it took no write of late; None if it takes them. Cleared by who writes something small now and then."""
+    hearing: Hearing
+    """When agents could not be heard: then their silence means nothing."""
 
     async def run(self, verb: Verb[T], /) -> T:
         """Run one verb in one transaction and answer after the commit."""
@@ -54,11 +61,11 @@ class Store(Protocol):
     async def read(self, verb: Verb[T], /) -> T:
         """Run a verb that writes nothing, on one consistent snapshot."""
 
+    async def read_in_turn(self, verb: Verb[T], /) -> T:
+        """The same behind what is being written: answered when a heartbeat would be."""
+
     def now(self) -> float:
         """The time all servers of this store agree on."""
-
-    def unsettled_since(self) -> float:
-        """When silence last became untrustworthy: the store was away, or a clock stepped."""
 
     def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
         """Lanes that got work, from this process and from others. May repeat, may miss: the poll mends it."""

@@ -11,7 +11,6 @@ class LocalWakes:
     """Hands each announcement to every subscriber; what piles up is folded, so a slow one costs nothing."""
 
     def __init__(self) -> None:
-        self.unsettled_since = 0.0
         self._subscribers: set[_Subscriber] = set()
 
     def announce(self, lanes: frozenset[int]) -> None:

@@ -7,7 +7,22 @@ from typing import Any
 
 from shiftwork.core import reasons
 from shiftwork.core.states import SETTLED, WAITING, State
-from shiftwork.views.view import FAILURE, TIME, UUID, Field, Pair, Record, View, both, made, read, sent, time_out, words
+from shiftwork.views.view import (
+    FAILURE,
+    TIME,
+    UUID,
+    Field,
+    Pair,
+    Record,
+    View,
+    both,
+    made,
+    one_of,
+    read,
+    sent,
+    time_out,
+    words,
+)
 
 SUMMARY_CHARS = 200
 
@@ -86,19 +101,30 @@ def summary_in(text: Any) -> Any:
 
 OUTPUT = Pair(text_out)
 
+
+def output_of(result: Record) -> Any:
+    """What the agent produced: its data, or the text that it or its command printed."""
+    found = result.get("data") if result.get("data") is not None else result.get("text")
+    return None if found is None else text_out(found)
+
+
+def _output(task: Record) -> Any:
+    return output_of(task.get("result") or {})
+
+
 TASK = (
     read("id", "id", UUID),
     both("workspace_id"),
     both("target_agent_id", "agent_id"),
     both("issue_id"),
     read("status", "status", Pair(lambda state: STATES[State(state)])),
-    both("trigger_type"),
+    both("trigger_type", "trigger_type", one_of("assignment", "mention", "chat", "autopilot", "manual_rerun")),
     both("trigger_comment_id"),
     both("trigger_summary", "trigger_summary", Pair(back=summary_in)),
     both("session_id"),
     both("work_dir"),
     both("force_fresh_session"),
-    read("result.data", "output", OUTPUT),
+    made("output", _output),
     made("attempt", attempt),
     both("max_attempts"),
     made("failure_reason", _failure),
@@ -115,8 +141,9 @@ TASK = (
 
 RESULT = (
     read("task_id", "task_id", UUID),
-    read("status", "status", words({"success": "completed"})),
-    both("data", "output", OUTPUT),
+    both("status", "status", words({"success": "completed"})),
+    made("output", output_of),
+    sent("data", "output", OUTPUT),
     both("error"),
     read("completed_at", "completed_at", TIME),
 )
@@ -156,6 +183,7 @@ EVENTS = {
 
 VIEW = View(
     name="aegis",
+    names_workspaces=True,
     ids=UUID,
     states=STATES,
     task=TASK,
@@ -165,7 +193,7 @@ VIEW = View(
     failure=(*FAILURE, sent("reason", "failure_reason")),
     events=EVENTS,
     only_these_events=True,
-    reasons=Pair(reason_out),
+    reasons=Pair(reason_out, words({reason: reason for reason in reasons.MEANING}).back),
     required=("workspace_id", "agent_id"),
     defaults={"type": "agent"},
 )

@@ -16,7 +16,9 @@ from shiftwork.views.view import (
     View,
     both,
     find,
+    folded,
     made,
+    one_of,
     own_id,
     read,
     sent,
@@ -40,6 +42,7 @@ STATES = {
 }
 
 LEVELS = {"high": 20, "medium": 50, "low": 70}
+AGENT_TYPES = ("Generation", "Reflection", "Ranking", "Evolution", "Proximity", "MetaReview")
 
 
 def priority_out(priority: float) -> str:
@@ -49,7 +52,7 @@ def priority_out(priority: float) -> str:
 
 
 def priority_in(level: Any) -> int:
-    found = LEVELS.get(level.lower()) if isinstance(level, str) else None
+    found = LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
     if found is None:
         raise ValueError("expected High, Medium or Low")
     return found
@@ -69,8 +72,26 @@ def worker_status(agent: Record) -> str:
     return "active" if agent.get("current_tasks") else "idle"
 
 
+_TYPES = {folded(word): word for word in AGENT_TYPES}
+
+
+def announced(agent: dict[str, Any]) -> dict[str, Any]:
+    """A worker's capabilities are the agent types it serves; other words stay what they are."""
+    said = agent.get("capabilities") or []
+    types = [_TYPES[folded(word)] for word in said if isinstance(word, str) and folded(word) in _TYPES]
+    if not types or agent.get("types") is not None:
+        return agent
+    rest = [word for word in said if not isinstance(word, str) or folded(word) not in _TYPES]
+    return {**agent, "types": types, "capabilities": rest}
+
+
+def _capabilities(agent: Record) -> list[str]:
+    return [*(agent.get("types") or []), *(agent.get("capabilities") or [])]
+
+
 REASONS = words(
     {
+        **{reason: reason for reason in reasons.MEANING},
         reasons.HEARTBEAT_TIMEOUT: "worker timeout",
         reasons.RESOURCE_UNAVAILABLE: "temporary resource unavailable",
         reasons.NETWORK: "network error",
@@ -87,7 +108,7 @@ STRATEGIES = words({word: word for word in get_args(Strategy)})
 TASK = (
     made("id", own_id),
     sent("id", "id"),
-    both("type", "agent_type"),
+    both("type", "agent_type", one_of(*AGENT_TYPES)),
     made("priority", _level),
     sent("priority", "priority", Pair(back=priority_in)),
     read("priority", "original_priority", Pair(priority_out)),
@@ -151,7 +172,8 @@ DEAD_LETTER = (
 
 AGENT = (
     both("id", "worker_id"),
-    both("capabilities"),
+    made("capabilities", _capabilities),
+    sent("capabilities", "capabilities"),
     both("types", "agent_types"),
     made("status", worker_status),
     read("last_heartbeat", "heartbeat", TIME),
@@ -215,6 +237,7 @@ CLAIMS = {"worker_id": "agent_id", "assignment_id": "token", "agent_types": "typ
 
 VIEW = View(
     name="coscientist",
+    own_names=True,
     states=STATES,
     task=TASK,
     result=RESULT,
@@ -224,6 +247,8 @@ VIEW = View(
     queue=QUEUE,
     purge=PURGE,
     claims=CLAIMS,
+    announced=announced,
+    required=("agent_type",),
     agent_defaults={"restarted": True},  # who registers announces that it is free
     reasons=REASONS,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.states import State
-from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, find, made, read, sent
+from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, find, made, read, same, sent, words
 
 STATES = {
     **{state: state.upper() for state in State},
@@ -21,6 +21,11 @@ def _failure(task: Record) -> Any:
 def _artifacts(task: Record) -> list[Any]:
     """A list from the beginning, since the document has an empty one before there is a result."""
     return find(task, "result.artifacts") or []
+
+
+def _data(task: Record) -> Any:
+    """Populated on completion; what did not pass, or came with a failure, is part of the result alone."""
+    return find(task, "result.data") if task.get("status") in {State.COMPLETED, State.VALIDATING} else None
 
 
 def _validation(task: Record) -> Any:
@@ -71,7 +76,7 @@ TASK = (
     both("output.type"),
     both("output.validation")._replace(make=_validation),
     both("output.validation_schema"),
-    read("result.data", "output.data"),
+    made("output.data", _data),
     made("output.artifacts", _artifacts),
     read("result.verdict", "output.verdict", VERDICT),
     read("created_at", "created_at", TIME),
@@ -87,9 +92,14 @@ TASK = (
 
 RESULT = (
     read("task_id"),
-    read("status"),
+    both("status", "status", words({"success": "COMPLETED", "failed": "FAILED"})._replace(out=same)),
     both("data"),
     both("artifacts"),
+    sent("data", "output.data"),
+    sent("artifacts", "output.artifacts"),
+    sent("usage.cost_usd", "cost_usd"),
+    sent("usage.tokens_in", "tokens_used.input"),
+    sent("usage.tokens_out", "tokens_used.output"),
     both("error"),
     read("execution_time_sec", "duration_sec"),
     read("worker_id", "agent"),

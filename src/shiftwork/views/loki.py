@@ -107,19 +107,27 @@ TASK = (
     read("failure_history", "failureHistory", FAILURES),
 )
 
+OUTCOMES = words({"success": "success", "failed": "failed"})
+
 RESULT = (
-    read("task_id", "id", UUID),
-    both("status"),
+    made("id", _id),
+    both("status", "status", OUTCOMES),
     both("data", "output"),
     both("decision_report", "decisionReport"),
     both("error"),
+    sent("error", "lastError"),
+    sent("success", "success"),
+    sent("status", "result.status", OUTCOMES),
+    sent("data", "result.output"),
+    sent("decision_report", "result.decisionReport"),
+    sent("error", "result.error"),
     read("completed_at", "completedAt", TIME),
 )
 
 RESOLUTIONS = words({"retry_later": "wait+retry"})
 
 DEAD_LETTER = (
-    read("task_id", "id", UUID),
+    made("id", _id),
     read("type"),
     read("payload"),
     read("error", "lastError"),
@@ -133,7 +141,7 @@ DEAD_LETTER = (
 AGENT = (
     both("id", "agent_id"),
     both("type", "agent_type"),
-    both("capabilities", "agent_capabilities"),
+    both("types", "agent_capabilities"),  # the types of task it takes
     read("status"),
     read("last_heartbeat", "lastHeartbeat", TIME),
 )
@@ -148,6 +156,7 @@ BREAKER = (
 
 VIEW = View(
     name="loki",
+    own_names=True,
     ids=UUID,
     states=STATES,
     task=TASK,
@@ -157,6 +166,7 @@ VIEW = View(
     breaker=BREAKER,
     events={"queue.slowdown": "SLOWDOWN"},
     resolutions=RESOLUTIONS,
+    claims={"agent_capabilities": "types"},
     # A failure moves the task to pending or dead-letter in one step; no queue holds it in between.
     passing=frozenset({State.FAILED}),
 )

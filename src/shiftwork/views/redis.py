@@ -61,7 +61,7 @@ TASK = (
 )
 
 RESULT = (
-    read("task_id"),
+    made("task_id", own_id),
     both("status", "status", OUTCOMES),
     both("data", "result"),
     both("error"),
@@ -71,7 +71,7 @@ RESULT = (
 RESOLUTIONS = words({"modify_and_retry": "replay", "retry": "replay"})
 
 DEAD_LETTER = (
-    read("task_id"),
+    made("task_id", own_id),
     read("tool_name"),
     read("payload"),
     read("error"),
@@ -97,6 +97,7 @@ EVENTS = {
     "task.attempt_failed": "task.failed",
     "task.cancelled": "task.failed",
     "task.dead_lettered": "task.dlq",
+    "entry.refused": "task.dlq",
     "approval.requested": "approval.requested",
     "approval.approved": "approval.approved",
     "approval.rejected": "approval.rejected",
@@ -104,6 +105,7 @@ EVENTS = {
 
 VIEW = View(
     name="redis",
+    own_names=True,
     states=STATES,
     task=TASK,
     result=RESULT,
@@ -112,6 +114,7 @@ VIEW = View(
     events=EVENTS,
     only_these_events=True,
     resolutions=RESOLUTIONS,
+    claims={"consumer": "agent_id", "worker": "agent_id"},
     # Delivered and not acknowledged; Redis calls it pending, which means something else everywhere else.
     filters={"unacked": HELD},
     # `failed` is final here; a failure that will be retried shows as an event only.

@@ -7,16 +7,17 @@ schema and nested `claim`, `retry`, `spec`, `output`, `result` and `tokens_used`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from shiftwork.core import ids
+from shiftwork.core import ids, reasons
 from shiftwork.core.errors import InputError
-from shiftwork.core.states import STORED, State
+from shiftwork.core.states import STORED, WAITING, State
 
 Record = Mapping[str, Any]
 Convert = Callable[[Any], Any]
@@ -125,6 +126,13 @@ DAG = (
 """A DAG, of which one document speaks; the others differ in how they write ids."""
 MEMBERS = ("tasks", "roots", "leaves")
 """What a DAG in a list does not tell."""
+MOVING = frozenset({"effective_priority", "priority_parts", "priority_tier", "age_minutes", "version", "updated_at"})
+"""Fields that change while nobody looks: a record read a moment ago has others."""
+_HINTS = {
+    "status": "Cancel with POST /api/tasks/{id}/cancel; states change by what agents report.",
+    "parent_id": "Spawn subtasks with POST /api/tasks/{id}/spawn.",
+    "dag_id": "Add tasks to a DAG with POST /api/dags/{id}/tasks.",
+}
 FAILURE = tuple(both(name) for name in ("reason", "error", "usage", "data", "retry", "provider", "account", "model"))
 """How a failed attempt is reported where a document has no names of its own for it."""
 BESIDE = tuple(sent(name, name) for name in ("text", "artifacts", "decision_report", "usage", "verdict"))
@@ -146,14 +154,36 @@ def failures(history: Iterable[Record]) -> list[dict[str, Any]]:
 FAILURES = Pair(failures)
 
 
+_BETWEEN = re.compile(r"[\s_+,/-]+")
+
+
+def folded(word: str) -> str:
+    """What a word is known by: `Network errors`, `network-error` and `NETWORK_ERROR` are one."""
+    return " ".join(part.removesuffix("s") for part in _BETWEEN.split(word.casefold().strip()))
+
+
 def words(table: Mapping[str, str]) -> Pair:
-    """A pair over a vocabulary: ours to theirs and back in any case; other words pass unchanged."""
-    back = {theirs.casefold(): ours for ours, theirs in reversed(list(table.items()))}
+    """A pair over a vocabulary: ours to theirs and back, however it is spelt; other words pass unchanged."""
+    known = reversed(list(table.items()))
+    back = {form: ours for ours, theirs in known for form in (folded(ours), folded(theirs))}
 
     def into(word: Any) -> Any:
-        return back.get(word.casefold(), word) if isinstance(word, str) else word
+        return back.get(folded(word), word) if isinstance(word, str) else word
 
     return Pair(lambda word: table.get(word, word), into)
+
+
+def one_of(*known: str) -> Pair:
+    """A closed list of the document's words, however they are spelt."""
+    forms = {folded(word): word for word in known}
+
+    def into(word: Any) -> str:
+        found = forms.get(folded(word)) if isinstance(word, str) else None
+        if found is None:
+            raise ValueError(f"expected one of {', '.join(known)}")
+        return found
+
+    return Pair(back=into)
 
 
 def _optional(convert: Convert, value: Any) -> Any:
@@ -176,6 +206,10 @@ def _put(record: dict[str, Any], path: str, value: Any) -> None:
     record[last] = value
 
 
+REASONS = words({reason: reason for reason in reasons.MEANING})
+"""Our own reasons, which a document without a list of its own shares."""
+
+
 @dataclass(frozen=True)
 class View:
     """One document's names over our data."""
@@ -195,14 +229,40 @@ class View:
     events: Mapping[str, str] = field(default_factory=dict)
     only_these_events: bool = False
     ids: Pair = SAME
+    names_workspaces: bool = False
+    """Whether the document names a workspace when a task is created, and nowhere else."""
+    own_names: bool = False
+    """Whether the document lets submitters give tasks an id, and calls them by it."""
     failure: tuple[Field, ...] = FAILURE
-    reasons: Pair = SAME
+    reasons: Pair = REASONS
     resolutions: Pair = SAME
     filters: Mapping[str, frozenset[State]] = field(default_factory=dict)
     passing: frozenset[State] = frozenset()
     required: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     agent_defaults: Mapping[str, Any] = field(default_factory=dict)
+    announced: Callable[[dict[str, Any]], dict[str, Any]] = same
+    """What a registration comes to in our words, where one of the document's says two of ours."""
+
+    def has(self, ours: str) -> bool:
+        """Whether callers may say this field of ours in the document's submission."""
+        return any(row.ours == ours and row.is_in for row in self.task)
+
+    def shows(self, ours: str) -> bool:
+        """Whether the document's task has this field of ours."""
+        return any(row.ours == ours and row.is_out for row in self.task)
+
+    def place_out(self, path: str) -> str:
+        """Where in a submission something is, with our name for a field as the document has it."""
+        head, dot, rest = path.rpartition("]." if "]." in path else "task." if path.startswith("task.") else ".none.")
+        theirs = self._theirs.get(rest)
+        return path if theirs is None else f"{head}{dot}{theirs}"
+
+    @cached_property
+    def _theirs(self) -> dict[str, str]:
+        """The document's name for each of our fields that callers send."""
+        known = {row.ours: row.theirs for row in (*self.failure, *self.agent, *self.task) if row.is_in and row.ours}
+        return {**known, **{ours: theirs for theirs, ours in self.claims.items()}}
 
     def task_out(self, task: Record) -> dict[str, Any]:
         """A task under the document's names; each of its fields is there, null where we have nothing."""
@@ -216,11 +276,48 @@ class View:
         missing = [name for name in self.required if fields.get(name) is None]
         if missing:
             raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
+        if not self.is_echo(fields):
+            self._refuse({path: value for path, _, value in self._written(fields) if not self._is_new(path, value)})
         return {**self.defaults, **self._in(self.task, fields)}
 
-    def changes_in(self, fields: Record) -> dict[str, Any]:
-        """Some fields of a task that is there, under our names."""
+    def changes_in(self, fields: Record, now: Record | None = None) -> dict[str, Any]:
+        """Some fields of a task that is there, under our names; what the queue writes may be said as it is `now`."""
+        shown = {} if now is None else self.task_out(now)
+        wished = {
+            path: value
+            for path, row, value in self._written(fields)
+            if row.ours not in MOVING and value != find(shown, path)
+        }
+        self._refuse(wished)
+        if self.is_echo(fields):  # the whole record, of which only what differs is meant
+            fields = {name: value for name, value in fields.items() if value != shown.get(name)}
         return self._in(self.task, fields)
+
+    def is_echo(self, fields: Record) -> bool:
+        """A record as it was read, sent to be done again: it says when the queue created it."""
+        return any(row.ours == "created_at" and fields.get(row.theirs) is not None for row in self.task)
+
+    def _is_new(self, path: str, value: Any) -> bool:
+        """Whether a field that the queue writes is as a new task has it."""
+        if path == self._status and isinstance(value, str):
+            return self.statuses_in(value) <= WAITING
+        return not value or (isinstance(value, Mapping) and not any(value.values())) or (path, value) == ("attempt", 1)
+
+    @cached_property
+    def _status(self) -> str:
+        return next(row.theirs for row in self.task if row.ours == "status")
+
+    def _written(self, fields: Record) -> Iterator[tuple[str, Field, Any]]:
+        """What is said about fields that the queue alone writes, each by its path."""
+        taken = {row.theirs for row in self.task if row.is_in}
+        for row in self.task:
+            value = find(fields, row.theirs)
+            if not row.is_in and row.theirs not in taken and value is not None:
+                yield row.theirs, row, value
+
+    def _refuse(self, wished: Mapping[str, Any]) -> None:
+        for path, value in wished.items():
+            raise InputError(f"{path} is {value!r}: the queue itself writes it", where=path, mend=_HINTS.get(path, ""))
 
     def assignment_out(self, task: Record) -> dict[str, Any]:
         """The answer to a claim: the task, or a record around it where the document has one."""
@@ -264,7 +361,7 @@ class View:
 
     def agent_in(self, fields: Record) -> dict[str, Any]:
         """A registration under our names."""
-        return {**self.agent_defaults, **self._in(self.agent, fields)}
+        return self.announced({**self.agent_defaults, **self._in(self.agent, fields)})
 
     def dag_out(self, dag: Record) -> dict[str, Any]:
         """A DAG, whole or as a list has it."""
@@ -283,7 +380,7 @@ class View:
 
     def statuses_in(self, status: str) -> frozenset[State]:
         """Our states behind one of the document's, in any case."""
-        found = self._states_of.get(status.casefold())
+        found = self._states_of.get(folded(status))
         if found is None:
             known = _listed(dict.fromkeys([*self.states.values(), *self.filters]))
             raise InputError(f"The {self.name} view has no status {status!r}", where="status", mend=f"Use {known}.")
@@ -316,9 +413,11 @@ class View:
         """The document's names for the events of one row; what it calls the same is told once."""
         return list(dict.fromkeys(told for name in names if (told := self.event_out(name)) is not None))
 
-    def event_fields(self, event: Record) -> dict[str, Any]:
+    def event_fields(self, event: Record, own_name: str | None = None) -> dict[str, Any]:
         """An event's own fields, with ids, time, states and the reason of a failure as the document writes them."""
         ours = {name: _optional(self.ids.out, event[name]) for name in ("task_id", "dag_id")}
+        if self.own_names and own_name is not None:
+            ours["task_id"] = self.ids.out(own_name)
         path = self.history_out([State(state) for state in event["path"]])
         failed = event["verb"] == "failed" and event["reason"] is not None
         reason = self.reason_out(event["reason"]) if failed else event["reason"]
@@ -336,9 +435,9 @@ class View:
     @cached_property
     def _states_of(self) -> dict[str, frozenset[State]]:
         words = dict.fromkeys(self.states.values())
-        found = {w.casefold(): frozenset(s for s in STORED if self.states[s] == w) for w in words}
+        found = {folded(w): frozenset(s for s in STORED if self.states[s] == w) for w in words}
         # A name that only a state nobody stores has (CREATED) is known, and nothing is in it.
-        return {**found, **{w.casefold(): states for w, states in self.filters.items()}}
+        return {**found, **{folded(w): states for w, states in self.filters.items()}}
 
     @staticmethod
     def _out(table: tuple[Field, ...], record: Record) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from shiftwork.core.errors import Forbidden, NotFound, Unauthorized
 from shiftwork.core.scopes import SCOPES, allows
+from shiftwork.queue.engine import StillAllowed
 from shiftwork.queue.queue import Queue
 from shiftwork.queue.tokens import id_in
 
@@ -50,17 +51,26 @@ class Gatekeeper:
         self._known: dict[str, tuple[float, Identity | None]] = {}
         self._asking: dict[str, asyncio.Task[Identity | None]] = {}
 
-    async def identify(self, headers: Headers) -> Identity:
+    async def identify(self, headers: Headers, *, plain_get: bool = False) -> Identity:
+        """The caller by its token. `plain_get` for a call that only reads and ends: a link may be opened."""
         secret = _secret(headers)
         if secret is None:
             if self.tokens:
                 raise Unauthorized("this server needs a token")
-            check_local(headers)
+            check_local(headers, plain_get=plain_get)
             return ANYBODY
         found = None if id_in(secret) is None else await self._find(secret)  # garbage is not worth remembering
         if found is None:
             raise Unauthorized("the token is not known, has expired or was revoked")
         return found
+
+    def checking(self, headers: Headers, scope: str) -> StillAllowed:
+        """What a call that waits asks, to learn whether its caller may still do what needs this scope."""
+
+        async def check() -> None:
+            require(await self.identify(headers), scope)
+
+        return check
 
     async def _find(self, secret: str) -> Identity | None:
         known = self._known.get(secret)
@@ -92,24 +102,44 @@ def _secret(headers: Headers) -> str | None:
     return next((name.removeprefix(BEARER_PROTOCOL) for name in offered if name.startswith(BEARER_PROTOCOL)), None)
 
 
-def check_local(headers: Headers) -> None:
-    """A page of another site that a browser on this machine shows must not reach us, by whatever name it calls us."""
-    if not is_local(headers.get("host", "")):
+def check_local(headers: Headers, *, plain_get: bool = False) -> None:
+    """A page of another site that a browser on this machine shows must not reach us, by whatever name it calls us.
+
+    Other servers on this machine are other sites, too: agents start them, and their pages are not ours.
+    """
+    host = headers.get("host", "")
+    if not is_local(host):
         raise Forbidden("without tokens only this machine is served, by the name localhost", where="Host", mend=_MEND)
     origin = headers.get("origin")
-    if origin is not None and not is_local(_place_of(origin)):
+    if origin is not None and not _is_origin_of(origin, host):
         raise Forbidden("pages of other sites may not call this server", where="Origin", mend=_MEND)
+    is_link = plain_get and headers.get("sec-fetch-mode") == "navigate"
+    if headers.get("sec-fetch-site") in _OTHER_SITES and not is_link:
+        raise Forbidden("pages of other sites may not call this server", where="Sec-Fetch-Site", mend=_MEND)
 
 
-def _place_of(origin: str) -> str:
-    """Host and port of a page; nothing where it cannot be read, and nothing is not local."""
+def check_page_body(headers: Headers) -> None:
+    """A page names JSON as such: browsers send it to no other site before they have asked that site."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if headers.get("origin") is not None and kind != "application/json":
+        raise Forbidden("a page must send application/json", where="Content-Type", mend="Set the Content-Type.")
+
+
+def _is_origin_of(origin: str, host: str) -> bool:
+    """Whether a page comes from this host and port. TLS may have ended at a proxy, so either scheme will do."""
     try:
-        return urlsplit(origin).netloc
+        scheme, netloc = urlsplit(origin)[:2]
     except ValueError:
-        return ""
+        return False
+    port = _DEFAULT_PORTS.get(scheme)
+    if port is None or not netloc:
+        return False
+    return netloc.lower().removesuffix(port) == host.lower().removesuffix(port)
 
 
-_MEND = "Call it as http://localhost or http://127.0.0.1, or serve with --tokens."
+_OTHER_SITES = frozenset({"cross-site", "same-site"})
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+_MEND = "Call it from its own pages, as http://localhost or http://127.0.0.1, or serve with --tokens."
 
 
 @lru_cache(256)

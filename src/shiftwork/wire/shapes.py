@@ -17,6 +17,7 @@ from shiftwork.queue.observation.alerts import Alert
 from shiftwork.queue.observation.failures import Pattern
 from shiftwork.queue.observation.metrics import Metrics
 from shiftwork.queue.protection.gates import Closed
+from shiftwork.queue.protection.quotas import QuotaInForce
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import TokenInfo
@@ -311,6 +312,12 @@ class RuntimeBeatReply(msgspec.Struct, frozen=True):
     """Claims that are asked to give their task back, and for what."""
 
 
+class QuotaList(msgspec.Struct):
+    """The quotas of all workspaces that have one."""
+
+    quotas: list[QuotaInForce]
+
+
 class SettingsBody(Fields):
     """Changes that are made together or not at all."""
 
@@ -321,7 +328,7 @@ class SettingsBody(Fields):
 
 class TokenBody(Fields):
     name: Name
-    scopes: Annotated[list[Literal["read", "submit", "work", "operate", "admin"]], Meta(min_length=1)]
+    scopes: Annotated[list[Literal["read", "submit", "work", "operate", "admin", "server"]], Meta(min_length=1)]
     expires_at: float | None = None
 
 
@@ -429,3 +436,5 @@ class Health(msgspec.Struct, frozen=True):
     store: str
     test_clock: bool = False
     detail: str | None = None
+    view: str = "native"
+    """In whose names callers are answered who name no view."""

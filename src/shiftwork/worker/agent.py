@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import shutil
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,7 +162,8 @@ class _Attempt:
         if not in_time:
             what = f"it ran longer than the {self._limit_sec():g} s it may"
             raise Fail(reasons.TIMEOUT, exits.error_text(what, self._final, self._stderr))
-        return exits.judge(code, self._final, self._stderr, cut=self._transcript.cut)
+        said = self._transcript
+        return exits.judge(code, self._final, self._stderr, cut=said.cut, facts=said.facts, now=time.time())
 
 
 async def undisturbed(ending: Coroutine[Any, Any, T]) -> T:

@@ -25,11 +25,13 @@ log = logging.getLogger("shiftwork.worker")
 class Fail(Exception):
     """Raised by a handler to fail its attempt with a reason of its choice."""
 
-    def __init__(self, reason: str, error: str = "", *, retry: bool = True) -> None:
+    def __init__(self, reason: str, error: str = "", *, retry: bool = True, data: Any = None) -> None:
         super().__init__(error or reason)
         self.reason = reason
         self.error = error or reason
         self.retry = retry
+        self.data = data
+        """A partial result, or facts about the failure such as the status and headers of a response."""
 
 
 class Done(NamedTuple):

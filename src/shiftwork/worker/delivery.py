@@ -194,7 +194,9 @@ class Delivery:
                 self._summary.count(outcome.status)
             else:
                 reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
-                outcome = await self._queue.fail(kept.token, reason, error, usage=kept.usage, retry=kept.retry)
+                outcome = await self._queue.fail(
+                    kept.token, reason, error, usage=kept.usage, data=kept.data, retry=kept.retry
+                )
                 self._summary.failed += 1
         except (ConflictError, NotFound) as error:
             self._summary.lost += 1
@@ -208,6 +210,9 @@ def _refused(kept: Kept, error: InputError) -> Kept:
     if kept.done:
         usage = None if error.facts.get("booked") else kept.usage
         return Kept(kept.token, done=False, reason=reasons.INVALID_OUTPUT, error=str(error), usage=usage)
+    if kept.data is not None:
+        log.error("the data of a report of %s is left out: %s", kept.token, error)
+        return msgspec.structs.replace(kept, data=None)
     log.error("a report of %s was refused: %s", kept.token, error)
     return Kept(kept.token, done=False, reason=reasons.CRASH, error="its worker's report was refused")
 

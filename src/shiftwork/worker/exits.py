@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
+from typing import Any
 
 from shiftwork.core import reasons
+from shiftwork.policy import provider_limits
 from shiftwork.worker.context import Done, Fail
 from shiftwork.worker.delivery import clean
 from shiftwork.worker.output import MOST_BYTES, Final
+from shiftwork.worker.provider_errors import local_zone
 
 REASONS: dict[int, str] = {
     65: reasons.INVALID_INPUT,
@@ -38,16 +42,29 @@ def name_of(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def judge(code: int, final: Final | None, stderr: str, *, cut: bool) -> Done:
+def judge(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Mapping[str, Any], now: float) -> Done:
     """The result of a command that ended by itself, or the failure it stands for."""
     if code != 0 or (final is not None and final.failed):
         own = final.reason if final is not None and final.failed else None
-        raise Fail(own or reason_of(code), error_text(name_of(code), final, stderr))
+        text = error_text(name_of(code), final, stderr)
+        known = facts if final is None or final.failed else {}
+        raise Fail(own or reason_of(code), text, data=_provider_data(text, known, now))
     if cut:
         raise Fail(reasons.INVALID_OUTPUT, f"it printed more at once than the {MOST_BYTES} bytes that are kept")
     if final is None:
         raise Fail(reasons.INVALID_OUTPUT, error_text("it ended well and printed no result", None, stderr))
     return Done(final.data, text=None if final.text is None else clean(final.text, MOST_BYTES))
+
+
+def _provider_data(text: str, facts: Mapping[str, Any], now: float) -> dict[str, Any] | None:
+    """The provider's answer as the agent reported it, with clock times resolved in this machine's time zone."""
+    data = {provider_limits.PROVIDER_ERROR: dict(facts)} if facts else None
+    found = provider_limits.read(text, data, now, local_zone(now))
+    if found is None:
+        return None
+    if found.resets_at is not None:
+        return {provider_limits.PROVIDER_ERROR: {**facts, "resets_at": found.resets_at}}
+    return data
 
 
 def error_text(what: str, final: Final | None, stderr: str) -> str:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -70,7 +71,7 @@ class Place:
         self._make()
 
     def _make(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def file(self, name: str, content: bytes) -> Path:
         """A file beside the folder, not in it: what is there is the agent's. It goes when the attempt ends."""
@@ -97,22 +98,29 @@ class Folders:
 
     def make(self) -> None:
         try:
-            self._notes.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._notes.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
             raise InputError(f"cannot work in {self.base}: {error.strerror}", where="--work-dir") from error
 
     def of(self, task: Task) -> Path:
         """The folder that the task names, or that was pinned to it; else one of its own."""
-        return self.named(task) or self.base / task.id
+        return self.named(task) or self._root(task) / task.id
+
+    def _root(self, task: Task) -> Path:
+        """Workers of several workspaces may have one base, and their tasks are no business of each other."""
+        workspace = task.workspace_id
+        return self.base if workspace == "default" else self.base / quote(workspace, safe="").replace(".", "%2E")
 
     def made(self, path: Path) -> bool:
         """Whether it is a folder of ours and not one that a task has named: that may be somebody's repository."""
-        return path.parent == self.base and ids.parse(path.name) is not None
+        return self.base in path.parents[:2] and ids.parse(path.name) is not None
 
     def named(self, task: Task) -> Path | None:
         """Only a folder below the base: whoever submits a task does not choose where on this machine it is done."""
-        path = (self.base / (task.work_dir or "")).resolve()
-        inside = self.base in path.parents and self._notes not in (path, *path.parents)
+        root = self._root(task)
+        path = (root / (task.work_dir or "")).resolve()
+        inside = root in path.parents and self._notes not in (path, *path.parents)
         return path if inside else None
 
     @asynccontextmanager

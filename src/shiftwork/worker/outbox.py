@@ -103,7 +103,7 @@ class Outbox:
 
     def _write(self, target: Path, text: bytes) -> None:
         temporary = target.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

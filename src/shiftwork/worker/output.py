@@ -15,6 +15,9 @@ MOST_BYTES = 16 * 1024 * 1024
 
 MOST_USD = 1e9
 LONGEST_NAME = 255
+LARGEST_NUMBER = 1e13
+"""Of facts about a provider: times since 1970 in milliseconds are less."""
+
 LONGEST_INPUT = 1_000
 """Of what is told about a tool's call, in characters."""
 
@@ -53,6 +56,8 @@ class Final(NamedTuple):
     data: Any = None
     failed: bool = False
     reason: str | None = None
+    facts: dict[str, Any] | None = None
+    """The provider's answer as the agent reports it: status, headers, error type and reset."""
 
 
 class Seen(NamedTuple):
@@ -66,6 +71,8 @@ class Seen(NamedTuple):
     """Of the message whose tokens these are; None where they are those of the whole run."""
     tokens: tuple[int, int] | None = None
     final: Final | None = None
+    facts: dict[str, Any] | None = None
+    """About the provider, known before the end."""
 
 
 # -- one event -------------------------------------------------------------------------------------------------------
@@ -84,7 +91,8 @@ def read_object(found: dict[str, Any]) -> Seen:
     if seen.final is not None:
         return seen
     failed = found.get("is_error") is True
-    final = Final(_text(found.get("text")), found, failed=failed, reason=_name(found.get("reason")))
+    facts = _problem(found)[1] if failed else None
+    final = Final(_text(found.get("text")), found, failed=failed, reason=_name(found.get("reason")), facts=facts)
     return seen._replace(cost_usd=_cost(found), tokens=_tokens(found.get("usage")), final=final)
 
 
@@ -97,7 +105,9 @@ def _assistant(event: dict[str, Any]) -> Seen:
     said = [_block(block) for block in _objects(message.get("content"))]
     id_ = _name(message.get("id"))
     tokens = _tokens(message.get("usage")) if id_ is not None else None
-    return Seen(tuple(each for each in said if each is not None), message_id=id_, tokens=tokens)
+    kind = _name(event.get("error"))
+    facts = {"error": None if kind is None else {"type": kind}}  # an answer after an error means that it has passed
+    return Seen(tuple(each for each in said if each is not None), message_id=id_, tokens=tokens, facts=facts)
 
 
 def _block(block: dict[str, Any]) -> Said | None:
@@ -115,10 +125,21 @@ def _user(event: dict[str, Any]) -> Seen:
     return Seen(tuple(Said("error", _words(block.get("content"))) for block in wrong))
 
 
+def _rate_limit_event(event: dict[str, Any]) -> Seen:
+    """The state of a subscription's window; sent with successful turns, too."""
+    info = _object(event.get("rate_limit_info"))
+    known = {name: info[name] for name in _WINDOW if _is_plain(info.get(name))}
+    spare = info.get("isUsingOverage") is True or info.get("overageStatus") == "allowed"
+    return Seen(facts={"rate_limit_info": {**known, "status": "allowed"} if spare else known})
+
+
 def _result(event: dict[str, Any]) -> Seen:
     failed = event.get("is_error") is True or str(event.get("subtype", "")).startswith("error")
-    text = _text(event.get("result")) or (_text(event.get("subtype")) if failed else None)
-    final = Final(text, event.get("structured_output"), failed=failed, reason=_name(event.get("reason")))
+    failed |= event.get("status") == "error"
+    why, facts = _problem(event)
+    text = _text(event.get("result")) or ((why or _text(event.get("subtype"))) if failed else None)
+    reason = _name(event.get("reason"))
+    final = Final(text, event.get("structured_output"), failed, reason, facts if failed else None)
     return Seen(cost_usd=_cost(event), tokens=_tokens(event.get("usage")), final=final)
 
 
@@ -140,13 +161,50 @@ def _turn_completed(event: dict[str, Any]) -> Seen:
 
 
 def _turn_failed(event: dict[str, Any]) -> Seen:
-    words = _words(_object(event.get("error")).get("message") or event.get("message"))
-    return Seen((Said("error", words),), final=Final(words, failed=True))
+    words, facts = _problem(event)
+    return Seen((Said("error", words),), final=Final(words, failed=True, facts=facts))
 
 
+def _problem(event: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """The words of an error event, and the provider's answer, in the places where each agent puts it."""
+    error = _object(event.get("error"))
+    data = _object(error.get("data"))
+    words = _words(error.get("message") or data.get("message") or event.get("message"))
+    facts: dict[str, Any] = {}
+    for record, name in ((event, "api_error_status"), (event, "status_code"), (error, "code"), (data, "statusCode")):
+        if isinstance(record.get(name), int) and record[name] in _HTTP:
+            facts["status"] = record[name]
+    if (kind := _name(error.get("type")) or _name(error.get("code"))) is not None:
+        facts["error"] = {"type": kind}
+    for name in ("resets_at", "resets_in_seconds"):
+        if _number(error.get(name)):
+            facts[name] = error[name]
+    headers = _object(data.get("responseHeaders")) or _object(event.get("headers"))
+    if limits := {name: headers[name] for name in headers if _is_about_limits(name, headers[name])}:
+        facts["headers"] = limits
+    return words, facts or None
+
+
+def _is_about_limits(name: str, value: Any) -> bool:
+    about = name.lower().startswith("retry-after") or "ratelimit" in name.lower()
+    return about and _name(name) is not None and _is_plain(value)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a short text or a number that any store can hold."""
+    return _name(value) is not None or _number(value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER
+
+
+_HTTP = range(400, 600)
+_WINDOW = ("status", "resetsAt", "rateLimitType", "utilization")
 _READERS: dict[str, Callable[[dict[str, Any]], Seen]] = {
     "assistant": _assistant,
     "user": _user,
+    "rate_limit_event": _rate_limit_event,
     "result": _result,
     "item.completed": _item,
     "turn.completed": _turn_completed,
@@ -223,6 +281,7 @@ class Transcript:
         self._cost = 0.0
         self._tokens: dict[str | None, tuple[int, int]] = {}
         self._final: Final | None = None
+        self._facts: dict[str, Any] = {}
         self._last_words: str | None = None
 
     def feed(self, data: bytes) -> list[Said]:
@@ -273,6 +332,7 @@ class Transcript:
             self._tokens[seen.message_id] = seen.tokens
         self._last_words = next((said.text for said in reversed(seen.said) if said.kind == "text"), self._last_words)
         self._final = seen.final or self._final
+        self._facts |= seen.facts or {}
         return tuple(said._replace(text=said.text + "\n") if said.kind == "text" else said for said in seen.said)
 
     @property
@@ -280,6 +340,12 @@ class Transcript:
         """What is known of the run's use; the total of the run once there is one."""
         counted = [self._tokens[None]] if None in self._tokens else list(self._tokens.values())
         return Spent(self._cost, sum(read for read, _ in counted), sum(written for _, written in counted))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The provider's last answer as far as it is known; the final event counts most."""
+        known = self._facts | ((self._final.facts if self._final else None) or {})
+        return {name: value for name, value in known.items() if value is not None}
 
     def end(self) -> Final | None:
         """What the whole output came to; None where it does not hold what its format promises."""

@@ -30,7 +30,7 @@ from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
-from shiftwork.worker import threads
+from shiftwork.worker import provider_errors, threads
 from shiftwork.worker.calling import LONGEST_LINE, as_coroutine, describe, in_log
 from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary, clean
@@ -390,12 +390,15 @@ class Runner:
             self._spawn_report(self._release(work, why))
             return None
         if isinstance(error, Fail):
-            return Kept(token, done=False, reason=error.reason, error=error.error, retry=error.retry, usage=usage)
+            said = {"reason": error.reason, "error": error.error, "data": error.data}
+            return Kept(token, done=False, **said, retry=error.retry, usage=usage)
         text = describe(error)
         if log.isEnabledFor(logging.INFO):
             log.info("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
-        reason = error.code if isinstance(error, EffectInFlight | EffectUnknown) else reasons.CRASH
-        return Kept(token, done=False, reason=reason, error=text, usage=usage)
+        reason, data = provider_errors.judge(error, text, time.time())
+        if isinstance(error, EffectInFlight | EffectUnknown):
+            reason, data = error.code, None
+        return Kept(token, done=False, reason=reason, error=text, data=data, usage=usage)
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)

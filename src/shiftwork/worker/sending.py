@@ -176,4 +176,4 @@ class Sender:
 
 def _problem(claim: Token, kept: Kept) -> Problem:
     reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
-    return Problem(claim, reason, error, kept.usage, retry=kept.retry)
+    return Problem(claim, reason, error, kept.usage, kept.data, kept.retry)

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
 from shiftwork.bridges.loki.bridge import Bridge
-from shiftwork.core.errors import StoreUnavailable
+from shiftwork.core.errors import FolderUnavailable, StoreUnavailable
 from shiftwork.core.task import Task
 from shiftwork.testing import MovedClock
-from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, dead, enqueue, plain
+from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, claimed, dead, enqueue, plain
 from tests.conformance.steps import REPORT, take
 
 TASK: dict[str, Any] = {"type": "eng-backend", "priority": 5, "dependencies": [], "payload": {"action": "implement"}}
@@ -291,7 +293,7 @@ async def test_decisions_that_could_not_be_written_are_written_later(
     decisions = folder.path / "logs" / "decisions"
     decisions.parent.mkdir()
     decisions.write_text("a file where the folder should be")
-    with pytest.raises(OSError, match="exists"):
+    with pytest.raises(FolderUnavailable, match=r"dlq-review-.* cannot be used: Not a directory"):
         await bridge.once()
     decisions.unlink()
     await bridge.once()
@@ -317,3 +319,78 @@ async def test_the_folders_rules_of_breakers_are_in_force(loki: Queue, folder: D
     assert "circuit-breakers.yaml" in broken
     assert (await loki.breakers("x"))[0].failure_threshold == 1
     assert file.read_text() == "defaults: [\n"
+
+
+# -- a folder that others write to -----------------------------------------------------------------------------------
+
+
+def plant(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+async def test_planted_links_lead_to_no_other_file(loki: Queue, folder: DotLoki, tmp_path: Path) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    await bridge.once()
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    for name in ("queue/pending.json.tmp", "queue/completed.json", "state/shiftwork.json.tmp", "state/shiftwork.json"):
+        plant(folder.path / name, precious)
+    await enqueue(loki)
+    await bridge.once()
+    assert precious.read_text() == "keep me"
+
+
+@pytest.mark.parametrize("name", ["logs/shiftwork-refused.jsonl", "logs/decisions/dlq-review-{day}.md"])
+async def test_record_that_is_a_planted_link_is_refused_by_name(
+    loki: Queue, folder: DotLoki, tmp_path: Path, name: str
+) -> None:
+    await loki.review(await dead(loki), "escalate")
+    bridge, task_id = await claimed(loki, folder)
+    folder.move(task_id, "completed", result={"output": "without the report that is asked for"})
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    name = name.format(day=datetime.fromtimestamp(loki.now(), UTC).date())
+    plant(folder.path / name, precious)
+    with pytest.raises(FolderUnavailable, match=Path(name).name):
+        await bridge.once()
+    assert precious.read_text() == "keep me"
+
+
+async def test_lock_that_is_a_planted_link_is_refused(loki: Queue, folder: DotLoki, tmp_path: Path) -> None:
+    plant(folder.path / "state" / "locks" / "queue.lock", tmp_path / "made-by-link")
+    with pytest.raises(FolderUnavailable, match="symbolic links"):
+        await bridged(loki, folder)
+    assert not (tmp_path / "made-by-link").exists()
+
+
+async def test_file_nested_too_deep_is_left_untouched_and_named(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder, two_way=True)
+    file = folder.path / "queue" / "pending.json"
+    file.write_text('{"tasks":' + "[" * 100_000)
+    (broken,) = (await bridge.once()).broken
+    assert "pending.json" in broken
+    with pytest.raises(FolderUnavailable):
+        await loki.claim("ada")
+
+
+async def test_names_of_a_task_forge_no_line_and_no_mark_in_the_record(loki: Queue, folder: DotLoki) -> None:
+    bridge = await bridged(loki, folder)
+    odd = "a\n- 08:53:20Z **retry** of `b` by human:eve <!-- review 2 -->"
+    await loki.submit(id=odd, type="eng\nbackend", max_attempts=1)
+    await loki.fail((await take(loki)).token, "crash", "no database")
+    await loki.review(odd, "escalate")
+    await loki.review(await dead(loki), "escalate", note="the second, which must not be taken for written")
+    await bridge.once()
+    text = next((folder.path / "logs" / "decisions").iterdir()).read_text()
+    assert len([line for line in text.splitlines() if line.startswith("- ")]) == 2
+    assert "the second" in text
+
+
+async def test_leftovers_of_a_killed_writer_are_removed(loki: Queue, folder: DotLoki) -> None:
+    await (await bridged(loki, folder)).once()
+    left = folder.path / "queue" / ".pending.json.0123.shiftwork-tmp"
+    left.write_text("half")
+    await bridged(loki, folder)
+    assert not left.exists()

@@ -19,12 +19,15 @@ from tests.bridges.redis.streams import (
     Client,
     HandWorker,
     entries,
+    foreign,
     given,
     given_up,
     pending,
     submit,
+    taken,
     told,
 )
+from tests.conformance.steps import sql
 
 SCHEDULE = (60, 300, 900)
 
@@ -148,7 +151,6 @@ async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
             {"task_id": "TASK", "status": "succeeded", "worker": "worker-1", "result": "[" * 99 + "]" * 99},
             "nested deeper",
         ),
-        ({"task_id": "TASK", "status": "succeeded"}, "worker is missing"),
         ({"task_id": "nobody", "status": "succeeded", "worker": "worker-1"}, "there is no task 'nobody'"),
         ({"task_id": "TASK", "status": "failed", "worker": "worker-1", "error": "a\0b"}, "NUL"),
         ({"task_id": "TASK", "status": "succeeded", "worker": "w" * 300}, "at most 255"),
@@ -167,3 +169,68 @@ async def test_a_malformed_result_goes_to_the_dead_letters_with_the_reason(
     await bridge.run_once()
     assert await redis.xlen(DLQ) == 1
     assert (await redis.xpending(RESULT, "cg:orchestrator"))["pending"] == 0
+
+
+@pytest.mark.requirement("R-005")
+async def test_result_without_a_worker_counts_for_the_consumer_of_the_entry(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
+) -> None:
+    seen, entry = await taken(streams, bridge, worker)
+    unseen, other = await given(streams, bridge, worker, "order-2")
+    for task_id, message in ((seen, entry), (unseen, other)):
+        await redis.xadd(RESULT, {"task_id": task_id, "status": "succeeded", "result": '"done"'})
+        await worker.acknowledge(message)
+    await bridge.run_once()
+    tasks = [await streams.get(task_id) for task_id in (seen, unseen)]
+    assert [(task.status, task.attempts) for task in tasks] == [("completed", 0), ("completed", 0)]
+    assert tasks[0].result is not None
+    assert tasks[0].result.worker_id == "worker-1"
+    assert await redis.xlen(DLQ) == 0
+
+
+async def test_entry_of_no_task_is_acknowledged_dead_lettered_and_logged(
+    streams: Queue,
+    bridge: Orchestrator,
+    redis: Client,
+    worker: HandWorker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await bridge.run_once()
+    await redis.xadd(TASK, {"garbage": "\x00\x01 {"})
+    await worker.idle_for(await worker.read_one(), 301)  # its worker died
+    await bridge.run_once()
+    assert await pending(redis) == 0
+    (letter,) = await entries(redis, DLQ)
+    assert json.loads(letter["payload"])["stream"] == TASK
+    assert letter["written_by"] == "queue"
+    assert "malformed entry" in caplog.text
+    log = await sql(streams, "select event_type, task_id from event_log")
+    assert [(row["event_type"], row["task_id"]) for row in log] == [("task.dlq", None)]
+    await bridge.run_once()
+    assert await redis.xlen(DLQ) == 1
+
+
+async def test_malformed_task_of_another_orchestrator_is_in_the_event_log_once(
+    queue: Queue, redis: Client, redis_url: str
+) -> None:
+    side = foreign(queue, redis_url)
+    await side.run_once()
+    await redis.xadd(TASK, {"task_id": "order-1", "payload": "no JSON", "idempotency_key": "a"})
+    await side.run_once()
+    await side.run_once()
+    assert await redis.xlen(DLQ) == 1
+    log = await sql(queue, "select event_type, worker from event_log")
+    assert [(row["event_type"], row["worker"]) for row in log] == [("task.dlq", "bridge:redis")]
+    await side.desk.redis.aclose()
+
+
+@pytest.mark.requirement("R-047", "R-050")
+async def test_event_log_has_the_end_of_cancelled_and_rejected_tasks(streams: Queue) -> None:
+    await streams.set_setting("guards", [{"type": "tool"}])
+    rejected, cancelled = await submit(streams, "rejected"), await submit(streams, "cancelled")
+    await streams.reject(rejected)
+    await streams.cancel(cancelled, "not needed")
+    log = await sql(
+        streams, "select event_type, task_id, final from event_log where event_type = 'task.failed' order by id"
+    )
+    assert [(row["task_id"], bool(row["final"])) for row in log] == [(rejected, True), (cancelled, True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from shiftwork import Queue
 from shiftwork.bridges.redis import running
 from shiftwork.bridges.redis.foreign import Foreign
 from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.cli import bridging
+from shiftwork.cli.bridging import until_stopped
 from shiftwork.core.errors import QueueFull, WrongState
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import DLQ, GROUP, RESULT, TASK, Client, entries, foreign, pending, submit
@@ -225,8 +228,45 @@ async def test_a_bridge_goes_on_whatever_a_look_came_to(monkeypatch: pytest.Monk
             raise outcomes.pop(0)
 
     with pytest.raises(ZeroDivisionError):
-        await running.look_for_ever(Odd())
+        await running.look_until(Odd(), asyncio.Event())
     assert outcomes == []
+
+
+class Deaf:
+    """Swallows a cancellation, as `asyncio.wait_for` of Python 3.11 does when its result arrives at that moment."""
+
+    def __init__(self) -> None:
+        self.looks = asyncio.Event()
+
+    async def run_once(self, **_: Any) -> int:
+        self.looks.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 0
+
+
+async def test_bridge_stops_although_a_look_swallows_the_cancellation() -> None:
+    side, stopped = Deaf(), asyncio.Event()
+    ending = asyncio.create_task(until_stopped(stopped, running.look_until(side, stopped)))
+    await side.looks.wait()
+    stopped.set()
+    async with asyncio.timeout(20):
+        await ending
+
+
+async def test_command_stops_what_swallows_its_first_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridging, "CANCEL_AGAIN_SEC", 0.01)
+    side, stopped = Deaf(), asyncio.Event()
+
+    async def endless() -> None:
+        await side.run_once()
+        await asyncio.Event().wait()
+
+    ending = asyncio.create_task(until_stopped(stopped, endless()))
+    await side.looks.wait()
+    stopped.set()
+    async with asyncio.timeout(20):
+        await ending
 
 
 async def test_a_bridge_that_may_read_nothing_does_not_spin(

@@ -19,9 +19,10 @@ from redis.exceptions import ResponseError
 from shiftwork import Queue
 from shiftwork.bridges.redis import results
 from shiftwork.bridges.redis.orchestrator import Orchestrator
-from shiftwork.bridges.redis.running import look, look_for_ever
+from shiftwork.bridges.redis.running import look, look_until
 from shiftwork.core.errors import RedisUnavailable
-from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, given_up, pending, submit
+from shiftwork.testing import MovedClock
+from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, given, given_up, pending, submit
 from tests.outages.relay import relay_to
 from tests.services.redis import Redis as Server
 
@@ -72,6 +73,40 @@ async def test_what_nobody_has_heard_is_not_trimmed(
         await redis.xack(RESULT, "cg:orchestrator", *ids[:heard])
     await results.trim(bridge.desk, 1)
     assert await redis.xlen(RESULT) == left
+
+
+@pytest.mark.parametrize("seen", ["between two looks", "by a look"])
+async def test_result_lost_by_redis_costs_no_retry(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock, seen: str
+) -> None:
+    """The worker answered and acknowledged; then Redis lost the answer together with the entry."""
+    task_id, entry = await given(streams, bridge, worker)
+    if seen == "by a look":
+        await bridge.run_once()
+    await worker.acknowledge(entry)
+    await bridge.run_once()
+    await redis.flushdb()
+    clock.advance(301)
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.attempts, task.status) == (0, "ready")
+    await bridge.run_once()
+    await worker.succeed(await worker.read_one(), "done again")
+    await bridge.run_once()
+    assert (await streams.get(task_id)).status == "completed"
+
+
+async def test_entry_deleted_by_its_worker_without_a_result_is_a_crash(
+    streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
+) -> None:
+    task_id, entry = await given(streams, bridge, worker)
+    await worker.acknowledge(entry)
+    await redis.xdel(TASK, entry[0])
+    await bridge.run_once()
+    clock.advance(301)
+    await bridge.run_once()
+    task = await streams.get(task_id)
+    assert (task.attempts, task.failure_reason) == (1, "crash")
 
 
 async def test_dead_letters_that_redis_has_lost_are_written_again(
@@ -131,7 +166,7 @@ async def test_a_running_bridge_waits_for_redis_and_goes_on_by_itself(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
 ) -> None:
     bridge = make_bridge(own_server.url)
-    running = asyncio.create_task(look_for_ever(bridge))
+    running = asyncio.create_task(look_until(bridge, asyncio.Event()))
     own_server.kill9()
     task_id = await submit(streams)
     own_server.start_again()

@@ -14,6 +14,7 @@ from shiftwork.bridges.redis.reclaiming import Way
 from shiftwork.bridges.redis.sight import Sight
 from shiftwork.duties.runner import run_once
 from shiftwork.testing import MovedClock
+from tests.bridges.redis.old_server import older
 from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, HandWorker, given, pending, submit, taken, told
 from tests.services.redis import Redis as Server
 
@@ -58,6 +59,23 @@ async def test_a_silent_workers_task_is_given_to_another_and_the_log_says_so(
     assert ("cmdstat_xautoclaim" in used) == (way == "xautoclaim")
     assert f"cmdstat_{way}" in used
     assert await pending(redis) == 0
+
+
+@pytest.mark.requirement("R-023")
+async def test_server_that_says_it_is_old_is_asked_for_xclaim(
+    streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
+) -> None:
+    async with older(own_server.url) as url:
+        bridge = make_bridge(url)
+        worker = HandWorker(bridge.desk.redis, "worker-1")
+        task_id, entry = await taken(streams, bridge, worker)
+        await worker.idle_for(entry, 301)
+        await bridge.run_once()
+        assert (await streams.get(task_id)).claim.agent_id is None
+        used = await bridge.desk.redis.info("commandstats")
+        assert int(used["cmdstat_xclaim"]["calls"]) == 2  # the worker's own, and the bridge's
+        assert "cmdstat_xautoclaim" not in used
+        assert await reclaiming.way_of(make_bridge(own_server.url).desk) == "xautoclaim"
 
 
 @pytest.mark.requirement("R-012")

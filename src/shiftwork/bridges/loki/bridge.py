@@ -26,7 +26,7 @@ from shiftwork.core.keys import Key
 from shiftwork.core.states import State
 from shiftwork.core.task import Task
 from shiftwork.queue.book import FRESH_SEC
-from shiftwork.queue.bridged.folder import QUEUES, Entry, Folder, Stamp, stamp
+from shiftwork.queue.bridged.folder import QUEUES, Entry, Folder, Stamp, append, stamp
 from shiftwork.queue.protection import gates
 from shiftwork.queue.queue import Queue
 
@@ -76,6 +76,8 @@ class Bridge:
         Other processes may not know of it for a moment, so nothing is free in the files until they do.
         """
         self._folder.make()
+        async with self._folder.locked():
+            self._folder.sweep()
         if not self._two_way:
             return
         path, before = str(self._folder.path), await self._claim_folder()
@@ -178,10 +180,8 @@ class Bridge:
 
     def _keep(self, refused: list[Refused]) -> None:
         if refused:
-            file = self._folder.path / REFUSED
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("a", encoding="utf-8") as record:
-                record.writelines(json.dumps(line) + "\n" for line in as_lines(refused, self._queue.now()))
+            lines = [json.dumps(line) + "\n" for line in as_lines(refused, self._queue.now())]
+            append(self._folder.path / REFUSED, "".join(lines).encode())
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

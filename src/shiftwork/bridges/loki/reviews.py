@@ -7,7 +7,8 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shiftwork.queue.bridged.folder import replace
+from shiftwork.core.text import printable
+from shiftwork.queue.bridged.folder import read_own, replace
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Row
 
@@ -45,7 +46,8 @@ class Reviews:
 
     def _add_to_day(self, day: str, rows: list[Row]) -> int:
         file = self._folder / f"dlq-review-{day}.md"
-        text = file.read_text(encoding="utf-8") if file.exists() else f"# Dead letters reviewed on {day}\n\n"
+        known = read_own(file)
+        text = f"# Dead letters reviewed on {day}\n\n" if known is None else known.decode("utf-8", "replace")
         lines = [_line(row) for row in rows if _mark(row) not in text]
         if lines:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -54,11 +56,11 @@ class Reviews:
 
 
 def _line(row: Row) -> str:
-    name = row["external_id"] or row["task_id"]
+    name, kind, actor = map(_one_line, (row["external_id"] or row["task_id"], row["type"], row["actor"]))
     note = f": {_one_line(row['note'])}" if row["note"] else ""
     error = f" Last error: {_one_line(row['error'])}" if row["error"] else ""
     time = _when(row).strftime("%H:%M:%SZ")
-    return f"- {time} **{row['decision']}** of `{name}` ({row['type']}) by {row['actor']}{note}.{error} {_mark(row)}\n"
+    return f"- {time} **{row['decision']}** of `{name}` ({kind}) by {actor}{note}.{error} {_mark(row)}\n"
 
 
 def _mark(row: Row) -> str:
@@ -71,4 +73,4 @@ def _when(row: Row) -> datetime:
 
 def _one_line(text: str) -> str:
     """What an agent or a person wrote must not become another line, nor a mark, of the record."""
-    return " ".join(text.split()).replace("<!--", "< !--").rstrip(".")
+    return printable(" ".join(text.split())).replace("<!--", "< !--").rstrip(".")

@@ -111,7 +111,7 @@ def result_in(fields: Fields) -> Result:
     if status not in {SUCCEEDED, FAILED}:
         raise Malformed(f"status: expected {SUCCEEDED} or {FAILED}, got {status!r}")
     data = _read(fields["result"], "result") if fields.get("result") else None
-    task_id, worker = _must(fields, "task_id"), _must(fields, "worker")
+    task_id, worker = _must(fields, "task_id"), fields.get("worker") or None
     retry = (fields.get("retryable") or "true").lower() not in {"false", "0", "no"}
     return Result(task_id, worker, status == SUCCEEDED, data, fields.get("error") or None, retry)
 

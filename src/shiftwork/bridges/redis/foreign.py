@@ -105,7 +105,7 @@ class Foreign:
             order = task_in(fields)
             task_id = await self._submit(order)
         except (Malformed, InputError) as error:
-            await refuse(desk, desk.streams.task, entry, str(error), GROUP)
+            await refuse(desk, desk.streams.task, entry, str(error))
             return 1
         kept = msgspec.json.encode(task_out(order)).decode()
         made = (desk.bridge.workspace, desk.bridge.name, message_id, ids.parse(task_id), kept)

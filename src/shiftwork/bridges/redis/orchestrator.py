@@ -57,6 +57,7 @@ class Orchestrator:
             await desk.run(deliver, found.taken)
         if thorough and await self._recover():
             sight = await desk.sight()
+            done += await reclaiming.refuse_strays(desk, sight)
         if words:
             done += await results.hear(desk, words, sight)
         if words or found.taken or thorough:
@@ -146,12 +147,12 @@ class Orchestrator:
         return len(found.recovered) + len(found.unanswered) + len(found.stale)
 
     async def _end_unanswered(self, unanswered: list[Delivery]) -> None:
-        """Whoever acknowledged without a word has failed; whose entry Redis has lost, has only been silent."""
+        """An acknowledgement without a result is a failure; an entry that Redis has lost costs nothing."""
         acknowledged: list[Delivery] = []
         lost: list[Delivery] = []
         for each in unanswered:
-            there = await self.desk.redis.xrange(self.desk.streams.task, each.message_id, each.message_id)
-            (acknowledged if there or each.consumer == GROUP else lost).append(each)
+            known = await publishing.is_known(self.desk, each.offer, each.message_id)
+            (acknowledged if known else lost).append(each)
         if acknowledged:
             await self.desk.run(give_up, acknowledged)
         if lost:

@@ -52,6 +52,14 @@ def _order(row: Row) -> Order:
     )
 
 
+async def is_known(desk: Desk, offer_: Offer, message_id: str) -> bool:
+    """Whether Redis still knows this offer. A worker may delete its entry; only a loss of data removes both."""
+    async with desk.redis.pipeline(transaction=True) as pipe:
+        pipe.hexists(desk.streams.published, _mark(offer_))
+        pipe.xrange(desk.streams.task, message_id, message_id)
+        return any(await pipe.execute())
+
+
 async def remove(desk: Desk, ended: Sequence[tuple[Offer, str | None]]) -> None:
     """Take what has ended out of the stream, and out of everybody's hands."""
     if not ended:

@@ -6,7 +6,8 @@ from typing import Literal
 
 from shiftwork.bridges.redis.desk import PAGE, Desk
 from shiftwork.bridges.redis.fields import GROUP
-from shiftwork.bridges.redis.sight import after
+from shiftwork.bridges.redis.results import refuse
+from shiftwork.bridges.redis.sight import Sight, after
 
 Way = Literal["xautoclaim", "xclaim"]
 XAUTOCLAIM_SINCE = (6, 2)
@@ -46,3 +47,20 @@ async def _xclaim(desk: Desk, idle: int) -> int:
         if len(page) < PAGE:
             return found
         first = after(page[-1]["message_id"])
+
+
+async def refuse_strays(desk: Desk, sight: Sight) -> int:
+    """Dead-letter the entries taken back that no offer of ours stands behind: else they stay pending for good."""
+    taken_back = {message_id for message_id, consumer in sight.pending.items() if consumer == desk.us}
+    if not taken_back:
+        return 0
+    offered = {row["message_id"] for row in await desk.rows("open_published", bridge=desk.bridge.name)}
+    # An entry may have been written by a bridge that died before it could store the message id.
+    strays = sorted(taken_back - offered - set(await desk.redis.hvals(desk.streams.published)))
+    for message_id in strays:
+        found = await desk.redis.xrange(desk.streams.task, message_id, message_id)
+        if found:
+            await refuse(desk, desk.streams.task, found[0], "no task of this queue was offered in it")
+        else:
+            await desk.redis.xack(desk.streams.task, GROUP, message_id)
+    return len(strays)

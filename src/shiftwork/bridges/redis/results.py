@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shiftwork.bridges.redis import fields, scripts
 from shiftwork.bridges.redis.desk import Desk, Entry
-from shiftwork.bridges.redis.fields import READERS, Malformed, Result
+from shiftwork.bridges.redis.fields import GROUP, READERS, Malformed, Result
 from shiftwork.bridges.redis.sight import Sight
 from shiftwork.core import ids
 from shiftwork.core.errors import InputError, NotFound
@@ -83,12 +83,16 @@ async def _said(desk: Desk, word: Word, report: Result) -> Said:
     return Said(word.stream, word.message_id, uuid, worker, report.succeeded, report.data, error, report.retry)
 
 
-async def refuse(desk: Desk, stream: str, entry: Entry, why: str, group: str = READERS) -> None:
-    """Put an entry that cannot be understood among the dead letters, with the reason."""
-    log.warning("malformed entry %s of %s: %s", entry[0], stream, why)
-    letter = fields.refused_out(entry[1], stream, why, desk.queue.now())
-    letter = fields.marked(letter) if group == READERS else letter  # of a worker it is a report
+async def refuse(desk: Desk, stream: str, entry: Entry, why: str) -> None:
+    """Acknowledge an entry that cannot be understood, and put it among the dead letters with the reason."""
+    message_id, found = entry
+    log.warning("malformed entry %s of %s: %s", message_id, stream, why)
+    await desk.run(heard.refuse, stream, message_id, why)
+    letter = fields.refused_out(found, stream, why, desk.queue.now())
+    if desk.role == "orchestrator":  # else the letter is a worker's report to its orchestrator
+        letter = fields.marked(letter)
+    group = GROUP if stream == desk.streams.task else READERS
     parts = [part for field in letter.items() for part in field]
-    await desk.call(scripts.REFUSE, [stream, desk.streams.dlq], group, entry[0], *parts)
+    await desk.call(scripts.REFUSE, [stream, desk.streams.dlq], group, message_id, *parts)
     if stream == desk.streams.dlq:
-        await desk.redis.xdel(stream, entry[0])
+        await desk.redis.xdel(stream, message_id)

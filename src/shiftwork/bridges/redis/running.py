@@ -74,10 +74,13 @@ async def look(side: Side, *, thorough: bool = True, wait_ms: int | None = None)
         raise RedisUnavailable(f"Redis does not serve: {error}", where="--redis-url") from error
 
 
-async def look_for_ever(side: Side) -> None:
-    """Thorough at first, then every few seconds, and again after whatever went wrong."""
+async def look_until(side: Side, stopped: asyncio.Event) -> None:
+    """Thorough at first, then every few seconds, and again after whatever went wrong.
+
+    Asks for the stop after each look, since a look may swallow its cancellation (see `until_stopped` of the command).
+    """
     loop, due, pause = asyncio.get_running_loop(), 0.0, SHORTEST_PAUSE_SEC
-    while True:
+    while not stopped.is_set():
         thorough = loop.time() >= due
         try:
             await look(side, thorough=thorough, wait_ms=WAIT_MS)

@@ -27,7 +27,7 @@ export function workspace() {
 
 export function address(path, query = {}) {
   const words = new URLSearchParams();
-  for (const [name, value] of Object.entries({ workspace: workspace(), ...query })) {
+  for (const [name, value] of Object.entries({ workspace: workspace(), view: "native", ...query })) {
     for (const each of [value].flat()) if (each !== null && each !== undefined && each !== "") words.append(name, each);
   }
   return words.size ? `${path}?${words}` : path;
@@ -69,6 +69,11 @@ export async function tryGet(path, query) {
     if (error.status === 404 || error.status === 403) return null;
     throw error;
   }
+}
+
+// Approvals and questions together, as the page of approvals lists them.
+export async function waitingForPeople() {
+  return (await get("/api/approvals", { limit: 1000 })).approvals.length;
 }
 
 // An artifact as a file: fetched with the token, which a plain link could not send.

@@ -35,14 +35,14 @@ function whole(schema) {
 }
 
 function field(name, part, required) {
-  const common = { name, required: required && part.type !== "boolean" };
+  const common = { name, required };
   const title = h("span", {}, part.title ?? label(name), required && h("span", { class: "must", title: "required" }, " *"));
   const hint = part.description && h("small", {}, part.description);
   if (part.enum) {
-    const none = !required && h("option", { value: "" }, "–");
-    return h("label", {}, title, h("select", common, none, part.enum.map((each) => h("option", { value: JSON.stringify(each) }, String(each)))), hint);
+    return h("label", {}, title, choice(common, part, part.enum.map((each) => [each, String(each)])), hint);
   }
-  if (part.type === "boolean") return h("label", { class: "check" }, h("input", { type: "checkbox", name, checked: part.default === true }), title, hint);
+  // A choice and not a box: a box that nobody touched says no, which is an answer as well.
+  if (part.type === "boolean") return h("label", {}, title, choice(common, part, [[true, "Yes"], [false, "No"]]), hint);
   if (part.type === "number" || part.type === "integer") {
     const bounds = { min: part.minimum, max: part.maximum, step: part.type === "integer" ? 1 : "any" };
     return h("label", {}, title, h("input", { ...common, ...bounds, type: "number", value: part.default ?? "" }), hint);
@@ -55,13 +55,17 @@ function field(name, part, required) {
   return h("label", {}, title, h("textarea", { ...common, rows: 3, "data-json": true, value: part.default === undefined ? "" : JSON.stringify(part.default) }), hint ?? h("small", {}, "JSON"));
 }
 
+// Nothing is chosen until a person chooses, unless the schema has a default.
+function choice(common, part, options) {
+  return h("select", common, h("option", { value: "" }, "–"), options.map(([value, name]) => h("option", { value: JSON.stringify(value), selected: value === part.default }, name)));
+}
+
 function collect(form, schema) {
   const value = {};
   for (const [name, part] of Object.entries(schema.properties)) {
     const input = form.elements[name];
-    if (part.type === "boolean") value[name] = input.checked;
-    else if (input.value === "") continue;
-    else if (part.enum) value[name] = JSON.parse(input.value);
+    if (input.value === "") continue;
+    if (part.enum || part.type === "boolean") value[name] = JSON.parse(input.value);
     else if (part.type === "number" || part.type === "integer") value[name] = Number(input.value);
     else if (part.type === "string") value[name] = input.value;
     else value[name] = JSON.parse(input.value);

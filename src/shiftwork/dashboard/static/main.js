@@ -1,6 +1,6 @@
 // The frame around all pages: finds the page of an address, loads it, and keeps it true while things happen.
 
-import { get, keepToken, token, workspace } from "./api.js";
+import { get, keepToken, token, waitingForPeople, workspace } from "./api.js";
 import { h, patch } from "./dom.js";
 import * as keys from "./keys.js";
 import * as live from "./live.js";
@@ -46,7 +46,7 @@ const SECTIONS = [
 const PAUSE_MS = 1000; // between two loads, however many events come
 const EVERY_MS = 15000; // also without events: time passes
 
-const frame = { me: null, status: null, alerts: 0, stream: "connecting" };
+const frame = { me: null, status: null, alerts: 0, asked: 0, stream: "connecting" };
 let current = null; // what is shown: {page, params, data, error, local}
 
 async function open() {
@@ -88,6 +88,7 @@ async function loadFrame() {
     setClock(frame.me.now);
     frame.status = await get("/api/queue");
     frame.alerts = (await get("/api/alerts", { open_only: true, limit: 1000 })).alerts.length;
+    frame.asked = await waitingForPeople();
   } catch (error) {
     if (error.status === 401) signIn(error);
   }
@@ -128,7 +129,7 @@ function renderFrame() {
 
 function nav() {
   const counts = frame.status?.counts ?? {};
-  const waiting = { "/approvals": counts.waiting_approval, "/dead-letters": counts.dead_lettered, "/alerts": frame.alerts };
+  const waiting = { "/approvals": frame.asked, "/dead-letters": counts.dead_lettered, "/alerts": frame.alerts };
   const here = `/${location.pathname.split("/")[1]}`;
   return h(
     "nav",

@@ -56,6 +56,11 @@ export function label(word) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+// A sentence of the server, begun as one; names in it stay as they are.
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }

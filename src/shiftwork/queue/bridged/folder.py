@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -51,9 +52,15 @@ class Folder:
         try:
             self.file("pending").parent.mkdir(parents=True, exist_ok=True)
             (self.path / LOCK).parent.mkdir(parents=True, exist_ok=True)
-            (self.path / LOCK).touch()
+            os.close(os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
         except OSError as error:
             raise _unavailable(self.path, error) from error
+
+    def sweep(self) -> None:
+        """Remove what a process left that was killed while it wrote. The caller holds the lock."""
+        for folder in (self.file("pending").parent, (self.path / NOTED).parent):
+            for left in folder.glob(f".*{_TEMPORARY}"):
+                left.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
@@ -63,7 +70,7 @@ class Folder:
         would write over what the next holder of the lock has written.
         """
         try:
-            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise _unavailable(self.path / LOCK, error) from error
         try:
@@ -99,7 +106,7 @@ class Folder:
             return []
         except OSError as error:
             raise _unavailable(file, error) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise FolderUnavailable(f"{file.name} is not a list of tasks: {error}", where=str(file)) from error
         nameless = [place for place, task in enumerate(tasks) if not isinstance(task.get("id", ""), str)]
         if nameless:
@@ -121,7 +128,7 @@ class Folder:
         """The files but `pending.json` that somebody else has written since."""
         try:
             noted = msgspec.json.decode((self.path / NOTED).read_bytes(), type=dict[str, Stamp])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             noted = {}
         return [queue for queue, now in self.stamps().items() if queue != "pending" and now != noted.get(queue)]
 
@@ -162,16 +169,47 @@ def stamp(file: Path) -> Stamp:
 
 
 def replace(file: Path, text: bytes) -> None:
-    """Write a file anew beside itself, then put it in its place."""
-    beside = file.with_name(file.name + ".tmp")
+    """Write a file anew, then put it in its place.
+
+    Under a random name and never through a link: scripts and agents write into this folder, and a
+    link planted there must not lead us to another file.
+    """
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}{_TEMPORARY}")
     try:
-        with beside.open("wb") as new:
+        with os.fdopen(os.open(temporary, _NEW, 0o666), "wb") as new:
             new.write(text)
             new.flush()
             os.fsync(new.fileno())
-        beside.replace(file)
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _unavailable(file, error) from error
+
+
+def append(file: Path, text: bytes) -> None:
+    """Add to a file of the folder, or begin it; never through a link."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(file, flags, 0o666), "ab") as record:
+            record.write(text)
     except OSError as error:
         raise _unavailable(file, error) from error
+
+
+def read_own(file: Path) -> bytes | None:
+    """A file that only we write; None where there is none. Refused where a link stands in its place."""
+    try:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as found:
+            return found.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unavailable(file, error) from error
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TEMPORARY = ".shiftwork-tmp"
 
 
 def _unavailable(path: Path, error: OSError) -> FolderUnavailable:

@@ -12,6 +12,7 @@ from shiftwork.queue.bridged.published import Bridge, Delivery, Offer, give, loc
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Outcome, Token
 from shiftwork.queue.finish import Completion, Failure
+from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
 Heard = Literal["accepted", "repeated", "late"]
@@ -53,6 +54,19 @@ async def _hear(tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, said: Sa
     outcome = await _finish(tx, engine, caller._replace(actor="system"), said, token)
     await tx.run("end_published", items=[offer[0]])
     return "late" if outcome.error is not None else "accepted"
+
+
+async def refuse(
+    tx: Tx, engine: Engine, caller: Caller, bridge: Bridge, stream: str, message_id: str, why: str
+) -> None:
+    """Log an entry that cannot be understood, once however often it is read."""
+    names = {"workspace": bridge.workspace, "bridge": bridge.name, "stream": stream, "message_id": message_id}
+    if await tx.one("note_heard", **names, now=tx.now) is None:
+        return
+    work = Work(tx, engine, caller)
+    facts = {"bridge": bridge.name, "stream": stream, "message_id": message_id, "error": why.replace("\0", "\ufffd")}
+    work.tell_of(bridge.workspace, "entry_refused", data=facts)
+    await work.save()
 
 
 async def _claim(

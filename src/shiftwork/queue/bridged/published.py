@@ -15,6 +15,7 @@ from shiftwork.core import reasons
 from shiftwork.core.errors import AgentUnavailable
 from shiftwork.core.states import State
 from shiftwork.policy.decide import Decision, after_failure, after_loss, after_takeover
+from shiftwork.policy.provider_limits import Judgement
 from shiftwork.queue import finish
 from shiftwork.queue.claim import eligible, find_claimer, hand_over, lock_claimer
 from shiftwork.queue.engine import Caller, Engine
@@ -257,5 +258,5 @@ async def _decide(work: Work, row: TaskRow, reason: str) -> Decision:
     settings, facts = await work.settings_of(row), await finish.facts_of(work, row)
     roll = work.engine.random.random()
     if reason == reasons.CRASH:
-        return after_failure(facts, settings, reason, _ERRORS[reason], roll)
+        return after_failure(facts, settings, Judgement(reason), roll)
     return after_loss(facts, settings, reason, roll)

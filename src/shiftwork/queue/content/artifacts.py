@@ -21,6 +21,7 @@ from shiftwork.core.errors import NotFound, UnknownReference
 from shiftwork.core.references import artifact_hash, show_artifact
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Token, lock_claims, refusal
+from shiftwork.queue.protection import quotas
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
@@ -106,6 +107,8 @@ async def keep(
     owner: Owner | None,
 ) -> Kept:
     """Content whose bytes lie at a new place. Where it is known already, the older place stays unless it is damaged."""
+    if await quotas.enter(tx, engine, workspace) and damaged is None:
+        await quotas.admit(tx, engine, workspace, 0, lambda: content.size)
     work = Work(tx, engine, caller)
     task = await _lock_owner(work, owner) if owner is not None else None
     row = await tx.one(

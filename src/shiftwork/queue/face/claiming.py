@@ -14,6 +14,7 @@ from shiftwork.queue import check, finish, replies
 from shiftwork.queue.bridged.adopt import adopt, unheld
 from shiftwork.queue.bridged.folder import Folder, ScriptClaim, by_agent, claim_beside_scripts
 from shiftwork.queue.claim import Assignment, ClaimAnswer, claim
+from shiftwork.queue.engine import StillAllowed
 from shiftwork.queue.face.handle import Handle
 from shiftwork.queue.lanes import Wants
 from shiftwork.queue.parking import MayTake
@@ -162,7 +163,10 @@ class Claiming(Handle):
     async def _look_or_wait(self, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
         if not 0 <= wait <= LONGEST_WAIT_SEC:
             raise InputError(f"expected 0 to {LONGEST_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
-        return await look() if wait == 0 else await self._wait_and_look(look, may_take, wait)
+        if wait == 0:
+            return await look()
+        allowed = self.caller.still_allowed
+        return await self._wait_and_look(look if allowed is None else _checked(look, allowed), may_take, wait)
 
     async def _wait_and_look(self, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
         """Park, look, and wait until a lane that may be taken gets work; a poll mends wake-ups that were lost.
@@ -184,11 +188,26 @@ class Claiming(Handle):
                 self._shared.parking.pass_on(waiter, answer.ready)
                 # Nobody announces that a full agent has room again, or that a lock is let go: it looks more often.
                 pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
-                pause = CONTENDED_SEC if answer.contended else pause
+                pause = pause if answer.look_again_sec is None else min(pause, answer.look_again_sec)
+                pause = CONTENDED_SEC if answer.contended or answer.unfinished else pause
                 with suppress(TimeoutError):
                     # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
                     async with asyncio.timeout(min(left, pause)):
                         await waiter.woken.wait()
+
+
+def _checked(look: Look, allowed: StillAllowed) -> Look:
+    """The same look; from the second on, the caller must still be allowed to: it may lose its rights while it waits."""
+    looked = False
+
+    async def checked() -> ClaimAnswer:
+        nonlocal looked
+        if looked:
+            await allowed()
+        looked = True
+        return await look()
+
+    return checked
 
 
 async def _poll(look: Look, deadline: float, interval: float) -> ClaimAnswer:
@@ -209,6 +228,8 @@ def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> 
         sum(answer.no_fit for answer in answers),
         any(answer.at_capacity for answer in answers),
         contended=any(answer.contended for answer in answers),
+        unfinished=any(answer.unfinished for answer in answers),
+        look_again_sec=min((a.look_again_sec for a in answers if a.look_again_sec is not None), default=None),
         slow_down_sec=answers[-1].slow_down_sec,
     )
 

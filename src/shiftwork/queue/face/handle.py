@@ -65,13 +65,20 @@ class Handle:
             return await self._run_each_time(verb, *args, **named)
         call = functools.partial(self._call, verb, args, named)
         kind, step = get_type_hints(verb)["return"], once.next_step()
-        return await self._engine.store.run(functools.partial(replies.once, self.workspace, once, step, kind, call))
+        answer: T = await self._engine.store.run(
+            functools.partial(replies.once, self.workspace, once, step, kind, call)
+        )
+        self._engine.book.note_recorded(self.workspace)
+        return answer
 
     async def _run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
         """The same for a verb whose answer is not kept, whatever key its request has."""
-        return await self._engine.store.run(functools.partial(self._call, verb, args, named))
+        answer = await self._engine.store.run(functools.partial(self._call, verb, args, named))
+        self._engine.book.note_recorded(self.workspace)
+        return answer
 
     async def _call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
+        await self._engine.book.add(tx, self.workspace)
         return await verb(tx, self._engine, self.caller, *args, **named)
 
     async def _read(self, verb: Callable[[Tx], Coroutine[Any, Any, T]]) -> T:
@@ -88,7 +95,9 @@ class Handle:
             if len(self._shared.coalescers) > 1000:
                 self._shared.coalescers.clear()  # as many callers; open flushes keep their own
             joined = type(self)(self._shared, self.workspace, caller)
-            found = self._shared.coalescers[key] = Coalescer(functools.partial(verb, joined))
+            found = self._shared.coalescers[key] = Coalescer(
+                functools.partial(verb, joined), lambda: self._engine.store.operation_max_sec
+            )
         return found
 
     async def _find(self, reference: str) -> str:

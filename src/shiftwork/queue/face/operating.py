@@ -12,6 +12,7 @@ from shiftwork.core.errors import ConflictError, InputError, NotFound
 from shiftwork.core.resolve import InForce
 from shiftwork.core.states import STORED
 from shiftwork.core.task import Dollars
+from shiftwork.policy.quota import Quota
 from shiftwork.queue import agents, change, check, control, dags, review, snapshots, tokens
 from shiftwork.queue.change import Changes
 from shiftwork.queue.control import WHOLE, Purge
@@ -21,6 +22,8 @@ from shiftwork.queue.fence import Outcome
 from shiftwork.queue.money import budgets
 from shiftwork.queue.observation import alerts
 from shiftwork.queue.observation.alerts import Alert
+from shiftwork.queue.protection import quotas
+from shiftwork.queue.protection.quotas import QuotaInForce
 from shiftwork.queue.review import Verdict
 from shiftwork.queue.snapshots import Snapshot
 from shiftwork.queue.tokens import NewToken, TokenInfo
@@ -253,13 +256,35 @@ class Operating(Handle):
         """Let nobody in with this token any more."""
         return await self._run(tokens.revoke, self.workspace, check.name(token_id, "token"))
 
+    # -- quotas, which the operator of a server sets for each workspace ---------------------------------------------
+
+    async def set_quota(
+        self, workspace: str, quota: Quota | Mapping[str, Any] | None = None, **fields: Any
+    ) -> QuotaInForce:
+        """Set how many tasks and bytes a workspace may store and how much it may submit a minute; None is no limit."""
+        checked = check.read(fields if quota is None else quota, Quota, "quota")
+        named = check.name(workspace, "workspace")
+        try:
+            return await self._run(quotas.put, named, checked)
+        finally:
+            self._engine.quotas.forget(named)
+
+    async def quota(self) -> QuotaInForce:
+        """What this workspace may have, and has of it."""
+        return await self._read(lambda tx: quotas.read(tx, self.workspace))
+
+    async def quotas(self) -> list[QuotaInForce]:
+        """The quotas of all workspaces that have one."""
+        return await self._read(quotas.read_all)
+
     # -- snapshots, which are of the whole queue with all its workspaces -------------------------------------------
 
     async def take_snapshot(self) -> Snapshot:
-        """Write all of the queue, as it stands now, into the folder of its snapshots."""
+        """Write all of the queue, as it stands now, into the folder of its snapshots; at most once a minute."""
         folder = snapshots.folder_of(self._engine)
-        name = await self._run(snapshots.begin)
-        found = await folder.take(self._engine.store.url, name, self._engine.store.now())
+        name, now = await self._run(snapshots.begin), self._engine.store.now()
+        found = await folder.take(self._engine.store.url, name, now)
+        await snapshots.prune(self._engine, now)
         return await self._run(snapshots.taken, self.workspace, snapshots.snapshot(found))
 
     async def snapshots(self) -> list[Snapshot]:

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from shiftwork import tracing
 from shiftwork.core.errors import TooLarge
 from shiftwork.core.task import NewDag, NewTask, Submitted
@@ -49,7 +51,11 @@ class Producing(Handle):
             created_by=fields.created_by,
             budget_ceiling=ceiling(fields.budget_ceiling_usd),
         )
-        prepared = await self._prepare(fields.tasks)
+        tasks = [
+            msgspec.structs.replace(task, created_by=fields.created_by) if task.created_by is None else task
+            for task in fields.tasks
+        ]
+        prepared = await self._prepare(tasks)
         return await when_there_is_room(functools.partial(self._submit, prepared, together), wait)
 
     async def add_to_dag(self, dag_id: str, tasks: Sequence[Fields]) -> list[Submitted]:

@@ -15,7 +15,7 @@ from shiftwork.core.task import Dag, Failed, Result, Task, dollars
 from shiftwork.queue import agents, check, held_claims, log, read, tokens
 from shiftwork.queue.agents import Agent
 from shiftwork.queue.face.observing import Observing
-from shiftwork.queue.observation import explain
+from shiftwork.queue.observation import explain, maintenance
 from shiftwork.queue.observation.explain import Explanation
 from shiftwork.queue.read import Attempt, Event
 from shiftwork.queue.tokens import TokenInfo
@@ -227,6 +227,12 @@ class Reading(Observing):
             for row in rows
         ]
 
+    async def own_names(self, task_ids: Sequence[str]) -> dict[str, str]:
+        """What their submitters call these tasks, by their ids, where they gave them a name."""
+        items = [(uuid,) for uuid in map(ids.parse, task_ids) if uuid is not None]
+        rows = await self._read(lambda tx: tx.all("own_names", items=items))
+        return {ids.show_task(row["id"]): row["external_id"] for row in rows}
+
     # -- for doors -------------------------------------------------------------------------------------------------
 
     async def find_token(self, secret: str) -> TokenInfo | None:
@@ -270,9 +276,8 @@ class Reading(Observing):
                 await asyncio.sleep(poll_sec)
 
     async def duties(self) -> list[dict[str, Any]]:
-        """When each duty last ran, how long it took and what it did."""
-        rows = await self._read(lambda tx: tx.all("list_duties"))
-        return [{**dict(row), "counts": msgspec.json.decode(row["counts"] or "{}")} for row in rows]
+        """When each maintenance job last ran, how long it took and what it did; if it is late or rests, and why."""
+        return maintenance.shown(await self._read(lambda tx: tx.all("list_duties")), self._engine.store.now())
 
 
 def _letter(row: Row, task: Task) -> DeadLetter:

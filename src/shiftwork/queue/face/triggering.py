@@ -6,9 +6,10 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from shiftwork.core.errors import ConflictError, InputError, Malformed, TooLarge
+from shiftwork.core.errors import ConflictError, InputError, Malformed, ShiftworkError, TooLarge
 from shiftwork.core.trigger import Fire, Firing, Hook, NewTrigger, Preview, SavedTrigger, Trigger
 from shiftwork.policy import signature
 from shiftwork.policy.signature import Refused
@@ -92,30 +93,39 @@ class Triggering(Handle):
 
     async def receive_hook(self, name: str, headers: Mapping[str, str], body: AsyncIterator[bytes]) -> Firing:
         """Take what was posted to a hook: the signature is the credential, and every refusal looks the same."""
-        hook = await self._read(lambda tx: hooks.find(tx, self.workspace, check.name(name, "name")))
-        if hook is None:
-            raise hooks.refusal(name)
+        checked = check.name(name, "name")
+        hook = await self._read(lambda tx: hooks.find(tx, self._engine, self.workspace, checked))
         lowered = {key.lower(): value for key, value in headers.items()}
         try:
             raw = await _whole(body)
-            delivery, payload = hooks.believe(hook, lowered, raw, self._engine.store.now())
+            # A hook that is not there is checked as well: else the time of a refusal would tell which there are.
+            on, secret = (hook.on, hook.secret) if hook is not None else hooks.NONE
+            delivery, payload = hooks.believe(on, secret, lowered, raw, self._engine.store.now())
         except Refused as refused:
-            await self._tell_refused(hook, refused.reason)
+            self._note_refused(hook, refused.reason)
             raise hooks.refusal(name) from None
         except (TooLarge, Malformed) as error:
-            await self._tell_refused(hook, error.what)
+            self._note_refused(hook, error.what)
             raise
+        if hook is None:
+            raise hooks.refusal(name)
         try:
             came = await self._run_each_time(hooks.receive, self.workspace, name, delivery, payload)
         except (InputError, ConflictError) as error:
-            await self._tell_refused(hook, str(error))
+            self._note_refused(hook, str(error))
             raise
         if came.duplicate:
-            await self._tell_refused(hook, "it was delivered before")
+            self._note_refused(hook, "it was delivered before")
         return came
 
+    def _note_refused(self, hook: Known | None, why: str) -> None:
+        """Told while nobody waits for it, and seldom: anybody can send what is refused, as often as they like."""
+        if hook is not None and hooks.is_news(self._engine, hook.trigger.id):
+            self._shared.keep(asyncio.ensure_future(self._tell_refused(hook, why)))
+
     async def _tell_refused(self, hook: Known, why: str) -> None:
-        await self._run_each_time(hooks.tell_refused, hook.trigger, why)
+        with suppress(ShiftworkError):  # its sender was answered long ago
+            await self._run_each_time(hooks.tell_refused, hook.trigger, why)
 
 
 def _name(name: str) -> str:

@@ -1,27 +1,35 @@
-"""Affinity: of tasks of equal rank an agent gets those of its last type first, unless others have less to do."""
+"""Affinity: of several agents that wait for work, a task goes to one whose last task was like it.
+
+It says which agent gets a task, not which task goes first: an agent that is alone takes tasks in their order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from shiftwork.core.settings import Settings
-from shiftwork.queue.lanes import Lane
+from shiftwork.policy import patience
+from shiftwork.queue.lanes import Lane, asked_by
 from shiftwork.store.store import Row, Tx
 
-NOBODY: dict[int, float] = {}
+NONE: dict[int, float] = {}
 
 
 async def favours(tx: Tx, agent: Row, lanes: Sequence[Lane], settings: Settings) -> dict[int, float]:
-    """By lane, how many seconds older its tasks count for this agent.
+    """By lane, how many seconds older its tasks count for this agent: fewer than none where they suit another better.
 
-    Rank goes before it, and so does a task that is older by more than that: nothing waits for an agent's liking.
+    Rank goes before it, and so does a task that is older by more than that: no task waits for an agent's liking.
     """
-    if not settings.affinity_sec:
-        return NOBODY
-    alike = [lane for lane in lanes if lane.key.type == agent["last_type"]]
-    if not alike or len(alike) == len(lanes) or await _has_more_than_others(tx, agent, settings):
-        return NOBODY
-    return {lane.id: settings.affinity_sec for lane in alike}
+    if not settings.affinity_sec or len(lanes) == 1:
+        return NONE
+    unlike = [lane for lane in lanes if lane.key.type != agent["last_type"]]
+    names = {"workspace": agent["workspace"], "id": agent["id"]}
+    asking = await tx.all("asking_agents", **names, since=tx.now - patience.ASKING_SEC) if unlike else ()
+    others = [(other["last_type"], asked_by(other)) for other in asking]
+    suited = [lane for lane in unlike if any(type_ == lane.key.type and w.may_take(lane) for type_, w in others)]
+    if not suited or await _has_more_than_others(tx, agent, settings):
+        return NONE
+    return {lane.id: -settings.affinity_sec for lane in suited}
 
 
 async def _has_more_than_others(tx: Tx, agent: Row, settings: Settings) -> bool:

@@ -12,7 +12,7 @@ from shiftwork.policy import rank, share
 from shiftwork.policy.share import Share
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.lanes import Lane
-from shiftwork.queue.merge import Head, Merge
+from shiftwork.queue.merge import OVERFETCH, Head, Heads, Merge
 from shiftwork.store.store import Row, Tx
 
 
@@ -49,9 +49,15 @@ class Deal(Merge):
     """Like a merge, but no share gets a second task while another that waits had none."""
 
     def __init__(
-        self, tx: Tx, lanes: Sequence[Lane], favours: Mapping[int, float], turns: Turns, settings: Settings
+        self,
+        tx: Tx,
+        lanes: Sequence[Lane],
+        favours: Mapping[int, float],
+        heads: Heads | None,
+        turns: Turns,
+        settings: Settings,
     ) -> None:
-        super().__init__(tx, lanes, favours)
+        super().__init__(tx, lanes, favours, heads)
         self._share = {lane.id: lane.key.share for lane in lanes}
         self._piles: dict[Share, list[Head]] = {}
         self._turns = turns
@@ -59,10 +65,10 @@ class Deal(Merge):
         self._wanted = self._left = 1
         self._settings = settings
 
-    async def next(self, wanted: int) -> list[Head]:
+    async def next(self, wanted: int, spare: int = OVERFETCH) -> list[Head]:
         self._wanted = self._left = wanted
         self._expected = self._turns.order
-        return await super().next(wanted)
+        return await super().next(wanted, spare)
 
     def take(self, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -81,8 +87,10 @@ class Deal(Merge):
         if not self._left:
             # What there is to spare comes from the same shares: whose best is locked has its turn with its next.
             self._left, self._expected = self._wanted, self._turns.order
-        self._left -= 1
         first = min(bands.values())
         served = share.next_of(self._expected, [each for each, band in bands.items() if band == first])
-        self._expected = share.after(self._expected, served)
-        return heapq.heappop(self._piles[served])
+        head = heapq.heappop(self._piles[served])
+        if head[3] is not None:  # else its share has not had its turn: what comes behind this place is read first
+            self._left -= 1
+            self._expected = share.after(self._expected, served)
+        return head

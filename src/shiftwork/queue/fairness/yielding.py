@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shiftwork.core import ids
 from shiftwork.core.settings import Settings
 from shiftwork.policy import preempt, rank
-from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.engine import NOWHERE, Caller, Engine
 from shiftwork.queue.lanes import Lane, wants_of
 from shiftwork.queue.rows import TaskRow, load
 from shiftwork.queue.work import Work
@@ -27,13 +27,15 @@ MOST_RUNNING = 1000
 
 async def look(tx: Tx, engine: Engine) -> dict[str, int]:
     """Ask running work to yield, once for each urgent task that waits."""
+    known = await engine.book.of_many(tx, [row["name"] for row in await tx.all("used_workspaces")])
+    preempting = {name: resolver for name, resolver in known.items() if resolver.anywhere(_preempts)}
+    if not preempting:
+        return NOWHERE
     work = Work(tx, engine, Caller("duty:preempt"))
     asked = 0
-    for row in await tx.all("used_workspaces"):
-        resolver = await engine.book.of(tx, row["name"])
-        if resolver.anywhere(_preempts):
-            await tx.run("drop_yields", workspace=row["name"])
-            asked += await _look_at(work, row["name"], resolver)
+    for name, resolver in preempting.items():
+        await tx.run("drop_yields", workspace=name)
+        asked += await _look_at(work, name, resolver)
     await work.save_events()
     return {"asked": asked} if asked else {}
 

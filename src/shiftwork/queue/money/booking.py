@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from shiftwork.core import ids
+from shiftwork.core.errors import InputError
 from shiftwork.core.task import Usage, dollars, micros
 from shiftwork.policy import budget
 from shiftwork.queue.fence import Token
@@ -18,6 +19,9 @@ from shiftwork.store.store import Row
 
 if TYPE_CHECKING:
     from shiftwork.queue.work import Work
+
+MOST_ATTEMPT_USD = 1_000_000
+"""What all reports of one attempt may come to: a worker must not be able to spend a workspace's budgets by a lie."""
 
 FREED_AT_ONCE = 20
 """Held tasks that are looked at when an attempt gives money back; the duty goes on from there."""
@@ -101,6 +105,8 @@ class Money:
 
     def _use(self, row: Row, cost: int) -> None:
         before, now = row["attempt_cost"] - cost, row["attempt_cost"]
+        if now > micros(MOST_ATTEMPT_USD):
+            raise InputError(f"an attempt costs at most {MOST_ATTEMPT_USD:,} dollars", where="usage.cost_usd")
         token = Token(row["id"], row["fence"])
         holder = Holder(token, row["workspace"], row["agent_id"], row["granted"], row["charged"])
         self._move(holder, Move(before, now))

@@ -6,6 +6,7 @@ import base64
 import binascii
 import re
 import secrets
+from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -211,12 +212,13 @@ async def add(tx: Tx, engine: Engine, caller: Caller, workspace: str, sink_id: s
     work = Work(tx, engine, caller)
     work.tell_of(workspace, "sink_added", data={"sink": new.name, "kind": new.kind})
     await work.save_events()
-    fields = {name: getattr(new, name) for name in ("name", "kind", "address", "server", "sender", "secret")}
+    fields = {name: getattr(new, name) for name in ("name", "kind", "address", "server", "sender")}
     added = await tx.one(
         "insert_sink",
         id=sink_id,
         workspace=workspace,
         **fields,
+        secret=engine.vault.seal(new.secret),
         wants=as_json(new.wants),
         allow_private=new.allow_private,
         now=tx.now,
@@ -233,9 +235,12 @@ async def update(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
     """Change how a sink is reached or what it wants; what still waits for it goes there, too."""
     row = await _lock(tx, workspace, name)
     new = {field: value for field in changed.__struct_fields__ if (value := getattr(changed, field)) is not UNSET}
-    fields = {each: row[each] for each in ("address", "server", "sender", "secret")}
+    _check_secret_follows(row, new)
+    fields = {each: row[each] for each in ("address", "server", "sender")}
     fields |= {"allow_private": bool(row["allow_private"])} | {n: value for n, value in new.items() if n != "wants"}
-    _check_place(Place(row["kind"], **fields))
+    brought = fields.pop("secret", None)
+    _check_place(Place(row["kind"], **fields, secret=brought or engine.vault.open(row["secret"])))
+    fields["secret"] = engine.vault.seal(brought) if brought else row["secret"]
     before = wants_of(row)
     after = before if changed.wants is UNSET else changed.wants
     # Nothing was read for it of what it did not want; it is told from now on.
@@ -246,6 +251,18 @@ async def update(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: s
     work.tell_of(workspace, "sink_updated", data={"sink": name, "changed": sorted(new)})
     await work.save_events()
     return await read(tx, workspace, name)
+
+
+def _check_secret_follows(row: Row, new: Mapping[str, object]) -> None:
+    """A secret is for the place it was given for: else one who may change a sink, but not read its secret, gets it."""
+    where = "server" if row["kind"] == "email" else "address"
+    moved = where in new and new[where] != row[where]
+    if moved and row["secret"] is not None and "secret" not in new:
+        raise InputError(
+            f"the secret was given for another {where}",
+            where="secret",
+            mend=f"Send the secret again together with the new {where}; nothing was changed.",
+        )
 
 
 async def pause(tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, reason: str | None) -> Sink:
@@ -320,6 +337,7 @@ def wants_of(row: Row) -> Wants:
 
 
 def place_of(row: Row) -> Place:
+    """With the secret as it is stored; the courier opens it."""
     kept = (row["secret"], row["server"], row["sender"])
     return Place(row["kind"], row["address"], *kept, allow_private=bool(row["allow_private"]))
 

@@ -9,7 +9,7 @@ from shiftwork.queue.work import Work
 
 Kind = Literal[
     "capacity", "pool", "queue_depth", "failure_rate", "task_stuck", "backlog_age", "dead_rows", "old_transaction",
-    "friction", "sink", "snapshot",
+    "friction", "sink", "snapshot", "maintenance",
 ]  # fmt: skip
 
 _OWN_EVENTS: dict[Kind, str] = {"capacity": "capacity_normal", "pool": "pool_restored"}

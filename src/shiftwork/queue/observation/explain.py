@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import msgspec
 
 from shiftwork.core import ids, reasons
@@ -14,6 +17,7 @@ from shiftwork.policy.share import is_on
 from shiftwork.queue.bridged.published import HOLD as PUBLISHED
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.fairness import serials
+from shiftwork.queue.fairness.preferences import Needs, Preferences, needs_of
 from shiftwork.queue.lanes import TARGETED, Lane, wants_of
 from shiftwork.queue.money import budgets
 from shiftwork.queue.money.purse import HELD as HELD_BY_BUDGET
@@ -69,13 +73,13 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
     resolver = await engine.book.of(tx, workspace)
     own = own_settings(msgspec.json.decode(body["body"])) if row.own_settings and body else None
     parts = rank.parts(row.rank_facts(), resolver.settings(row.type, own), tx.now)
-    agents = await tx.all("list_agents", workspace=workspace)
     lanes = await engine.lanes.lanes(tx, [row.lane])
-    able = [agent for agent in agents if lanes and _able(agent, lanes[0])]
-    holds = [*await _waiting(tx, row), *await _ready(tx, row, resolver, able, lanes)]
+    case = _Case(raw, row, msgspec.json.decode(body["body"]) if body else {}, lanes[0], resolver)
+    able = [agent for agent in await tx.all("list_agents", workspace=workspace) if _able(agent, case)]
+    holds = [*await _waiting(tx, row), *await _ready(tx, engine, case, able)]
     in_line = row.status == State.READY and not row.hold
     position = await _position(tx, row) if in_line else None
-    share = await _share(tx, engine, resolver, lanes) if in_line else None
+    share = await _share(tx, engine, resolver, lanes[0]) if in_line else None
     return Explanation(
         task_id=ids.show_task(uuid),
         status=row.status,
@@ -89,8 +93,22 @@ async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanat
     )
 
 
-def _able(agent: Row, lane: Lane) -> bool:
-    return wants_of(agent).may_take(lane)
+class _Case(NamedTuple):
+    """The task in question, with what decides which agents may take it."""
+
+    raw: Row
+    row: TaskRow
+    body: dict[str, Any]
+    lane: Lane
+    resolver: Resolver
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.raw, self.lane, self.body)
+
+
+def _able(agent: Row, case: _Case) -> bool:
+    return wants_of(agent).fits(case.row.type, case.needs.capabilities, case.row.target_agent_id)
 
 
 async def _waiting(tx: Tx, row: TaskRow) -> list[Hold]:
@@ -127,11 +145,9 @@ def _settled(row: TaskRow) -> Hold | None:
     if row.status == State.DEAD_LETTERED and row.failure_reason == reasons.DISPLACED:
         return Hold("displaced", "it made room for more urgent work", "it comes back when there is room, or review it")
     if row.status == State.DEAD_LETTERED:
-        return Hold(
-            "dead_letter",
-            f"no attempts are left ({row.failure_reason})",
-            "review it: retry, modify_and_retry or cancel",
-        )
+        left = row.attempts < row.max_attempts
+        what = f"{row.failure_reason} is not tried again" if left else f"no attempts are left ({row.failure_reason})"
+        return Hold("dead_letter", what, "review it: retry, modify_and_retry or cancel")
     if row.status == State.FAILED:
         return Hold("failed", f"it rests failed ({row.failure_reason})", "rerun it")
     return None
@@ -217,8 +233,9 @@ def _lift(status: str) -> str:
     return "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"
 
 
-async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lanes: list[Lane]) -> list[Hold]:
+async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[Hold]:
     """Holds of a task that could be claimed but is not."""
+    row, resolver = case.row, case.resolver
     if row.status != State.READY:
         return []
     holds = []
@@ -229,20 +246,16 @@ async def _ready(tx: Tx, row: TaskRow, resolver: Resolver, able: list[Row], lane
         return [Hold(PUBLISHED, "it is offered in a stream to workers elsewhere", "one of them takes it")]
     if row.hold and not holds:
         holds.append(Hold(row.hold, f"held back: {row.hold}", "whoever closed this opens it"))
-    if lanes and (found := await tx.all("read_gates", workspace=row.workspace)):
+    closed = await tx.all("read_gates", workspace=row.workspace)
+    if closed:
         who = [(agent, wants_of(agent)) for agent in able]
-        holds += [Hold(*reason) for reason in gates.reasons(found, resolver, lanes[0], who, tx.now)]
+        holds += [Hold(*reason) for reason in gates.reasons(closed, resolver, case.lane, who, tx.now)]
     if not able:
-        needs = _needs(lanes)
-        holds.append(
-            Hold(
-                "no_agent",
-                f"no registered agent can take it{needs}",
-                "register an agent that has what it needs",
-            )
-        )
+        lifts = "register an agent that has what it needs"
+        holds.append(Hold("no_agent", f"no registered agent can take it: it needs {_needs(case)}", lifts))
         return holds
     willing = [agent for agent in able if agent["status"] == "active"]
+    holds += await _kept(tx, engine, case, willing, closed)
     if not willing:
         holds.append(
             Hold(
@@ -279,16 +292,30 @@ async def _serial(tx: Tx, row: TaskRow) -> Hold:
     return Hold(serials.HELD, what, "that task ends", tasks=[shown])
 
 
-def _needs(lanes: list[Lane]) -> str:
-    if not lanes:
-        return ""
-    key = lanes[0].key
-    wanted = [f"type {key.type}", *(f"capability {c}" for c in key.capabilities)]
-    if key.models:
-        wanted.append("one of the models " + ", ".join(key.models))
-    if key.target_agent_id:
-        wanted.append(f"being agent {key.target_agent_id}")
-    return ": it needs " + ", ".join(wanted)
+def _needs(case: _Case) -> str:
+    wanted = [f"type {case.row.type}", *(f"capability {c}" for c in case.needs.capabilities)]
+    if case.row.target_agent_id:
+        wanted.append(f"being agent {case.row.target_agent_id}")
+    return ", ".join(wanted)
+
+
+MOST_ASKED = 50
+"""Agents of which it is looked up whether a task is kept from them for a better one."""
+
+
+async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], closed: Sequence[Row]) -> list[Hold]:
+    """That it is kept from some agents for others, and until when."""
+    if case.row.hold:
+        return []
+    for agent in [agent for agent in willing if not _is_full(agent)][:MOST_ASKED]:
+        view = gates.Gates(closed, case.resolver, agent, wants_of(agent), tx.now)
+        preferences = Preferences(tx, engine, agent, view, None)
+        if not preferences.concern(case.raw, case.lane):
+            continue
+        if (wait := await preferences.wait(case.raw, case.lane, case.body)) is not None:
+            what = f"it is kept for {', '.join(wait.agents[:5])} for some seconds, since {wait.why}"
+            return [Hold("preference", what, "one of them takes it, or the time passes", wait.until)]
+    return []
 
 
 def _is_full(agent: Row) -> bool:
@@ -314,14 +341,14 @@ async def _position(tx: Tx, row: TaskRow) -> int:
     return int(before["ahead"]) if before else 0
 
 
-async def _share(tx: Tx, engine: Engine, resolver: Resolver, lanes: list[Lane]) -> Share | None:
+async def _share(tx: Tx, engine: Engine, resolver: Resolver, lane: Lane) -> Share | None:
     fair = resolver.settings().fair_share
-    number = lanes[0].key.share if lanes else None
+    number = lane.key.share
     if number is None or not is_on(fair):
         return None
     rows = await tx.all("open_lanes", bound=TARGETED)
     with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows])
-    others = {lane.key.share for lane in with_work if lane.key.workspace == lanes[0].key.workspace}
+    others = {each.key.share for each in with_work if each.key.workspace == lane.key.workspace}
     return Share(fair.by, number, fair.shares, len(others | {number}))
 
 

@@ -14,7 +14,7 @@ from shiftwork.policy.measure import Spell, busy_sec, le, quantile
 from shiftwork.queue import log
 from shiftwork.queue.engine import Engine
 from shiftwork.queue.money.purse import day_begins
-from shiftwork.queue.observation import meters, status
+from shiftwork.queue.observation import maintenance, meters, status
 from shiftwork.queue.observation.failures import ended_by
 from shiftwork.queue.observation.meters import SUM, Series, Sums
 from shiftwork.queue.observation.status import NEWEST, WINDOW_SEC, Counted, Status
@@ -147,7 +147,7 @@ async def _care(tx: Tx, workspace: str) -> list[Sample]:
     """What somebody should look at, and whether the queue is looked after."""
     alerts = {row["severity"]: row["total"] for row in await tx.all("open_alert_counts", workspace=workspace)}
     shut = Counter(row["kind"] for row in await tx.all("read_gates", workspace=workspace) if gates.is_shut(row, tx.now))
-    duties = {row["name"]: row["last_run_at"] for row in await tx.all("list_duties")}
+    duties = {row["name"]: row["last_run_at"] for row in maintenance.jobs_of(await tx.all("list_duties"))}
     return [
         *_labelled("shiftwork_alerts_open", {severity: alerts.get(severity, 0) for severity in _SEVERITIES}),
         *_labelled("shiftwork_gates_closed", {kind: shut[kind] for kind in gates.NAMES}),

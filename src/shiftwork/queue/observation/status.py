@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from shiftwork.core import ids
+from shiftwork.core.settings import Level
 from shiftwork.core.states import WAITING, State
+from shiftwork.policy import rank
 from shiftwork.queue import log
 from shiftwork.queue.engine import Engine
-from shiftwork.queue.protection import capacity
+from shiftwork.queue.protection import capacity, quotas
+from shiftwork.queue.protection.quotas import QuotaInForce
 from shiftwork.store.store import Row, Tx
 
 FEW = 100_000
@@ -22,8 +25,15 @@ WINDOW_SEC = 300.0
 NEWEST = 20_000
 """Events that are looked at, so that a busy queue is measured over less than the window and not for longer."""
 
+STRAY_SEC = 60.0
+"""An event that is numbered earlier is not younger by more than this: no verb takes longer."""
+
 FAILURES = 10
-_LEVELS = {"high": ("critical", "high"), "medium": ("normal",), "low": ("low", "background")}
+_LEVELS = get_args(Level)
+_TIERS: tuple[rank.Tier, ...] = get_args(rank.Tier)
+_LEVEL_OF = ("high", "high", "medium", "low", "low")
+"""The level of each tier."""
+_NO_LEVEL = 3
 
 
 class RecentFailure(msgspec.Struct, frozen=True):
@@ -62,6 +72,8 @@ class Status(msgspec.Struct, frozen=True):
     """When the tasks were counted: now, unless there are more than 100,000."""
     tombstones: int
     archived: int
+    quota: QuotaInForce | None = None
+    """What the operator of the server lets the workspace have; None where there is no limit."""
 
 
 class Counted(NamedTuple):
@@ -75,6 +87,8 @@ class Counted(NamedTuple):
     archived: dict[str, int]
     by_tier: dict[tuple[str, str], int]
     """Tasks by state and tier."""
+    depth: dict[str, int]
+    """Waiting tasks by the level that counts now."""
 
     def serves(self, now: float, period: float) -> bool:
         """Whether it may be told again: counting has become dear, and it is not too old."""
@@ -85,16 +99,15 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) ->
     """The status now; what was `known` of the counts is used as long as it serves."""
     settings = (await engine.book.of(tx, workspace)).settings()
     if known is None or not known.serves(tx.now, settings.maintenance.metrics_sec):
-        known = await _count(tx, workspace)
+        known = await _count(tx, workspace, strict=settings.ordering == "strict_level")
     agents = await tx.all("list_agents", workspace=workspace)
     failures = await tx.all("recent_failures", workspace=workspace, count=FAILURES)
-    depth = {level: sum(known.tiers.get(tier, 0) for tier in tiers) for level, tiers in _LEVELS.items()}
     status = Status(
         calculated_at=tx.now,
         counts=known.counts,
         types=known.types,
         tiers=known.tiers,
-        depth={**depth, "total": sum(depth.values())},
+        depth={**known.depth, "total": sum(known.depth.values())},
         agents=_presence(agents),
         slots=_slots(agents),
         paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace) if gate["kind"] == "pause"],
@@ -105,28 +118,35 @@ async def read(tx: Tx, engine: Engine, workspace: str, known: Counted | None) ->
         counted_at=known.at,
         tombstones=known.tombstones,
         archived=sum(known.archived.values()),
+        quota=await _quota(tx, engine, workspace),
     )
     return status, known
 
 
-async def _count(tx: Tx, workspace: str) -> Counted:
+async def _quota(tx: Tx, engine: Engine, workspace: str) -> QuotaInForce | None:
+    return await quotas.read(tx, workspace) if await engine.quotas.has(tx, workspace) else None
+
+
+async def _count(tx: Tx, workspace: str, *, strict: bool) -> Counted:
     counts: Counter[str] = Counter()
     types: dict[str, Counter[str]] = defaultdict(Counter)
     tiers: Counter[str] = Counter()
     by_tier: Counter[tuple[str, str]] = Counter()
+    depth = dict.fromkeys(_LEVELS, 0)
     await tx.run("read_whole_tables")
-    for row in await tx.all("task_counts", workspace=workspace):
-        total = int(row["total"])
+    for row in await tx.all("task_counts", workspace=workspace, strict=strict, **rank.STRICT_BELOW):
+        total, tier, level = int(row["total"]), _TIERS[row["tier"]], row["level"]
         counts[row["status"]] += total
         types[row["type"]][row["status"]] += total
-        by_tier[row["status"], row["tier"]] += total
+        by_tier[row["status"], tier] += total
         if row["status"] in WAITING:
-            tiers[row["tier"]] += total
+            tiers[tier] += total
+            depth[_LEVEL_OF[row["tier"]] if level == _NO_LEVEL else _LEVELS[level]] += total
     stones = await tx.one("tombstone_count", workspace=workspace)
     archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
     plain = {name: dict(of_type) for name, of_type in types.items()}
     erased = int(stones["total"]) if stones else 0
-    return Counted(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier))
+    return Counted(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier), depth)
 
 
 def _presence(agents: Sequence[Row]) -> dict[str, int]:
@@ -154,7 +174,7 @@ def _slots(agents: Sequence[Row]) -> dict[str, int]:
 async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
     """How many were completed, and how long those waited that were claimed, as the newest events tell it."""
     last = await log.last(tx)
-    first = await tx.one("event_at", seq=max(1, last - NEWEST + 1))
+    first = await _newest(tx, last)
     began = first["at"] if first and last > NEWEST else tx.now - WINDOW_SEC
     rows = await tx.all(
         "recent_flow",
@@ -171,6 +191,16 @@ async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
         "completed_per_minute": _scaled(sum(int(row["total"]) for row in completed), tx.now - began, WINDOW_SEC) / 5,
         "average_wait_sec": {level: claimed.get(level) for level in _LEVELS},
     }
+
+
+async def _newest(tx: Tx, last: int) -> Row | None:
+    """The event from which on to look: the first of few, where those reach back far enough."""
+    first = None
+    for count in (NEWEST // 20, NEWEST // 4, NEWEST):
+        first = await tx.one("event_at", seq=max(1, last - count + 1))
+        if first is None or first["at"] < tx.now - WINDOW_SEC - STRAY_SEC or last <= count:
+            break
+    return first
 
 
 def _scaled(count: int, seen_sec: float, window_sec: float) -> float:

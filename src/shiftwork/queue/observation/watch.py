@@ -11,6 +11,7 @@ from shiftwork.policy import friction
 from shiftwork.policy.friction import Ended
 from shiftwork.queue import health
 from shiftwork.queue.engine import Caller, Engine, log
+from shiftwork.queue.observation import maintenance
 from shiftwork.queue.observation.conditions import Finding, Kind, compare
 from shiftwork.queue.observation.failures import ended_by
 from shiftwork.queue.prepare import prepare
@@ -70,6 +71,7 @@ async def look_at_store(tx: Tx, engine: Engine, workspace: str) -> int:
     watched = Watched(work, workspace, (await engine.book.of(tx, workspace)).settings())
     raised = len(await compare(work, workspace, "dead_rows", await _dead_rows(watched)))
     raised += len(await compare(work, workspace, "old_transaction", await _old_transactions(watched)))
+    raised += len(await compare(work, workspace, "maintenance", await _late_jobs(watched)))
     await work.save_events()
     return raised
 
@@ -147,6 +149,13 @@ async def _old_transactions(watched: Watched) -> list[Finding]:
         return []
     rows = await watched.work.tx.all("old_transactions", seconds=seconds, transactions=FAR_BEHIND, count=MOST)
     return [Finding(row["what"], "old_transaction", dict(row)) for row in rows]
+
+
+async def _late_jobs(watched: Watched) -> list[Finding]:
+    """Jobs that fail or take too long; not this one, which runs."""
+    rows = maintenance.jobs_of(await watched.work.tx.all("list_duties"))
+    late = {row["name"]: maintenance.late_sec(row, watched.work.now) for row in rows if row["name"] != "alerts"}
+    return [Finding(name, "maintenance_late", {"seconds": round(sec)}) for name, sec in sorted(late.items()) if sec]
 
 
 # -- friction ----------------------------------------------------------------------------------------------------

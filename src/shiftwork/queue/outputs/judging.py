@@ -66,7 +66,7 @@ async def ask(work: Work, row: TaskRow, judge: Prepared) -> str:
     return judge_id
 
 
-def author(row: Row) -> str | None:
-    """Who made what a judging task is about."""
-    found = msgspec.json.decode(row["body"]).get("payload", {}).get("author")
+def author(body: Mapping[str, Any]) -> str | None:
+    """The agent that made what a judging task is about."""
+    found = body.get("payload", {}).get("author")
     return found if isinstance(found, str) else None

@@ -7,6 +7,7 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import FINAL, SETTLED, State
 from shiftwork.core.task import NewVerdict
 from shiftwork.policy.decide import after_failure
+from shiftwork.policy.provider_limits import Judgement
 from shiftwork.queue import consequences, finish
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Outcome, Token, lock_claim, refusal
@@ -41,7 +42,8 @@ async def _repeat(tx: Tx, caller: Caller, token: Token, row: Row | None) -> Outc
 async def miss(work: Work, row: TaskRow, settings: Settings) -> None:
     """No verdict has come in time, or none will: the attempt has failed, and its output is kept with it."""
     reason, error = await _why(work, row)
-    decision = after_failure(await finish.facts_of(work, row), settings, reason, None, work.engine.random.random())
+    facts, roll = await finish.facts_of(work, row), work.engine.random.random()
+    decision = after_failure(facts, settings, Judgement(reason), roll)
     await finish.end_failed(work, row, decision, error=error)
 
 

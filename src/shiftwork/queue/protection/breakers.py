@@ -84,6 +84,9 @@ async def save(work: Work, changes: Mapping[Name, Change]) -> None:
         await _set_gate(work, name, change)
         if change.before.state != change.after.state:
             _tell(work, name, change.after)
+    closed = [(name[0], "breaker_open", name[1]) for name, change in changes.items() if change.after.state == "closed"]
+    if closed:
+        await work.tx.run("resolve_alerts", items=sorted(closed), now=work.now, actor=work.caller.actor)
 
 
 def _columns(circuit: Circuit) -> tuple[object, ...]:
@@ -113,7 +116,7 @@ def _tell(work: Work, name: Name, circuit: Circuit) -> None:
     verb = {"open": "breaker_opened", "half-open": "breaker_half_open", "closed": "breaker_closed"}[circuit.state]
     work.tell_of(workspace, verb, data={"type": type_, "failures": circuit.failures})
     if circuit.state == "open":
-        work.alert(workspace, "breaker_open", type=type_, failures=circuit.failures)
+        work.alert(workspace, "breaker_open", type=type_, subject=type_, failures=circuit.failures)
 
 
 async def try_out(work: Work, trials: Mapping[Name, Sequence[Row]]) -> dict[str, tuple[Name, Change] | None]:

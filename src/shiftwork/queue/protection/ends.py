@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shiftwork.core.keys import Key
+    from shiftwork.policy.decide import ProviderWait
     from shiftwork.queue.rows import TaskRow
     from shiftwork.queue.work import Work
     from shiftwork.store.store import Row
@@ -56,10 +57,10 @@ class Ends:
         """The same, where one of them may have a serial key."""
         self._serial += [(row["id"], row["fence"]) for row in rows]
 
-    def report(self, row: TaskRow, named: Key, wait_sec: float) -> None:
-        """The agent that holds this task met a rate limit."""
+    def report(self, row: TaskRow, named: Key, met: ProviderWait) -> None:
+        """The agent that holds this task met a provider's limit."""
         assert row.agent_id is not None
-        report = Report(row.workspace, row.type, row.id, row.fence, row.agent_id, named, wait_sec)
+        report = Report(row.workspace, row.type, row.id, row.fence, row.agent_id, named, met)
         self._reports.append(report)
 
     def __bool__(self) -> bool:

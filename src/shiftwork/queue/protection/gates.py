@@ -53,6 +53,7 @@ class Gates:
         self.limits: list[Key] = []
         self._stopped: set[str] = set()
         self._resting: list[Key] = []
+        self._suited: dict[int, bool] = {}
         self._resolver = resolver
         self._agent = agent
         self._wants = wants
@@ -89,10 +90,16 @@ class Gates:
             return False
         if not self._resting:
             return self._wants.may_take(lane)
-        if not key.models:
-            return self._wants.may_take(lane) and not self.rests(self.use(key.type))
-        able = self._wants._replace(models=frozenset()).may_take(lane)
-        return able and self._choose(key.type, key.models, key.fallback) is not None
+        return self._wants.may_take(lane) and self.may_work_on(key.type, key.models, key.fallback)
+
+    def suits(self, lane: Lane) -> bool:
+        """Whether this agent has a model that the tasks of this lane prefer, or they prefer none."""
+        if not lane.key.models:
+            return True
+        if lane.id not in self._suited:
+            choice = self.choose(lane.key.type, lane.key.models, lane.key.fallback)
+            self._suited[lane.id] = choice is not None and choice.standing == models.Standing.PREFERRED
+        return self._suited[lane.id]
 
     def use(self, type_: str, model: str | None = None) -> Key:
         """What this agent's work on such a task would use."""
@@ -110,18 +117,28 @@ class Gates:
         preferences = retry.models(constraints.get("model_preferences", ()), fallback, row["attempts"])
         if not preferences:
             return None
-        return self._choose(row["type"], preferences, retry.fallback(fallback, row["attempts"]))
+        choice = self.choose(row["type"], preferences, retry.fallback(fallback, row["attempts"]))
+        return None if choice is None else choice.model
 
     def may_work_on(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> bool:
-        """The same question as `let_through` for one task of a mixed lane, whose models only its body tells."""
+        """Whether what the work would use does not rest."""
         if not preferences:
             return not self.rests(self.use(type_))
-        return self._choose(type_, preferences, fallback) is not None
+        return self.choose(type_, preferences, fallback) is not None
 
-    def _choose(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> str | None:
-        return models.choose(
-            preferences, fallback, self._wants.models, lambda model: self.rests(self.use(type_, model))
-        )
+    def choose(self, type_: str, preferences: Sequence[str], fallback: Sequence[str]) -> models.Choice | None:
+        """The model that this agent would use for such a task."""
+        return self.choose_for(self._agent, self._wants, type_, preferences, fallback)
+
+    def choose_for(
+        self, agent: Row, wants: Wants, type_: str, preferences: Sequence[str], fallback: Sequence[str]
+    ) -> models.Choice | None:
+        """The model that another agent would use, as far as is known here: a cooldown may be for that agent alone."""
+
+        def rests(model: str) -> bool:
+            return self.rests(Key(agent["provider"], agent["account"], model, type_))
+
+        return models.choose(preferences, fallback, wants.models, rests)
 
 
 async def wake(tx: Tx, workspace: str, opened: Iterable[Key]) -> None:

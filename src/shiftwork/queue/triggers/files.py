@@ -17,6 +17,7 @@ class Watcher(NamedTuple):
 
     trigger: Armed
     looked: bool
+    saved_at: float
     known: Mapping[str, str | None]
 
 
@@ -34,7 +35,7 @@ async def watchers(tx: Tx) -> list[Watcher]:
     for row in await tx.all("file_triggers"):
         files = await tx.all("watched_files", trigger_id=row["id"])
         known = {file["path"]: file["sha256"] for file in files}
-        found.append(Watcher(armed(row), row["looked_at"] is not None, known))
+        found.append(Watcher(armed(row), row["looked_at"] is not None, row["updated_at"], known))
     return found
 
 

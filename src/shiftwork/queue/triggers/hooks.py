@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -13,15 +16,17 @@ from shiftwork.core.trigger import Firing, Hook
 from shiftwork.policy import occasion, signature
 from shiftwork.policy.signature import Delivery
 from shiftwork.queue.engine import Caller, Engine
+from shiftwork.queue.secrets import Vault
 from shiftwork.queue.triggers import firing
 from shiftwork.queue.triggers.firing import Armed, Occasion, armed
 from shiftwork.queue.triggers.triggers import lock
 from shiftwork.queue.work import Work
 from shiftwork.store.store import Row, Tx
 
+log = logging.getLogger("shiftwork.queue")
 LARGEST_BYTES = 1_048_576
 TOLD_EVERY_SEC = 60.0
-"""Refused deliveries to one hook are told of so often at most; each stands in the log of the server."""
+"""Refused deliveries to one hook are told of so often at most; all are counted."""
 
 
 class Known(NamedTuple):
@@ -32,25 +37,39 @@ class Known(NamedTuple):
     secret: str
 
 
+def is_news(engine: Engine, trigger_id: str) -> bool:
+    """Whether a refusal is told of: one in a while for each hook and process, which costs a transaction and a line."""
+    engine.counters["hook_refused"] += 1
+    now = engine.store.now()
+    if now - engine.refusals.get(trigger_id, -math.inf) < TOLD_EVERY_SEC:
+        return False
+    engine.refusals[trigger_id] = now
+    return True
+
+
 def refusal(name: str) -> HookRefused:
     """The same for every reason: who forges one learns nothing, not even whether there is such a hook."""
     return HookRefused(f"the delivery to the hook {name!r} is not accepted", where="signature")
 
 
-async def find(tx: Tx, workspace: str, name: str) -> Known | None:
+async def find(tx: Tx, engine: Engine, workspace: str, name: str) -> Known | None:
     row = await tx.one("find_trigger", workspace=workspace, name=name)
-    return None if row is None or row["kind"] != "hook" else _known(row)
+    return None if row is None or row["kind"] != "hook" else _known(row, engine.vault)
 
 
-def _known(row: Row) -> Known:
+def _known(row: Row, vault: Vault) -> Known:
     trigger = armed(row)
     assert isinstance(trigger.on, Hook)
-    return Known(trigger, trigger.on, row["secret"])
+    return Known(trigger, trigger.on, vault.open(row["secret"]) or "")
 
 
-def believe(hook: Known, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Delivery, Any]:
+NONE = Hook(), signature.secret_of("standard", secrets.token_bytes(32))
+"""What a delivery to a hook that is not there is checked against: nothing fits it."""
+
+
+def believe(on: Hook, secret: str, headers: Mapping[str, str], body: bytes, now: float) -> tuple[Delivery, Any]:
     """The delivery and what it says; `Refused` where its signature is wrong, `Malformed` where its text is."""
-    delivery = signature.verify(hook.on.signature, hook.secret, headers, body, now)
+    delivery = signature.verify(on.signature, secret, headers, body, now)
     return delivery, _payload(headers, body)
 
 
@@ -107,7 +126,7 @@ async def _pass_over(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, thi
 
 async def tell_refused(tx: Tx, engine: Engine, caller: Caller, trigger: Armed, why: str) -> None:
     """A delivery was refused; only the first of many within a while is told of."""
-    engine.conflict("hook_refused", trigger=trigger.name, reason=why)
+    log.info("hook_refused trigger=%s reason=%s", trigger.name, why, extra={"code": "hook_refused"})
     if await tx.one("tell_refusal", id=trigger.id, now=tx.now, before=tx.now - TOLD_EVERY_SEC) is None:
         return
     work = Work(tx, engine, caller)

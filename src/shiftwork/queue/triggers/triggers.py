@@ -103,7 +103,8 @@ async def save(
     before = await tx.one("lock_trigger", workspace=workspace, name=name)
     id_ = engine.ids.make(tx.now) if before is None else before["id"]
     kept = None if before is None else before["secret"]
-    in_force = (secret.given or kept or secret.made) if isinstance(new.on, Hook) else None
+    brought = secret.given or (secret.made if kept is None else None)
+    in_force = (engine.vault.seal(brought) or kept) if isinstance(new.on, Hook) else None
     source = as_json(new.on)
     fresh = before is None or before["source"] != source
     tick, at = await _times(before, new.on, id_, tx.now, fresh=fresh)
@@ -126,7 +127,7 @@ async def save(
     if fresh:
         await tx.run("delete_watched_files", id=id_)
     await _tell(tx, engine, caller, workspace, "trigger_saved", name, kind=kind_of(new.on))
-    made = in_force is not None and in_force == secret.made
+    made = in_force is not None and brought is not None and brought == secret.made
     return Stored(await read(tx, workspace, name), mark(secret.made) if made else None)
 
 

@@ -89,15 +89,27 @@ async def list_runtimes(ask: Ask) -> Any:
 )
 async def runtime_heartbeat(ask: Ask, body: RuntimeHeartbeatBody) -> Any:
     """Extend the lease of all the runtime holds with one call; says which claims to stop."""
-    told = await ask.queue.runtime_heartbeat(check.name(ask.path["runtime_id"], "runtime_id"), body.holding)
-    return RuntimeBeatReply(told.cancel, told.lost, told.unnamed, told.slow_down_sec, told.yields)
+    runtime_id = check.name(ask.path["runtime_id"], "runtime_id")
+    if len(ask.queues) == 1:
+        return RuntimeBeatReply(*await ask.queue.runtime_heartbeat(runtime_id, body.holding))
+    told = [await queue.runtime_heartbeat(runtime_id, body.holding) for queue in ask.queues]
+    return RuntimeBeatReply(
+        cancel={token: why for each in told for token, why in each.cancel.items()},
+        lost=[token for token in body.holding if all(token in each.lost for each in told)],
+        unnamed=[token for each in told for token in each.unnamed],
+        slow_down_sec=max((each.slow_down_sec for each in told if each.slow_down_sec), default=None),
+        yields={token: why for each in told for token, why in each.yields.items()},
+    )
 
 
 @door("POST /api/runtime/{runtime_id}/orphans", "work", query=ViewQuery, answer=Outcomes)
 async def orphans(ask: Ask) -> Any:
     """A runtime has restarted: what it held before is recovered at once."""
-    told = await ask.queue.orphans(ask.path["runtime_id"])
-    return await ask.tasks_after(told)
+    found = []
+    for queue in ask.queues:
+        ask.queue = queue
+        found.append(await ask.tasks_after(await queue.orphans(ask.path["runtime_id"])))
+    return found[0] if len(found) == 1 else {"tasks": [task for each in found for task in each["tasks"]]}
 
 
 @door("POST /api/runtimes/{runtime_id}/gone", "work", answer=Outcomes)

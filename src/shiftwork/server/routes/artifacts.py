@@ -15,6 +15,7 @@ from shiftwork.core.errors import (
     ArtifactsUnavailable,
     InputError,
     NotFound,
+    QuotaExceeded,
     RangeNotSatisfiable,
 )
 from shiftwork.core.task import Name
@@ -26,7 +27,7 @@ from shiftwork.wire.artifacts import AttachedList, InputList
 from shiftwork.wire.shapes import Held
 
 door = Doors("Artifacts")
-KEEPING = (ArtifactsUnavailable,)
+KEEPING = (ArtifactsUnavailable, QuotaExceeded)
 NOT_SAID = "application/x-www-form-urlencoded"
 """What curl says of any bytes unless it is told otherwise."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.core.errors import Malformed, NotFound, Overloaded
+from shiftwork.core.errors import Malformed, NotFound, Overloaded, TooManyRequests
 from shiftwork.server import live
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
@@ -14,7 +14,13 @@ from shiftwork.wire.shapes import EventPage
 door = Doors("Events")
 
 
-@door("GET /api/events", "read", query=EventQuery, answer=EventPage, errors=(NotFound, Overloaded, Malformed))
+@door(
+    "GET /api/events",
+    "read",
+    query=EventQuery,
+    answer=EventPage,
+    errors=(NotFound, Overloaded, TooManyRequests, Malformed),
+)
 async def events(ask: Ask) -> Any:
     """Events after a cursor; with `wait_sec` the answer waits for the first one.
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from shiftwork import views
 from shiftwork.core.errors import ShiftworkError
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
 from shiftwork.wire.shapes import Health
 
+log = logging.getLogger("shiftwork.server")
 door = Doors("Health")
 SLOWEST_SEC = 2.0
 
@@ -21,7 +24,7 @@ def _health(ask: Ask, status: Any, detail: str | None = None) -> Health:
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
     store = ask.house.queue.url.partition(":")[0]
-    return Health(status, __version__, store, ask.house.clock is not None, detail)
+    return Health(status, __version__, store, ask.house.clock is not None, detail, views.name_of(ask.house.view))
 
 
 @door("GET /healthz", None, answer=Health)
@@ -32,15 +35,26 @@ async def healthz(ask: Ask) -> Any:
 
 @door("GET /readyz", None, answer=Health)
 async def readyz(ask: Ask) -> Any:
-    """It can serve: its store answers and it is not about to stop. Else 503, and a balancer should go elsewhere."""
+    """It can serve: its store answers and takes writes, and it is not about to stop.
+
+    Else 503, and a balancer should go elsewhere.
+    """
     if ask.house.stopping.is_set():
         return _unready(_health(ask, "stopping"))
     try:
         async with asyncio.timeout(SLOWEST_SEC):
             await ask.house.queue.engine.store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
-        return _unready(_health(ask, "unavailable", str(error) or "the store does not answer"))
+        return _unavailable(ask, "the store does not answer", error)
+    if refusal := ask.house.queue.engine.store.refusal:  # found out by a small write every few seconds
+        return _unavailable(ask, "the store takes no writes", refusal)
     return _health(ask, "ok")
+
+
+def _unavailable(ask: Ask, what: str, error: Exception) -> Response:
+    """Anybody may ask, and the error may name the database: it stands in the log alone."""
+    log.warning("not ready: %s: %s", what, str(error) or "timed out")
+    return _unready(_health(ask, "unavailable", what))
 
 
 def _unready(health: Health) -> Response:

@@ -12,7 +12,7 @@ from shiftwork.core.errors import (
     VersionConflict,
     WrongState,
 )
-from shiftwork.server.ask import Ask, outcome, outcomes, plain
+from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.wire.shapes import LetterList, Listed, OutcomeReply, Outcomes, RedriveBody, ReviewBody
 
@@ -60,17 +60,17 @@ async def letter_groups(ask: Ask) -> Any:
 )
 async def review(ask: Ask, body: ReviewBody) -> Any:
     """Decide about a dead letter: retry, retry_later, modify_and_retry, cancel, abandon, delete or escalate."""
-    decision = body.decision if ask.view is None else ask.view.resolution_in(body.decision)
+    change = body.change if ask.view is None or body.change is None else ask.view.changes_in(body.change)
     told = await ask.queue.review(
         ask.path["task_id"],
-        decision,
+        ask.resolution(body.decision),
         note=body.note,
         at=body.at,
-        change=body.change,
+        change=change,
         chain=body.chain,
         version=body.version,
     )
-    return outcome(told)
+    return await ask.task_after(told)
 
 
 @door("GET /api/dead-letters/{task_id}/reviews", "read", answer=Listed, errors=(NotFound,))
@@ -82,5 +82,5 @@ async def reviews(ask: Ask) -> Any:
 @door("POST /api/dead-letters/redrive", "operate", body=RedriveBody, answer=Outcomes)
 async def redrive(ask: Ask, body: RedriveBody) -> Any:
     """The same decision for all dead letters that failed alike."""
-    told = await ask.queue.redrive(body.signature, body.decision, note=body.note, at=body.at)
+    told = await ask.queue.redrive(body.signature, ask.resolution(body.decision), note=body.note, at=body.at)
     return outcomes(told)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 from msgspec import Meta
 from starlette.responses import Response
 
+from shiftwork.core.scopes import SERVER
 from shiftwork.queue.observation.metrics import KEPT_SNAPSHOTS, Metrics
 from shiftwork.server import metrics as exposition
 from shiftwork.server.ask import Ask
@@ -18,9 +20,13 @@ door = Doors("Metrics")
 
 @door("GET /metrics", "read", answer=PlainText)
 async def scrape(ask: Ask) -> Any:
-    """Every metric of a workspace in the text format of Prometheus, with the latencies of this server."""
+    """Every metric of a workspace in the text format of Prometheus.
+
+    With the scope `server` also what is counted for all workspaces together: latencies, and writes that were refused.
+    """
     found, house = await ask.queue.metrics(), ask.house
-    told = exposition.text(found, house.latencies, house.queue.engine.counters)
+    shared = (house.latencies, house.queue.engine.counters) if ask.who.may(SERVER) else (None, Counter())
+    told = exposition.text(found, *shared)
     return Response(told, headers={"content-type": exposition.MEDIA_TYPE})
 
 

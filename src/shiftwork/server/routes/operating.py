@@ -29,7 +29,7 @@ class StatusQuery(ViewQuery):
 async def status(ask: Ask) -> Any:
     """How the queue stands: depth, agents, throughput, waits, recent failures, as of now."""
     found = await ask.queue.status(fresh=ask.query.fresh)
-    return found if ask.view is None else ask.view.queue_out(plain(found))
+    return found if ask.view is None or not ask.view.queue else ask.view.queue_out(plain(found))
 
 
 @door("GET /api/queue/backpressure", "read", answer=Backpressure)

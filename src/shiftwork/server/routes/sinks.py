@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from shiftwork.core.errors import ConflictError, IdInUse, NotFound
+from shiftwork.core.errors import ConflictError, Forbidden, IdInUse, NotFound
 from shiftwork.core.task import Name
 from shiftwork.queue.notification.deliveries import Delivery, Status
 from shiftwork.queue.notification.sinks import AddedSink, NewSink, Sink, SinkChanges
@@ -22,6 +22,7 @@ async def add_sink(ask: Ask, body: NewSink) -> Any:
 
     Where a secret was made for it, it is answered once and never again.
     """
+    _check_private(ask, body)
     return await ask.queue.add_sink(body)
 
 
@@ -39,8 +40,22 @@ async def get_sink(ask: Ask) -> Any:
 
 @door("PATCH /api/sinks/{sink}", "admin", body=Annotated[SinkChanges, SOMETHING], answer=Sink, errors=(NotFound,))
 async def update_sink(ask: Ask, body: SinkChanges) -> Any:
-    """Change where a sink is, what it is signed with or what it wants; what waits for it goes there, too."""
+    """Change where a sink is, what it is signed with or what it wants; what waits for it goes there, too.
+
+    A secret is for the place it was given for: with another address or mail server it must be sent again.
+    """
+    _check_private(ask, body)
     return await ask.queue.update_sink(ask.path["sink"], body)
+
+
+def _check_private(ask: Ask, given: NewSink | SinkChanges) -> None:
+    """An admin of one workspace does not choose what this machine can reach in its network: its operator does."""
+    if given.allow_private is True and not ask.queue.engine.private_sinks:
+        raise Forbidden(
+            "this server sends to public addresses alone",
+            where="allow_private",
+            mend="Its operator allows others by starting it with --private-sinks.",
+        )
 
 
 @door("DELETE /api/sinks/{sink}", "admin", answer=Removed)

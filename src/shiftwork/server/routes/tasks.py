@@ -10,20 +10,22 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from shiftwork import views
 from shiftwork.core.errors import (
     CircularDependency,
+    InputError,
     NotFound,
     UnknownDependency,
     VersionConflict,
     WrongState,
 )
-from shiftwork.core.task import NewTask, Result, Submitted, Task
+from shiftwork.core.task import Name, NewTask, Result, Submitted, Task
 from shiftwork.queue import check
 from shiftwork.queue.change import Changes
 from shiftwork.queue.face.reading import Page
 from shiftwork.queue.observation.explain import Explanation
 from shiftwork.queue.read import Attempt
-from shiftwork.server import reading
+from shiftwork.server import reading, spanning
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, PageSize, Query, ViewQuery
 from shiftwork.server.routes.working import SUBMITTING
@@ -63,10 +65,26 @@ async def submit(ask: Ask, body: Any) -> Any:
 
 async def _submit_in_view(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
     """In a document's names; the answer is the whole task, as its reader knows it."""
+    dag_id = _dag_to_join(ask, body)
     if isinstance(body, list):
-        many = await ask.queue.submit_many([ask.ours(fields) for fields in body])
+        tasks = [ask.ours(fields, place) for place, fields in enumerate(body)]
+        many = await (ask.queue.submit_many(tasks) if dag_id is None else ask.queue.add_to_dag(dag_id, tasks))
         return ask.tasks(await ask.queue.get_many([made.id for made in many]))
-    return ask.task(await ask.queue.get((await ask.queue.submit(ask.ours(body))).id))
+    new = ask.ours(body)
+    made = await ask.queue.submit(new) if dag_id is None else (await ask.queue.add_to_dag(dag_id, [new]))[0]
+    return ask.task(await ask.queue.get(made.id))
+
+
+def _dag_to_join(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> str | None:
+    """The DAG that new tasks are to be part of; a record that was read before names the one it is in."""
+    assert ask.view is not None
+    tasks = body if isinstance(body, list) else [body]
+    if not ask.view.shows("dag_id") or any(ask.view.is_echo(fields) for fields in tasks):
+        return None
+    named = {fields.pop("dag_id", None) for fields in tasks}
+    if len(named) > 1:
+        raise InputError("one call adds tasks to one DAG", where="dag_id")
+    return check.read(next(iter(named), None), Name | None, "dag_id")  # type: ignore[arg-type]  # a union is a kind
 
 
 class TaskQuery(ViewQuery):
@@ -99,8 +117,8 @@ async def list_tasks(ask: Ask) -> Any:
         statuses = sorted({str(state) for word in statuses for state in ask.view.statuses_in(word)})
         if not statuses:  # the document has a word for a state that no task rests in
             return with_tag(ask, {"tasks": [], "next": None}, None)
-    page = await ask.queue.tasks(**{**wanted, "status": statuses})
-    shown = page if ask.view is None else {"tasks": ask.tasks(page.tasks), "next": page.next}
+    page = await spanning.tasks(ask.queues, **{**wanted, "status": statuses})
+    shown = page if ask.view is None else await ask.renamed({"tasks": ask.tasks(page.tasks), "next": page.next})
     return with_tag(ask, shown, (list(map(_timeless, page.tasks)), page.next))
 
 
@@ -108,7 +126,7 @@ async def list_tasks(ask: Ask) -> Any:
 async def get_task(ask: Ask) -> Any:
     """One task, whole. Its ETag begins with its version, which a change may be made conditional on."""
     task = await ask.queue.get(ask.path["task_id"])
-    return with_tag(ask, ask.task(task), _timeless(task), version=task.version)
+    return with_tag(ask, await ask.renamed(ask.task(task)), _timeless(task), version=task.version)
 
 
 def _timeless(task: Task) -> Task:
@@ -125,7 +143,8 @@ async def get_many(ask: Ask, body: GetBatch) -> Any:
 
 def with_tag(ask: Ask, shown: Any, compared: Any, version: int | None = None) -> Response:
     """An answer that a poller need not read again while all that is `compared` is as it was."""
-    digest = hashlib.sha256(msgspec.json.encode(compared) + repr(ask.query).encode()).hexdigest()[:16]
+    asked = f"{ask.query}{views.name_of(ask.view)}".encode()
+    digest = hashlib.sha256(msgspec.json.encode(compared) + asked).hexdigest()[:16]
     tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
     known = [each.strip().removeprefix("W/") for each in ask.request.headers.get("if-none-match", "").split(",")]
     if tag.removeprefix("W/") in known:
@@ -146,7 +165,8 @@ async def update(ask: Ask, body: Any) -> Any:
     """Change a task that nobody holds; with `If-Match` only if it is still at the version that was read."""
     if ask.view is not None:
         said = {name: body.pop(name) for name in ("note", "clear") if name in body}
-        body = check.read({**ask.view.changes_in(body), **said}, UpdateBody)
+        now = msgspec.json.decode(msgspec.json.encode(await ask.queue.get(ask.path["task_id"])))  # as it is read
+        body = check.read({**ask.view.changes_in(body, now), **said}, UpdateBody)
     changes = Changes(**{name: getattr(body, name) for name in Changes.__struct_fields__})
     told = await ask.queue.update(ask.path["task_id"], changes, note=body.note, version=reading.if_match(ask.request))
     return await ask.task_after(told)

@@ -13,9 +13,11 @@ from shiftwork.core.errors import (
     Malformed,
     NotFound,
     QueueFull,
+    QuotaExceeded,
     StoreFull,
     StoreReadOnly,
     StoreUnavailable,
+    TooManyRequests,
     UnknownDependency,
     UnknownReference,
     UnknownSetting,
@@ -98,7 +100,10 @@ async def list_firings(ask: Ask) -> Any:
     "submit",
     body=Fire,
     answer=Firing,
-    errors=(NotFound, *_NOT_SUBMITTED, UnknownDependency, CircularDependency, ConflictError, QueueFull),
+    errors=(
+        *(NotFound, *_NOT_SUBMITTED, UnknownDependency, CircularDependency, ConflictError, QueueFull),
+        *(QuotaExceeded, TooManyRequests),
+    ),
 )
 async def fire_trigger(ask: Ask, body: Fire) -> Any:
     """Create now what a trigger creates: with these parameters, or from facts as its source would tell them."""
@@ -118,7 +123,7 @@ async def preview_trigger(ask: Ask, body: Fire) -> Any:
     answer=Firing,
     errors=(
         *(HookRefused, Malformed, NotFound, *_NOT_SUBMITTED, UnknownDependency, CircularDependency, ConflictError),
-        *(QueueFull, StoreUnavailable, StoreFull, StoreReadOnly),
+        *(QueueFull, QuotaExceeded, TooManyRequests, StoreUnavailable, StoreFull, StoreReadOnly),
     ),
 )
 async def receive_hook(ask: Ask) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from shiftwork.core import ids
@@ -20,8 +21,10 @@ from shiftwork.core.errors import (
     NotFound,
     NotYourClaim,
     QueueFull,
+    QuotaExceeded,
     ReportRequired,
     SpawnLimit,
+    TooManyRequests,
     UnknownDependency,
     UnknownReference,
     UnknownSetting,
@@ -33,7 +36,9 @@ from shiftwork.queue.claim import Assignment, ClaimAnswer
 from shiftwork.queue.content.inputs import Input
 from shiftwork.queue.face.working import Problem, Report
 from shiftwork.queue.in_hand import BeatAnswer
+from shiftwork.queue.queue import Queue
 from shiftwork.queue.replies import Repeated
+from shiftwork.server import spanning
 from shiftwork.server.ask import Ask, outcomes, plain
 from shiftwork.server.door import Doors, Query, ViewQuery
 from shiftwork.wire.shapes import (
@@ -68,6 +73,8 @@ HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
 SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
     IdempotencyKeyRequired,
     QueueFull,
+    QuotaExceeded,
+    TooManyRequests,
     UnknownSetting,
 )
 HELD_FIELDS = frozenset(Held.__struct_fields__)
@@ -82,7 +89,7 @@ HELD_FIELDS = frozenset(Held.__struct_fields__)
     body=ClaimBody,
     query=ViewQuery,
     answer=ClaimReply,
-    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable),
+    errors=(AgentUnregistered, AgentUnavailable, LockTimeout, FolderUnavailable, TooManyRequests),
 )
 async def claim(ask: Ask, body: ClaimBody) -> Any:
     """Claim the best work for an agent, waiting for it up to 25 seconds.
@@ -97,7 +104,9 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     if once is not None:  # by which its claims are found again
         ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
     try:
-        answer = await ask.while_wanted(_claim(ask, body)) or ClaimAnswer([])
+        work = _claim_anywhere(ask, body) if ask.spans else _claim(ask, body, body.wait_sec)
+        with ask.house.waits.place(ask.who) if body.wait_sec else nullcontext():
+            answer = await ask.while_wanted(work) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
     if answer.assignments and ask.has_hung_up:
@@ -105,7 +114,18 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     return _claimed(ask, answer)
 
 
-async def _claim(ask: Ask, body: ClaimBody) -> ClaimAnswer:
+async def _claim_anywhere(ask: Ask, body: ClaimBody) -> ClaimAnswer:
+    """From the first workspace that has work; the rest of the call is about that one."""
+
+    async def look(queue: Queue) -> ClaimAnswer:
+        ask.queue = queue
+        return await _claim(ask, body, 0)
+
+    ask.queue, answer = await spanning.claim(ask.queue, ask.house.hub, body.wait_sec, look)
+    return answer
+
+
+async def _claim(ask: Ask, body: ClaimBody, wait_sec: float) -> ClaimAnswer:
     options: dict[str, Any] = {
         "start": body.start,
         "types": body.types,
@@ -115,10 +135,8 @@ async def _claim(ask: Ask, body: ClaimBody) -> ClaimAnswer:
     }
     if body.agent_id is None:
         assert body.runtime_id is not None
-        return await ask.queue.claim_for_runtime(body.runtime_id, body.count, wait=body.wait_sec, **options)
-    return await ask.queue.claim_answer(
-        body.agent_id, body.count, wait=body.wait_sec, runtime_id=body.runtime_id, **options
-    )
+        return await ask.queue.claim_for_runtime(body.runtime_id, body.count, wait=wait_sec, **options)
+    return await ask.queue.claim_answer(body.agent_id, body.count, wait=wait_sec, runtime_id=body.runtime_id, **options)
 
 
 async def _give_back(ask: Ask, answer: ClaimAnswer) -> None:
@@ -130,9 +148,10 @@ async def _give_back(ask: Ask, answer: ClaimAnswer) -> None:
 async def _made_before(ask: Ask, body: ClaimBody) -> Any:
     """Of the claims that the same request has made already, those that its agent still holds."""
     tasks = await ask.queue.claims_made(body.agent_id or body.runtime_id or "", ask.queue.caller.request_id or "")
+    claimed = [(task, await _inputs(ask, task)) for task in tasks]
     if ask.view is not None:
-        return _in_view(ask, tasks)
-    return ClaimReply([_assigned(task, await _inputs(ask, task)) for task in tasks])
+        return _in_view(ask, claimed)
+    return ClaimReply([_assigned(task, inputs) for task, inputs in claimed])
 
 
 async def _inputs(ask: Ask, task: Task) -> list[Input]:
@@ -169,14 +188,17 @@ async def current_token(ask: Ask) -> Any:
 
 def _claimed(ask: Ask, answer: ClaimAnswer) -> Any:
     if ask.view is not None:
-        return _in_view(ask, [assignment.task() for assignment in answer.assignments])
+        return _in_view(ask, [(assignment.task(), assignment.inputs) for assignment in answer.assignments])
     assigned = [_handed(assignment) for assignment in answer.assignments]
     return ClaimReply(assigned, list(answer.closed), answer.no_fit, answer.at_capacity, answer.slow_down_sec)
 
 
-def _in_view(ask: Ask, tasks: list[Task]) -> dict[str, Any]:
-    assert ask.view is not None
-    return ask.view.assignments_out([{**ask.view.assignment_out(plain(task)), "token": _token(task)} for task in tasks])
+def _in_view(ask: Ask, claimed: list[tuple[Task, list[Input]]]) -> dict[str, Any]:
+    view = ask.view
+    assert view is not None
+    return view.assignments_out(
+        [{**view.assignment_out(plain(task)), "token": _token(task), "inputs": inputs} for task, inputs in claimed]
+    )
 
 
 def _token(task: Task) -> str:
@@ -237,7 +259,7 @@ async def start(ask: Ask, body: Held) -> Any:
 async def heartbeat(ask: Ask, body: HeartbeatBody) -> Any:
     """Extend the lease of one task; answers continue, cancel, lost or yield."""
     told = await ask.queue.heartbeat(await ask.token(body), body.progress, body.usage)
-    return _beaten(told if ask.view is None else told._replace(task_id=ask.view.ids.out(told.task_id)))
+    return _beaten(told)
 
 
 def _beaten(told: BeatAnswer) -> HeartbeatReply:
@@ -295,11 +317,18 @@ async def pin_session(ask: Ask, body: SessionBody) -> Any:
     viewed_body=True,
 )
 async def complete(ask: Ask, body: Any) -> Any:
-    """Hand in a result. It is accepted once, however often it is sent."""
+    """Hand in a result. It is accepted once, however often it is sent.
+
+    In a view it is the document's own record of a result; one that says that the work failed is a failed attempt.
+    """
     held: Held = body
     if ask.view is not None:
         held, said = _in_document(body)
-        body = check.read(ask.view.result_in(said), CompleteBody)
+        await _check_named(ask, said)
+        found = ask.view.result_in(said)
+        if _has_failed(found):
+            return await _fail(ask, held, _failure(found))
+        body = check.read(found, CompleteBody)
     told = await ask.queue.complete(
         await ask.token(held),
         body.data,
@@ -310,6 +339,37 @@ async def complete(ask: Ask, body: Any) -> Any:
         verdict=body.verdict,
     )
     return await ask.task_after(told)
+
+
+async def _check_named(ask: Ask, said: dict[str, Any]) -> None:
+    """A result names its task; it must be the one that the call is about."""
+    for name in ("task_id", "id"):
+        if isinstance(said.get(name), str) and not await ask.is_same_task(said[name], ask.path["task_id"]):
+            raise InputError("the result is of another task", where=name)
+
+
+def _has_failed(found: dict[str, Any]) -> bool:
+    """Whether a result says that the work failed; what only says how it went is taken out."""
+    status, success = found.pop("status", None), found.pop("success", None)
+    if status not in {None, "success", "failed"}:
+        raise InputError(f"{status!r} is no end of an attempt", where="status")
+    said = {True: "success", False: "failed"}.get(success) if isinstance(success, bool) else success
+    if success is not None and (not isinstance(success, bool) or status not in {None, said}):
+        raise InputError("expected true or false, as the status says", where="success")
+    failed = status == "failed" or success is False
+    if not failed and found.pop("error", None) is not None:
+        raise InputError("a result that succeeded has no error", where="error")
+    return failed
+
+
+def _failure(found: dict[str, Any]) -> FailBody:
+    """What is known of a failed attempt. A report that comes with it is kept with the data."""
+    report, data = found.pop("decision_report", None), found.pop("data", None)
+    if report is not None:
+        data = {"output": data, "decisionReport": report}
+    if (text := found.pop("text", None)) is not None and data is None:
+        data = text
+    return check.read({**found, "data": data}, FailBody)
 
 
 @door(
@@ -337,6 +397,10 @@ async def fail(ask: Ask, body: Any) -> Any:
     if ask.view is not None:
         held, said = _in_document(body)
         body = check.read(ask.view.failure_in(said), FailBody)
+    return await _fail(ask, held, body)
+
+
+async def _fail(ask: Ask, held: Held, body: FailBody) -> Any:
     reason = ask.view.reason_in(body.reason) if ask.view is not None and body.reason else body.reason
     told = await ask.queue.fail(
         await ask.token(held),

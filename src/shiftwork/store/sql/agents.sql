@@ -6,7 +6,8 @@ values (:workspace, :id, :type, :types, :capabilities, :models, :provider, :acco
 on conflict (workspace, id) do update set type = excluded.type, types = excluded.types, capabilities = excluded.capabilities,
   models = excluded.models, provider = excluded.provider, account = excluded.account, max_concurrent_tasks = excluded.max_concurrent_tasks, status = 'active', budget = excluded.budget, told = excluded.told,
   poll_interval_sec = excluded.poll_interval_sec, claim_ttl_sec = excluded.claim_ttl_sec,
-  isolation_group = excluded.isolation_group, announced = true, last_heartbeat = excluded.last_heartbeat
+  isolation_group = excluded.isolation_group, announced = true, last_heartbeat = excluded.last_heartbeat,
+  asked = null
 
 -- name: add_agent
 -- An agent that claims without having said who it is; where it says so at this moment, that stands.

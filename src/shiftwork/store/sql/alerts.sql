@@ -19,6 +19,13 @@ select * from alerts where seq = :seq and workspace = :workspace
 update alerts set acknowledged_at = :now, acknowledged_by = :actor
 where seq = :seq and workspace = :workspace and acknowledged_at is null returning seq
 
+-- name: resolve_alerts_of
+-- A decision was made about these dead letters: what was raised about them needs no look any more.
+-- rows items: task_id uuid
+update alerts set acknowledged_at = :now, acknowledged_by = :actor from {items}
+where alerts.task_id = items.task_id and alerts.acknowledged_at is null
+  and alerts.kind in ('dead_lettered', 'poison_pill', 'displaced', 'escalated')
+
 -- name: delete_alerts
 delete from alerts where seq in (
   select seq from alerts where workspace = :workspace and acknowledged_at <= :before order by acknowledged_at limit :count

@@ -76,10 +76,45 @@ select h.id, h.lane, h.rank, h.ordered_at from {lanes} cross join lateral (
     and (x.rank, x.ordered_at, x.id) > (lanes.rank, lanes.ordered_at, lanes.id)
   order by x.rank, x.ordered_at, x.id limit :count) h
 
+-- part: looked_at
+-- What says whether a task fits an agent, but for its body.
+t.id, t.workspace, t.type, t.lane, t.rank, t.ordered_at, t.created_at, t.updated_at, t.attempts, t.last_agent_id, t.last_runtime_id,
+t.own_settings, t.estimated_cost, t.budget_id, t.target_agent_id
+
+-- name: scan_lanes
+-- As `lane_heads`, with what says whether a task fits: for a claim that met some that do not.
+-- rows lanes: lane int, rank float, ordered_at float, id uuid
+select {looked_at} from {lanes} cross join tasks t where t.id in (
+  select x.id from tasks x where x.lane = lanes.lane and x.status = 'ready' and x.hold is null
+    and (x.rank, x.ordered_at, x.id) > (lanes.rank, lanes.ordered_at, lanes.id)
+  order by x.rank, x.ordered_at, x.id limit :count)
+
+-- name: scan_lanes (postgres)
+-- A lateral join, for the same reason.
+-- rows lanes: lane int, rank float, ordered_at float, id uuid
+select h.* from {lanes} cross join lateral (
+  select {looked_at} from tasks t where t.lane = lanes.lane and t.status = 'ready' and t.hold is null
+    and (t.rank, t.ordered_at, t.id) > (lanes.rank, lanes.ordered_at, lanes.id)
+  order by t.rank, t.ordered_at, t.id limit :count) h
+
+-- name: read_places
+select lane, rank, ordered_at, task_id from places where workspace = :workspace and agent_id = :agent and wants = :wants
+
+-- name: save_places
+-- rows items: workspace text, agent_id text, wants text, lane int, rank float, ordered_at float, task_id uuid, at float
+insert into places (workspace, agent_id, wants, lane, rank, ordered_at, task_id, at)
+select workspace, agent_id, wants, lane, rank, ordered_at, task_id, at from {items} where true
+on conflict (workspace, agent_id, wants, lane) do update set rank = excluded.rank, ordered_at = excluded.ordered_at,
+  task_id = excluded.task_id, at = excluded.at
+
+-- name: drop_places
+-- All lanes were looked through; so goes what the agent has not asked for in a long time.
+delete from places where workspace = :workspace and agent_id = :agent and (wants = :wants or at < :before)
+
 -- name: oldest_ready
 -- In the order of creation, which no index has.
 -- rows lanes: lane int
-select t.id, t.lane, t.created_at from {lanes} join tasks t on t.lane = lanes.lane and t.status = 'ready' and t.hold is null
+select {looked_at} from {lanes} join tasks t on t.lane = lanes.lane and t.status = 'ready' and t.hold is null
 where (t.created_at, t.id) > (:created_at, :id) order by t.created_at, t.id limit :count
 
 -- name: take_chosen
@@ -123,12 +158,20 @@ select id, fence, type, status from tasks where agent_id = :agent and workspace 
 
 -- name: note_claim
 -- A claim is a sign of life of the agent and of its runtime.
-update agents set last_heartbeat = :now, granted = granted + :granted, last_type = coalesce(:type, last_type)
+update agents set last_heartbeat = :now, granted = granted + :granted, last_type = coalesce(:type, last_type),
+  asked_at = coalesce(:asked_at, asked_at), asked = coalesce(:asked, asked)
 where workspace = :workspace and id = :id
 
--- name: other_agents
--- Who else could take a task now: active, heard from lately, with a free slot.
-select a.* from agents a where a.workspace = :workspace and a.id <> :id and a.status = 'active' and a.last_heartbeat >= :since
+-- name: note_ask
+-- An agent that asks for work is alive, and says what it would take.
+update agents set last_heartbeat = :now, status = case when status = 'failed' then 'active' else status end,
+  asked_at = :now, asked = :asked
+where workspace = :workspace and id = :id
+
+-- name: asking_agents
+-- Other agents that could take a task now: active, with a free slot, and they have asked for work (or registered) lately.
+select a.* from agents a where a.workspace = :workspace and a.id <> :id and a.status = 'active'
+  and coalesce(a.asked_at, a.registered_at) >= :since
   and (a.max_concurrent_tasks is null or a.max_concurrent_tasks >
        (select count(*) from tasks t where t.agent_id = a.id and t.workspace = a.workspace and t.status <> 'validating'))
-limit 200
+order by a.id limit 200

@@ -1,10 +1,10 @@
 -- name: due_claims
--- Claims whose limits may have passed, with the newest beat that covered them.
-select t.id, r.heartbeat_at, r.seen_at, a.status as agent_status from tasks t
+-- Claims whose limits may have passed, with the newest beat that covered them; without the first, which were looked at.
+select t.*, r.heartbeat_at as runtime_heartbeat_at, r.seen_at, a.status as agent_status from tasks t
 left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
 left join agents a on a.workspace = t.workspace and a.id = t.agent_id
 where t.status in ('claimed', 'running', 'validating') and t.lease_check_at <= :now
-order by t.lease_check_at limit :count
+order by t.lease_check_at limit :count offset :skip
 
 -- name: move_checks
 -- rows items: id uuid, lease_check_at float
@@ -19,6 +19,23 @@ select id from tasks where status = 'ready' and rerank_at <= :now order by reran
 
 -- name: due_blocks
 select id from tasks where block_check_at <= :now order by block_check_at limit :count {pg: for update skip locked}
+
+-- name: due_deadlines
+-- Tasks that have not ended and whose deadline has passed since it was last announced; the conditions are the index's own.
+select id from tasks where deadline is not null and (passed_deadline is null or passed_deadline <> deadline)
+  and status in ('pending', 'waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying') and deadline <= :now
+order by deadline limit :count {pg: for update skip locked}
+
+-- name: pass_deadlines
+-- For rows that are locked.
+-- rows items: id uuid
+update tasks set passed_deadline = deadline from {items} where tasks.id = items.id
+
+-- name: slow_dependencies
+-- The dependencies that these tasks still wait for, as they stand.
+-- rows items: id uuid
+select e.dependent, n.id, n.status from {items} join edges e on e.dependent = items.id and not e.satisfied
+join tasks r on r.id = e.dependency join tasks n on n.id = coalesce(r.newest_id, r.id) order by e.dependent, n.id
 
 -- name: missing_dependencies
 -- Dependencies of these tasks that no task has come for yet.

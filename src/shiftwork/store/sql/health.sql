@@ -2,7 +2,11 @@
 -- Agents unheard of since a moment, by themselves or through a runtime that holds work for them. One that never
 -- announced itself and holds nothing is not missed.
 -- rows items: workspace text, before float
-select a.workspace, a.id from {items} join agents a on a.workspace = items.workspace
+select a.workspace, a.id, {pg: greatest}{lite: max}(a.last_heartbeat, (
+    select coalesce(max({pg: greatest}{lite: max}(t.claimed_at, coalesce(t.heartbeat_at, 0), coalesce(r.seen_at, 0))), 0)
+    from tasks t left join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id
+    where t.agent_id = a.id and t.workspace = a.workspace)) as heard_at
+from {items} join agents a on a.workspace = items.workspace
 where a.status in ('active', 'draining') and a.last_heartbeat <= items.before
   and (a.announced or exists (select 1 from tasks t where t.agent_id = a.id and t.workspace = a.workspace))
   and not exists (

@@ -67,6 +67,13 @@ where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by
 -- name: read_archive
 select * from archive where id = :id
 
+-- name: own_names
+-- What their submitters call these tasks, where they gave them a name.
+-- rows items: id uuid
+select t.id, t.external_id from {items} join tasks t on t.id = items.id where t.external_id is not null
+union all
+select a.id, a.external_id from {items} join archive a on a.id = items.id where a.external_id is not null
+
 -- name: find_archived_name
 select id from archive where workspace = :workspace and external_id = :name
 
@@ -117,6 +124,12 @@ update workspaces set profile = :profile where name = :name
 -- name: read_settings
 -- A group comes before its keys, so that what was set on a key wins.
 select * from settings where workspace = :workspace order by scope, key
+
+-- name: settings_of_many
+-- The profile and the settings of each of these workspaces, and a row without a key for one that has none.
+-- rows items: name text
+select items.name, w.profile, s.scope, s.key, s.value from {items} left join workspaces w on w.name = items.name
+left join settings s on s.workspace = items.name order by items.name, s.scope, s.key
 
 -- name: save_setting
 insert into settings (workspace, scope, key, value, changed_at, changed_by) values (:workspace, :scope, :key, :value, :now, :actor)
@@ -175,7 +188,7 @@ select count(*) as ahead from (
 
 -- name: events_upto
 -- Of one workspace or of all, with the type of the task while anything is known of it.
-select e.*, coalesce(t.type, a.type) as type
+select e.*, coalesce(t.type, a.type) as type, coalesce(t.external_id, a.external_id) as external_id
 from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
 where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
 

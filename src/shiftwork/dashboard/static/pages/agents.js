@@ -16,7 +16,7 @@ export default {
   },
 
   view({ agents, runtimes, costs }, ctx) {
-    return [h("h1", {}, "Agents"), panel("Agents", { note: `${agents.length} known` }, list(agents, costs, ctx)), panel("Runtimes", { note: "the processes that agents live in" }, processes(runtimes))];
+    return [h("h1", {}, "Agents"), panel("Agents", { note: `${agents.length} known` }, list(agents, costs, ctx)), panel("Runtimes", { note: `the processes that agents live in: ${runtimes.filter((each) => each.status === "active").length} active` }, processes(runtimes))];
   },
 };
 
@@ -53,5 +53,6 @@ function processes(runtimes) {
     { title: "Heartbeat", class: "end", cell: (each) => when(each.last_heartbeat) },
     { title: "Seen", class: "end", cell: (each) => when(each.last_seen) },
   ];
-  return table("Runtimes", columns, runtimes, { none: empty("None is known."), each: (each) => ({ key: each.id }) });
+  const seen = [...runtimes].sort((a, b) => b.last_seen - a.last_seen);
+  return table("Runtimes", columns, seen, { none: empty("None is known."), each: (each) => ({ key: each.id }) });
 }

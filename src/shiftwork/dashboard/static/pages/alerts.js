@@ -27,7 +27,7 @@ export default {
     };
     const open = alerts.filter((alert) => alert.acknowledged_at === null);
     const columns = [
-      { title: "How bad", class: "slim", cell: (alert) => badge(alert.severity, alert.severity === "critical" ? "bad" : alert.severity === "warning" ? "warm" : "plain") },
+      { title: "Severity", class: "slim", cell: (alert) => badge(alert.severity, alert.severity === "critical" ? "bad" : alert.severity === "warning" ? "warm" : "plain") },
       { title: "What", cell: (alert) => [alert.message, h("small", {}, ` ${alert.kind}`)] },
       { title: "Task", cell: (alert) => (alert.task_id ? taskLink(alert.task_id) : "–") },
       { title: "When", class: "end", cell: (alert) => when(alert.at) },

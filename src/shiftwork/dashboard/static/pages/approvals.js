@@ -32,7 +32,19 @@ function question(asked, ctx) {
     if (await attempt("Your answer was handed on.", () => post(`/api/tasks/${asked.task_id}/answer`, { value }))) await ctx.reload();
   };
   // Kept while it is filled in, whatever else changes on the page.
-  return [h("p", { class: "prose" }, asked.question), h("div", { "data-kept": true, "data-key": `form-${asked.task_id}` }, schemaForm(asked.schema, answer))];
+  return [h("p", { class: "prose" }, asked.question), work(asked).some(Boolean) ? h("details", { "data-key": `work-${asked.task_id}` }, h("summary", {}, `The ${asked.type} task that asks`), work(asked)) : null, h("div", { "data-kept": true, "data-key": `form-${asked.task_id}` }, schemaForm(asked.schema, answer))];
+}
+
+const EXPIRY = new Set(["on_expire", "expire_after_sec"]);
+
+function guard(rule) {
+  const fits = Object.entries(rule).filter(([name, value]) => !EXPIRY.has(name) && value !== null);
+  return `the guard for ${fits.map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ") || "all tasks"}`;
+}
+
+function work(asked) {
+  const given = Object.keys(asked.payload).length;
+  return [given ? json(asked.payload) : null, asked.spec ? h("details", {}, h("summary", {}, "Specification"), json(asked.spec)) : null];
 }
 
 function approval(asked, ctx) {
@@ -42,18 +54,16 @@ function approval(asked, ctx) {
     const body = { revision: asked.revision, ...(filled.note ? { note: filled.note } : {}) };
     if (await attempt(word === "approve" ? "Approved: it may run." : "Rejected: it will not run.", () => post(`/api/tasks/${asked.task_id}/${word}`, body))) await ctx.reload();
   };
-  const given = Object.keys(asked.payload).length;
   return [
     facts([
       ["Type", asked.type],
-      ["Stopped by", h("code", {}, JSON.stringify(asked.rule))],
+      ["Stopped by", guard(asked.rule)],
       ["By", asked.created_by],
       ["Tool", asked.tool_name],
       ["May cost", asked.estimated_cost_usd === null ? null : money(asked.estimated_cost_usd)],
       ["Tags", asked.tags.length ? asked.tags.map((tag) => badge(tag)) : null],
     ]),
-    given ? json(asked.payload) : null,
-    asked.spec ? h("details", {}, h("summary", {}, "Specification"), json(asked.spec)) : null,
+    work(asked),
     h("div", { class: "row end" }, button("Reject", () => decide("reject", "Reject", "danger"), { tone: "danger" }), button("Approve", () => decide("approve", "Approve", "primary"), { tone: "primary" })),
   ];
 }

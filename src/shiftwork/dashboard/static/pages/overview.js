@@ -1,13 +1,14 @@
 // How the queue stands, in one look: what waits, what runs, what it costs, and what needs a person.
 
-import { get, tryGet } from "../api.js";
+import { get, tryGet, waitingForPeople } from "../api.js";
 import { h } from "../dom.js";
 import { chip, empty, link, meter, panel, parted, sparkline, table, taskLink } from "../parts.js";
-import { count, label, money, now, percent, plural, shortId, span, when } from "../words.js";
+import { count, label, money, now, percent, plural, sentence, shortId, span, when } from "../words.js";
 
 const TIERS = ["critical", "high", "normal", "low", "background"];
 const HELD = ["running", "claimed", "validating"];
 const FEED = 12;
+const EXPLAINED = 5; // types of which the first waiting task is explained
 const SHOWN = 60; // points of the throughput's line
 
 export default {
@@ -25,7 +26,8 @@ export default {
       tryGet("/api/metrics"),
       tryGet("/api/metrics/snapshots", { limit: SHOWN }),
     ]);
-    return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history };
+    const [asked, reasons] = await Promise.all([waitingForPeople(), running.tasks.length ? [] : reasonsForRest(status)]);
+    return { status, agents: agents.agents, running: running.tasks, day: budgets.budgets[0], costs, alerts: alerts.alerts, metrics, history, asked, reasons };
   },
 
   // What happens is told as it happens, without asking for it again.
@@ -53,6 +55,20 @@ async function lately() {
   return events.filter(worthTelling).reverse().slice(0, FEED);
 }
 
+// Why nothing runs although work is there: what `explain` says of the first task of each type, each reason once.
+async function reasonsForRest(status) {
+  const waiting = ["ready", "retrying", "pending"].find((state) => status.counts[state]);
+  if (!waiting) return [];
+  const { tasks } = await get("/api/tasks", { status: waiting, limit: 100 });
+  const first = [...new Map(tasks.reverse().map((task) => [task.type, task])).values()].slice(0, EXPLAINED);
+  const explained = await Promise.all(first.map((task) => get(`/api/tasks/${task.id}/explain`)));
+  const found = new Map();
+  for (const [place, { holds }] of explained.entries()) {
+    for (const hold of holds) found.set(hold.what, { ...hold, task: first[place] });
+  }
+  return [...found.values()];
+}
+
 function tiles({ status, agents, day, costs, metrics, history }) {
   const counts = status.counts;
   const waiting = (counts.ready ?? 0) + (counts.pending ?? 0) + (counts.retrying ?? 0);
@@ -64,7 +80,7 @@ function tiles({ status, agents, day, costs, metrics, history }) {
     tile("Waiting", count(waiting), link("/tasks", parted("Waiting by tier", TIERS.map((tier) => ({ name: label(tier), value: status.tiers[tier] ?? 0, tone: `tier-${tier}` }))))),
     tile("Running", count(running), h("p", {}, `${plural(status.slots.free, "free slot")} of ${status.slots.total}`), meter(status.slots.total - status.slots.free, status.slots.total, "Slots in use")),
     tile("Completed per minute", status.completed_per_minute.toFixed(1), sparkline(throughput(history), "Completed tasks over time"), h("p", {}, `${count(status.completions)} in all`)),
-    tile("Wait for an agent", span(quantile(metrics, "p50") ?? average(status)), waits(metrics)),
+    tile("Wait for an agent", waitOf(quantile(metrics, "p50") ?? average(status)), waits(metrics)),
     tile("Agents", count(agents.filter((agent) => agent.status === "active").length), h("p", {}, `${agents.filter((agent) => agent.current_tasks).length} busy, ${agents.filter((agent) => agent.status === "failed").length} not heard of`), meter(agents.filter((agent) => agent.current_tasks).length, agents.length, "Agents at work")),
     tile("Spent today", money(spent), day?.ceiling_usd ? [h("p", {}, `of ${money(day.ceiling_usd)}, ${money(day.granted_usd)} set aside`), meter(spent, day.ceiling_usd, "Of today's budget", percent(spent, day.ceiling_usd) > 80 ? "warm" : "")] : h("p", {}, "no limit is set")),
   );
@@ -100,12 +116,16 @@ function waits(metrics) {
 
 function average(status) {
   const known = Object.values(status.average_wait_sec).filter((value) => value !== null);
-  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+}
+
+function waitOf(seconds) {
+  return seconds === null ? "–" : span(seconds);
 }
 
 // -- lists --------------------------------------------------------------------------------------------------------
 
-function runningNow({ running }) {
+function runningNow({ running, status, reasons }) {
   const columns = [
     { title: "Task", cell: (task) => taskLink(task.id, task.title ?? task.type) },
     { title: "Agent", cell: (task) => task.claim.agent_id },
@@ -113,8 +133,18 @@ function runningNow({ running }) {
     { title: "Progress", class: "slim", cell: (task) => (task.progress?.pct === undefined ? "–" : meter(task.progress.pct, 100, "Done")) },
     { title: "Since", class: "end", cell: (task) => span(now() - (task.started_at ?? task.claimed_at)) },
   ];
-  const none = empty("Nothing runs.", "Start an agent: shiftwork work, or claim over HTTP.");
+  const none = reasons.length ? resting(reasons) : empty("Nothing runs.", idle(status));
   return panel("Running now", { actions: link(`/tasks?status=${HELD.join(",")}`, "All") }, table("Running tasks", columns, running, { none, each: (task) => ({ key: task.id, href: `/tasks/${task.id}` }) }));
+}
+
+function resting(reasons) {
+  const items = reasons.map((hold) => h("li", { class: "warm", "data-key": `reason-${hold.kind}-${hold.what}` }, h("span", {}, h("b", {}, sentence(hold.what)), ` ${sentence(hold.lifts)}.`, h("small", {}, " ", taskLink(hold.task.id, hold.task.type))), hold.until ? when(hold.until) : null));
+  return [empty("Nothing runs, and work waits."), h("ul", { class: "feed" }, items)];
+}
+
+function idle(status) {
+  if (!status.counts.ready) return "No task is ready.";
+  return status.slots.free ? "Work is ready, and agents have free slots: they should ask for it any moment." : "Start an agent: shiftwork work, or claim over HTTP.";
 }
 
 function failures({ status }) {
@@ -127,10 +157,10 @@ function failures({ status }) {
   return panel("Recent failures", {}, table("Recent failures", columns, status.recent_failures.slice(0, 6), { none: empty("No attempt failed lately."), each: (failure) => ({ key: `${failure.task_id}${failure.at}`, href: `/tasks/${failure.task_id}` }) }));
 }
 
-function attention({ status, alerts }) {
+function attention({ status, alerts, asked }) {
   const counts = status.counts;
   const asks = [
-    counts.waiting_approval && ["/approvals", plural(counts.waiting_approval, "task waits", "tasks wait"), " for a person's word", "warm"],
+    asked && ["/approvals", plural(asked, "task waits", "tasks wait"), " for a person", "warm"],
     counts.dead_lettered && ["/dead-letters", plural(counts.dead_lettered, "dead letter"), " to review", "bad"],
     status.paused.length && ["/protection", "Paused", `: ${status.paused.join(", ")}`, "warm"],
     ...status.capacity_warnings.map((warning) => ["/protection", "Capacity", `: ${warning}`, "warm"]),

@@ -3,7 +3,7 @@
 import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
 import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, table, taskLink } from "../parts.js";
-import { count, label, money, now, shortId, span, when } from "../words.js";
+import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
 const CHANGEABLE = new Set(["ready", "pending", "retrying", "waiting_approval"]);
@@ -45,6 +45,7 @@ function actions({ task, asked }, ctx) {
   };
   const found = [];
   if (asked.length) found.push(link("/approvals", h("span", { class: "button primary" }, asked[0].kind === "question" ? "Answer" : "Decide")));
+  if (task.status === "dead_lettered") found.push(link("/dead-letters", h("span", { class: "button primary" }, "Review")));
   if (CHANGEABLE.has(task.status)) {
     found.push(
       button("Priority", async () => {
@@ -78,9 +79,9 @@ function actions({ task, asked }, ctx) {
 
 function why({ task, explained }) {
   if (task.status === "completed" || task.status === "running") return null;
-  const holds = explained.holds.map((hold) => h("li", {}, h("b", {}, hold.what), hold.lifts && h("span", {}, ` – ${hold.lifts}`), hold.until && h("span", {}, " ", when(hold.until)), hold.tasks.length ? h("span", {}, " ", hold.tasks.map((id) => [taskLink(id), " "])) : null));
+  const holds = explained.holds.map((hold) => h("li", {}, h("b", {}, sentence(hold.what)), hold.lifts && h("span", {}, ` – ${hold.lifts}`), hold.until && h("span", {}, " ", when(hold.until)), hold.tasks.length ? h("span", {}, " ", hold.tasks.map((id) => [taskLink(id), " "])) : null));
   const place = explained.position === null || explained.position === undefined ? null : explained.position === 0 ? "It is next in line." : `${count(explained.position)} before it.`;
-  return h("div", { class: "why", "data-key": "why" }, h("p", { class: "strong" }, label(explained.summary)), holds.length ? h("ul", {}, holds) : null, place && task.status === "ready" && !holds.length ? h("p", {}, place) : null, task.last_error && h("p", { class: "error" }, task.last_error));
+  return h("div", { class: "why", "data-key": "why" }, holds.length ? h("ul", {}, holds) : h("p", { class: "strong" }, sentence(explained.summary)), place && task.status === "ready" && !holds.length ? h("p", {}, place) : null, task.last_error && h("p", { class: "error" }, task.last_error));
 }
 
 // -- attempts in time ---------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ function stepsOf({ steps }) {
 function output({ task }) {
   if (task.result === null || task.result === undefined) return null;
   const { result } = task;
-  return panel("Output", { note: result.status ? label(result.status) : "waits for its verdict" }, result.text && h("p", { class: "prose" }, result.text), result.data !== null && json(result.data), result.error && h("p", { class: "error" }, result.error));
+  return panel("Output", { note: result.status ? label(result.status) : task.status === "validating" ? "waits for its verdict" : "of an attempt that was not accepted" }, result.text && h("p", { class: "prose" }, result.text), result.data !== null && json(result.data), result.error && h("p", { class: "error" }, result.error));
 }
 
 function input({ task }) {

@@ -2,7 +2,7 @@
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
-import { ask, attempt, badge, button, chip, empty, meter, panel, table, taskLink } from "../parts.js";
+import { ask, attempt, badge, button, chip, empty, meter, panel, table, taskLink, toast } from "../parts.js";
 import { go, query, setFilters, to } from "../route.js";
 import { count, money, shortId, when } from "../words.js";
 
@@ -25,7 +25,7 @@ export default {
     const chosen = new Set((filters.status ?? "").split(",").filter(Boolean));
     return [
       h("div", { class: "heading" }, h("h1", {}, "Tasks"), h("div", { class: "actions" }, button("New task", submit, { tone: "primary" }))),
-      h("div", { class: "chips", role: "group", "aria-label": "States" }, STATES.filter((state) => counts[state] || chosen.has(state)).map((state) => stateFilter(state, counts[state] ?? 0, chosen))),
+      h("div", { class: "chips", role: "group", "aria-label": "States" }, STATES.filter((state) => counts[state] || chosen.has(state)).map((state) => stateFilter(state, WORDS.some((name) => filters[name]) ? null : (counts[state] ?? 0), chosen))),
       words(filters, types),
       panel("Newest first", { note: `${tasks.length} shown` }, list(tasks, filters), pages(filters, next)),
     ];
@@ -55,15 +55,16 @@ function stateFilter(state, total, chosen) {
     if (!next.delete(state)) next.add(state);
     setFilters({ status: [...next].join(","), after: null });
   };
-  return h("button", { type: "button", class: "filter", "aria-pressed": String(chosen.has(state)), onclick: toggle, "data-key": state }, chip(state), ` ${count(total)}`);
+  return h("button", { type: "button", class: "filter", "aria-pressed": String(chosen.has(state)), onclick: toggle, "data-key": state }, chip(state), total === null ? null : ` ${count(total)}`);
 }
 
 function words(filters, types) {
   const narrow = (event) => {
+    if (event.type === "change" && event.target.name === "find") return; // Enter submits
     event.preventDefault();
     const form = event.target.closest("form");
     const found = form.elements.find.value.trim();
-    if (/^task_/i.test(found)) return go(to(`/tasks/${found}`));
+    if (found) return find(found);
     setFilters({ after: null, ...Object.fromEntries(WORDS.map((name) => [name, form.elements[name].value.trim()])) });
   };
   return h(
@@ -76,6 +77,16 @@ function words(filters, types) {
     h("button", { class: "hidden" }, "Find"),
     [...WORDS, "status", "after"].some((name) => filters[name]) ? button("Clear", () => go(to("/tasks")), { tone: "quiet" }) : null,
   );
+}
+
+// By the id, in any form that the queue takes.
+async function find(id) {
+  try {
+    const task = await get(`/api/tasks/${encodeURIComponent(id)}`);
+    go(to(`/tasks/${task.id}`));
+  } catch (error) {
+    toast([h("b", {}, error.status === 404 ? `No task has the id ${id}.` : error.message), " To find tasks by type, agent, tag, issue or DAG, use the other fields."], "bad");
+  }
 }
 
 function list(tasks, filters) {

@@ -1,0 +1,269 @@
+"""Every operation in a document's names: what its handler answers in ours is rendered here, in one place.
+
+Records for which the document has its own table are shown as it writes them. All else keeps our fields, with times, ids
+of tasks and states as the document has them; what a submitter wrote is never touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from shiftwork.core.errors import InputError
+from shiftwork.core.states import State
+from shiftwork.core.task import Dag, Result, Submitted, Task
+from shiftwork.queue.agents import Agent
+from shiftwork.queue.content.inputs import Input
+from shiftwork.queue.dags import DagSummary
+from shiftwork.queue.face.observing import Transition
+from shiftwork.queue.face.reading import DeadLetter
+from shiftwork.queue.observation.explain import Explanation
+from shiftwork.queue.queue import Queue
+from shiftwork.queue.read import Attempt
+from shiftwork.views.view import SAME, View, time_in, time_out
+from shiftwork.wire.problem import Problem
+from shiftwork.wire.shapes import OutcomeReply
+from shiftwork.wire.waiting import WaitReply
+
+RECORDS: dict[type, Callable[[View, Any], dict[str, Any]]] = {
+    Task: View.task_out,
+    Result: View.result_out,
+    DeadLetter: View.dead_letter_out,
+    Agent: View.agent_out,
+    Dag: View.dag_out,
+    DagSummary: View.dag_out,
+}
+"""What every document has a record of."""
+
+STATED: dict[type, tuple[str, ...]] = {
+    OutcomeReply: ("status",),
+    Submitted: ("status",),
+    Explanation: ("status",),
+    WaitReply: ("status",),
+    Input: ("status",),
+    Transition: ("from_status", "to_status"),
+}
+"""Fields that hold the state of a task."""
+
+REASONED: tuple[type, ...] = (Attempt,)
+"""Records whose `reason` is why an attempt failed."""
+
+WRITTEN = frozenset({"payload", "spec", "output", "result", "value", "schema", "evidence", "progress", "rule"}) | {
+    *("data", "text", "labels", "parameters", "priority_parts", "change", "token", "assignment_id")
+}
+"""Fields whose content is a submitter's or an agent's, and claims, which are handed back as they are."""
+
+OURS = frozenset({"Alert.data", "OutcomeReply.data", "Cost.value", "Pattern.value"})
+"""The same names where the content is ours."""
+
+TEMPLATES = frozenset({"Trigger.task", "Trigger.dag", "Preview.task", "Preview.dag"})
+
+MOMENTS = frozenset({"at", "until", "since", "deadline", "now", "last_failure", "last_heartbeat", "last_seen"}) | {
+    *("execution_deadline", "ack_required_by", "closed_until", "rests_until")
+}
+TIMETABLES = frozenset({"Preview.next"})
+"""Lists of times; elsewhere the name means something else."""
+_COUNTED = frozenset(State) | {"done", "total"}
+_ID = re.compile(r"\b(?:task|dag)_[0-7][0-9A-HJKMNP-TV-Z]{25}\b(?!\.\d)")
+"""An id of ours in a text, but for the one in a claim's token."""
+
+
+def is_moment(name: str) -> bool:
+    """Whether a number of this name is a time."""
+    return name in MOMENTS or name.endswith("_at")
+
+
+class Names:
+    """How a view calls tasks: by the names of their submitters where the document lets submitters give one."""
+
+    def __init__(self, view: View, own: Mapping[str, str]) -> None:
+        self._view = view
+        self._own = own
+
+    def of(self, task_id: str) -> str:
+        return str(self._own.get(task_id) or self._view.ids.out(task_id))
+
+    def within(self, text: str) -> str:
+        return _ID.sub(lambda found: self.of(found[0]), text) if "_" in text else text
+
+
+async def names_in(answer: Any, view: View, queue: Queue) -> Names:
+    """The names of all tasks that an answer mentions."""
+    if not view.own_names:
+        return Names(view, {})
+    found = {each for text in _texts(answer) for each in _ID.findall(text) if each.startswith("task_")}
+    return Names(view, await queue.own_names(sorted(found)) if found else {})
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        yield from _texts(msgspec.to_builtins(value))
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield str(name)
+            if name not in _UNSEARCHED:
+                yield from _texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+
+
+_UNSEARCHED = frozenset({"id", "payload", "spec", "result", "output"})
+"""A task that is shown whole has its name already, and what was written for it names no other to us."""
+
+
+async def in_view(answer: Any, view: View, queue: Queue) -> Any:
+    """What a handler answered, as the document writes it."""
+    if isinstance(answer, dict | list) and view.ids == SAME and not view.own_names:
+        return answer  # written by the view already, and its ids are ours
+    return _Rendering(view, await names_in(answer, view, queue)).of(answer)
+
+
+class _Rendering:
+    """One answer on its way out."""
+
+    def __init__(self, view: View, names: Names) -> None:
+        self._view = view
+        self._names = names
+
+    def of(self, value: Any, name: str = "") -> Any:
+        if isinstance(value, str):
+            return self._names.within(value)
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, int | float):
+            return time_out(value) if is_moment(name) else value
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.of(each, name) for each in value]
+        return self._record(value) if isinstance(value, msgspec.Struct) else value
+
+    def _mapping(self, value: Mapping[str, Any]) -> dict[str, Any]:
+        if value and _COUNTED.issuperset(value):
+            return self._counts(value)
+        return {
+            self._names.within(name): inner if name in WRITTEN else self.of(inner, name)
+            for name, inner in value.items()
+        }
+
+    def _counts(self, value: Mapping[str, int]) -> dict[str, int]:
+        """How many are in each state: those that the document does not tell apart are one."""
+        counts: dict[str, int] = {}
+        for name, count in value.items():
+            word = self._view.status_out(name) if name in frozenset(State) else name
+            counts[word] = counts.get(word, 0) + count
+        return counts
+
+    def _record(self, value: msgspec.Struct) -> Any:
+        kind = type(value)
+        if kind in RECORDS:
+            return RECORDS[kind](self._view, msgspec.to_builtins(value))
+        shown: dict[str, Any] = {}
+        for field, default in _fields(kind):
+            inner = getattr(value, field)
+            if default is not _NEVER and inner == default:
+                continue
+            shown[field] = self._field(kind, field, inner)
+        return shown
+
+    def _field(self, kind: type, field: str, value: Any) -> Any:
+        place = f"{kind.__name__}.{field}"
+        if value is None or place in TEMPLATES or (field in WRITTEN and place not in OURS):
+            return value
+        if field in STATED.get(kind, ()):
+            return self._view.status_out(value)
+        if field == "reason" and kind in REASONED:
+            return self._view.reason_out(value)
+        if place in TIMETABLES:
+            return [time_out(each) for each in value]
+        if isinstance(value, Problem):
+            return problem_in(value, self._view, self._names)
+        return self.of(value, field)
+
+
+_NEVER = object()
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a record, each with the value at which it is left out."""
+    leaves_out = kind.__struct_config__.omit_defaults
+    known = []
+    for field in msgspec.structs.fields(kind):
+        default = field.default
+        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        known.append((field.name, default if leaves_out and default is not msgspec.NODEFAULT else _NEVER))
+    return tuple(known)
+
+
+class LogFilter(logging.Filter):
+    """Lets a log name tasks as the server's own view does."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self._names = Names(view, {})
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(self._names.within(each) if isinstance(each, str) else each for each in record.args)
+        return True
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def problem_in(problem: Problem, view: View, names: Names) -> Problem:
+    """A refusal that names tasks and fields as the caller does."""
+    where = None if problem.where is None else view.place_out(problem.where)
+    return msgspec.structs.replace(
+        problem,
+        detail=_FIELD.sub(lambda named: f"`{view.place_out(named[1])}`", names.within(problem.detail)),
+        mend=names.within(problem.mend),
+        where=where,
+        facts=_Rendering(view, names).of(problem.facts),
+    )
+
+
+_FIELD = re.compile(r"`([a-z_.]+)`")
+
+
+# -- what callers say --------------------------------------------------------------------------------------------
+
+
+def moments_in(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Fields that hold a time, written as the document writes times, in seconds since 1970."""
+    named = _moments(kind)
+    return {name: _moment(value, name) if name in named else value for name, value in given.items()}
+
+
+def _moment(value: Any, name: str) -> Any:
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return value
+    try:
+        return time_in(value)
+    except ValueError as error:
+        raise InputError(f"{value!r}: {error}", where=name) from None
+
+
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
+
+
+def has_moments(kind: Any) -> bool:
+    return bool(_moments(kind))
+
+
+@cache
+def _moments(kind: Any) -> frozenset[str]:
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
+        return frozenset()
+    fields = msgspec.structs.fields(kind)
+    return frozenset(field.encode_name for field in fields if is_moment(field.name) and "float" in str(field.type))

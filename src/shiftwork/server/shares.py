@@ -1,0 +1,54 @@
+"""How much of what a server has to give one token, and one workspace, may hold at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shiftwork.core.errors import Overloaded, TooManyRequests
+from shiftwork.wire.access import NOBODY, Identity
+
+AGAIN_SEC = 5.0
+_HALF, _QUARTER = 2, 4
+
+
+class Shares:
+    """Places of one kind. A workspace has at most half of them, a token a quarter; loopback without tokens has all."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self.most = most
+        self._what = what
+        self._taken = 0
+        self._workspaces: Counter[str] = Counter()
+        self._tokens: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, who: Identity = NOBODY) -> Iterator[None]:
+        """Hold one place, or be refused."""
+        self.check(who)
+        self._count(who, 1)
+        try:
+            yield
+        finally:
+            self._count(who, -1)
+
+    def check(self, who: Identity = NOBODY) -> None:
+        for holder, found, share in (
+            ("token", self._tokens[who.token_id or ""], max(1, self.most // _QUARTER)),
+            ("workspace", self._workspaces[who.workspace or ""], max(1, self.most // _HALF)),
+        ):
+            if found >= share:
+                raise TooManyRequests(
+                    f"this {holder} has {share} {self._what} open, as many as it may", retry_after=AGAIN_SEC
+                )
+        if self._taken >= self.most:
+            raise Overloaded(f"{self.most} {self._what} are open at this server", retry_after=AGAIN_SEC)
+
+    def _count(self, who: Identity, change: int) -> None:
+        self._taken += change
+        for counts, key in ((self._tokens, who.token_id), (self._workspaces, who.workspace)):
+            if key is not None:
+                counts[key] += change
+                if not counts[key]:
+                    del counts[key]

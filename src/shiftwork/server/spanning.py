@@ -1,0 +1,132 @@
+"""Workspaces for a document whose calls do not name one.
+
+Aegis names a workspace when a task is created; every other call goes by the id of a task, an issue or a runtime. For
+a caller without a token, which may name any workspace, its view follows: a body may name the workspace, an id leads to
+its own, and what a runtime does concerns all of them. A token has one workspace, and nothing here applies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from shiftwork.core import ids
+from shiftwork.core.errors import InputError, ShiftworkError
+from shiftwork.core.task import Task
+from shiftwork.queue.claim import ClaimAnswer
+from shiftwork.queue.engine import Once
+from shiftwork.queue.face.reading import Page
+from shiftwork.queue.queue import Queue
+from shiftwork.server.hub import Hub
+from shiftwork.store.store import Tx
+from shiftwork.views.view import View
+from shiftwork.wire.access import Identity
+
+T = TypeVar("T")
+FIELD = "workspace_id"
+LOOK_AGAIN_SEC = 5.0
+"""How long a claim that waits trusts that every change of the queue wakes it."""
+
+
+def spans(view: View | None, who: Identity, named: str | None) -> bool:
+    """Whether a call that names this workspace, or none, is about all of them."""
+    return view is not None and view.names_workspaces and named is None and who.workspace is None
+
+
+def in_body(raw: bytes) -> str | None:
+    """The workspace that a body names; one call creates tasks in one workspace."""
+    if FIELD.encode() not in raw:
+        return None
+    try:
+        said = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return None  # the reader of the body says what is wrong with it
+    each = said.get("tasks", [said]) if isinstance(said, dict) else said
+    items = [item for item in each if isinstance(item, dict)] if isinstance(each, list) else []
+    named = {item[FIELD] for item in items if isinstance(item.get(FIELD), str)}
+    if len(named) > 1:
+        raise InputError("one call creates tasks in one workspace", where=FIELD)
+    return next(iter(named), None)
+
+
+async def of_path(queue: Queue, path: dict[str, str]) -> str | None:
+    """The workspace of the task or the issue that a call is about, if there is one."""
+    if (uuid := ids.parse(path.get("task_id", ""))) is not None:
+        return await queue.engine.store.read(lambda tx: _of_task(tx, uuid))
+    if (issue := path.get("issue_id")) is not None:
+        return await queue.engine.store.read(lambda tx: _of_issue(tx, issue))
+    return None
+
+
+async def _of_task(tx: Tx, uuid: str) -> str | None:
+    rows = await tx.all("read_tasks", items=[(uuid,)]) or await tx.all("read_archive", id=uuid)
+    return str(rows[0]["workspace"]) if rows else None
+
+
+async def _of_issue(tx: Tx, issue: str) -> str | None:
+    for workspace in await tx.all("list_workspaces"):
+        if await tx.one("newest_of_issue", workspace=workspace["name"], issue=issue):
+            return str(workspace["name"])
+    return None
+
+
+async def everywhere(queue: Queue) -> list[Queue]:
+    """The same caller in each workspace. A repeated request is known in each by itself."""
+    rows = await queue.engine.store.read(lambda tx: tx.all("list_workspaces"))
+    names = {queue.workspace, *(row["name"] for row in rows)}
+    return [_in(queue, name) for name in sorted(names)]
+
+
+def _in(queue: Queue, workspace: str) -> Queue:
+    once = queue.caller.once
+    known = None if once is None else Once(once.key, once.fingerprint)
+    return queue.speaking_as(queue.caller._replace(workspace=workspace, once=known))
+
+
+async def claim(
+    queue: Queue, hub: Hub, wait_sec: float, verb: Callable[[Queue], Awaitable[ClaimAnswer]]
+) -> tuple[Queue, ClaimAnswer]:
+    """The first work that any workspace has, and where it is; no workspace is always asked first."""
+    deadline = asyncio.get_running_loop().time() + wait_sec
+    async with hub.listen() as listener:
+        while True:
+            listener.woken.clear()
+            queues = await everywhere(queue)  # one may be new
+            where, answer = await _look(random.sample(queues, len(queues)), verb)
+            left = deadline - asyncio.get_running_loop().time()
+            if answer.assignments or left <= 0:
+                return where, answer
+            try:
+                async with asyncio.timeout(min(left, LOOK_AGAIN_SEC)):
+                    await listener.woken.wait()
+            except TimeoutError:
+                pass
+
+
+async def _look(queues: Sequence[Queue], verb: Callable[[Queue], Awaitable[ClaimAnswer]]) -> tuple[Queue, ClaimAnswer]:
+    """An agent that one workspace turns away may be welcome in another."""
+    answers: list[tuple[Queue, ClaimAnswer]] = []
+    refusal: ShiftworkError | None = None
+    for queue in queues:
+        try:
+            answers.append((queue, await verb(queue)))
+        except ShiftworkError as error:
+            refusal = error
+            continue
+        if answers[-1][1].assignments:
+            return answers[-1]
+    if refusal is not None and not answers:
+        raise refusal
+    return answers[0]
+
+
+async def tasks(queues: Sequence[Queue], *, limit: int, newest: bool, **filters: Any) -> Page:
+    """A page of tasks by their ids, which sort by creation in all workspaces alike."""
+    pages = [await queue.tasks(limit=limit, newest=newest, **filters) for queue in queues]
+    found: list[Task] = sorted((task for page in pages for task in page.tasks), key=lambda t: t.id, reverse=newest)
+    more = len(found) > limit or any(page.next for page in pages)
+    return Page(found[:limit], found[:limit][-1].id if more and found else None)

@@ -1,0 +1,99 @@
+"""A deadline that passes is announced once, and ends its task where that is asked for."""
+
+from typing import Any
+
+import pytest
+
+from shiftwork import Queue
+from shiftwork.testing import MovedClock, pass_time
+from tests.conformance.steps import events_named, submit_dag, take
+
+PASSED = "task.deadline_passed"
+
+
+async def due_in(queue: Queue, clock: MovedClock, seconds: float, **fields: Any) -> str:
+    return (await queue.submit(type="code", deadline=clock() + seconds, **fields)).id
+
+
+async def passed(queue: Queue) -> list[str]:
+    """What the alerts say."""
+    return [alert.message for alert in await queue.alerts(kind="deadline_passed")]
+
+
+@pytest.mark.requirement("F-022")
+async def test_a_deadline_that_passes_is_an_event_and_an_alert_once(factory: Queue, clock: MovedClock) -> None:
+    task_id = await due_in(factory, clock, 600)
+    assert "deadlines" not in await pass_time(factory, clock, 599)
+    assert (await pass_time(factory, clock, 1))["deadlines"] == {"passed": 1}
+    assert await passed(factory) == [f"Task {task_id} has passed its deadline and is ready"]
+    assert await events_named(factory, PASSED) == [task_id]
+    assert "deadlines" not in await pass_time(factory, clock, 3600)
+    assert (await factory.get(task_id)).status == "ready"
+
+
+@pytest.mark.parametrize("status", ["pending", "claimed", "running", "retrying"])
+async def test_it_passes_in_every_state_that_is_no_end(factory: Queue, clock: MovedClock, status: str) -> None:
+    await factory.set_setting("heartbeat_timeout_sec", None)
+    await factory.set_setting("claim_ttl_sec", None)
+    above = [(await factory.submit(type="docs")).id] if status == "pending" else []
+    task_id = await due_in(factory, clock, 5, dependencies=above)
+    if status != "pending":
+        (held,) = await factory.claim("worker", types=["code"], start=status != "claimed")
+        if status == "retrying":
+            await factory.fail(held.token, "crash")
+    await pass_time(factory, clock, 5)
+    assert (await factory.get(task_id)).status == status
+    assert await passed(factory) == [f"Task {task_id} has passed its deadline and is {status}"]
+
+
+async def test_what_ended_in_time_passes_none(factory: Queue, clock: MovedClock) -> None:
+    await due_in(factory, clock, 600)
+    await factory.complete((await take(factory)).token)
+    dead = await due_in(factory, clock, 600, max_attempts=1)
+    await factory.fail((await take(factory)).token, "crash")
+    assert (await factory.get(dead)).status == "dead_lettered"
+    assert "deadlines" not in await pass_time(factory, clock, 3600)
+
+
+async def test_a_deadline_that_is_moved_passes_again(factory: Queue, clock: MovedClock) -> None:
+    task_id = await due_in(factory, clock, 60)
+    await pass_time(factory, clock, 60)
+    await factory.update(task_id, {"deadline": clock() + 60})
+    await pass_time(factory, clock, 59)
+    assert await events_named(factory, PASSED) == [task_id]
+    await pass_time(factory, clock, 1)
+    assert await events_named(factory, PASSED) == [task_id, task_id]
+
+
+async def test_a_deadline_of_the_past_is_announced_too(factory: Queue, clock: MovedClock) -> None:
+    task_id = await due_in(factory, clock, -60)
+    await pass_time(factory, clock, 1)
+    assert await events_named(factory, PASSED) == [task_id]
+
+
+@pytest.mark.parametrize("running", [False, True])
+async def test_a_task_is_cancelled_where_that_is_asked_for(factory: Queue, clock: MovedClock, *, running: bool) -> None:
+    settings = {"deadline": {"on_passed": "cancel"}}
+    ids = await submit_dag(factory, {"a": [], "b": ["a"]})
+    await factory.update(ids["a"], {"deadline": clock() + 60})
+    other = await due_in(factory, clock, 60, priority=0, settings=settings)
+    if running:
+        assert (await take(factory)).id == other
+    await pass_time(factory, clock, 60)
+    assert (await factory.get(other)).status == "cancelled"
+    assert (await factory.get(ids["a"])).status == "ready"  # its own settings say nothing of the kind
+    assert set(await events_named(factory, PASSED)) == {other, ids["a"]}
+
+
+async def test_what_waits_for_a_cancelled_task_follows_its_settings(factory: Queue, clock: MovedClock) -> None:
+    await factory.set_setting("deadline.on_passed", "cancel")
+    ids = await submit_dag(factory, {"a": [], "b": ["a"]})
+    await factory.update(ids["a"], {"deadline": clock() + 60})
+    await pass_time(factory, clock, 60)
+    assert [(await factory.get(ids[key])).status for key in "ab"] == ["cancelled", "cancelled"]
+    assert (await factory.get(ids["a"])).cancel_reason == f"Deadline of {ids['a']} passed"
+
+
+async def test_more_than_a_batch_passes_in_one_run(factory: Queue, clock: MovedClock) -> None:
+    await factory.submit_many([{"type": "code", "deadline": clock() + 60}] * 1_201)
+    assert (await pass_time(factory, clock, 60))["deadlines"] == {"passed": 1_201}

@@ -1,0 +1,97 @@
+"""A database that is not next door: maintenance is slower there, and does all the same."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from shiftwork import Queue
+from shiftwork.duties import runner
+from shiftwork.duties.looking import look
+from tests.outages.relay import relay_to
+from tests.worker.steps import beat_fast, until_status
+
+SENDERS = "execute", "fetch", "fetchrow", "copy_records_to_table"
+
+
+@asynccontextmanager
+async def maintained(queue: Queue) -> AsyncIterator[None]:
+    running = asyncio.create_task(runner.run_for_ever(queue.engine))
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("round_trip_ms", [5, 60, 200])
+async def test_a_silent_agent_s_task_is_taken_back(postgres_url: str, round_trip_ms: int) -> None:
+    await take_back(postgres_url, round_trip_ms / 2000, 1)
+
+
+async def test_a_silent_agent_s_task_is_taken_back_among_sixty_workspaces(postgres_url: str) -> None:
+    await take_back(postgres_url, 0.01, 60)
+
+
+async def take_back(database: str, delay_sec: float, workspaces: int) -> None:
+    """Maintenance runs far away from the database; nothing else does."""
+    async with (
+        relay_to(database) as (relay, url),
+        await Queue.open(url) as far,
+        await Queue.open(database) as near,
+    ):
+        await fill_workspaces(near, workspaces)
+        await beat_fast(near, 6)
+        task = await near.submit(type="code", retry={"initial_delay_sec": 3600})
+        await near.claim("gone", start=True)
+        relay.delay_sec = delay_sec
+        async with maintained(far):
+            await until_status(near, task.id, "retrying")
+        relay.delay_sec = 0.0
+        assert far.engine.store.hearing.stalls == []
+
+
+async def fill_workspaces(queue: Queue, count: int) -> None:
+    for number in range(count):
+        other = queue.in_workspace(f"team-{number}")
+        await other.submit(type="code")
+        await other.register_agent(id="coder")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What goes to the server, in order."""
+    texts: list[str] = []
+
+    def heard(name: str) -> None:
+        real = getattr(asyncpg.Connection, name)
+
+        async def send(self: asyncpg.Connection, text: str, *values: object, **options: object) -> object:
+            texts.append(text)
+            return await real(self, text, *values, **options)
+
+        monkeypatch.setattr(asyncpg.Connection, name, send)
+
+    for name in SENDERS:
+        heard(name)
+    return texts
+
+
+@pytest.mark.parametrize("workspaces", [1, 60])
+async def test_a_round_costs_a_few_statements_however_many_workspaces_there_are(
+    postgres_url: str, sent: list[str], workspaces: int
+) -> None:
+    async with await Queue.open(postgres_url) as queue:
+        await fill_workspaces(queue, workspaces)
+        urgent = {name: entry for name, entry in runner.DUTIES.items() if not entry.slow}
+        counted = []
+        for _ in range(3):
+            sent.clear()
+            seen = await look(queue.engine)
+            looked = len(sent)
+            await runner._run(runner.Round(queue.engine, None, None), seen, urgent)
+            counted.append((looked, len(sent) - looked))
+    assert max(looked for looked, _ in counted) <= 3
+    assert max(rest for _, rest in counted[1:]) <= 12

@@ -1,0 +1,266 @@
+"""Workspaces of one server belong to strangers: no token of one of them reaches the server itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shiftwork import Queue
+from shiftwork.core.errors import StoreUnavailable
+from shiftwork.wire import access
+from tests.conformance.steps import give_folder
+from tests.server.running import Running, running
+from tests.server.test_access import token
+from tests.server.watching import connect, watch
+from tests.worker.steps import until
+
+
+async def test_snapshots_are_for_the_operator_of_the_server(guarded: Running) -> None:
+    tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
+    operator = await token(guarded.house.queue, "server")
+    for method in ("GET", "POST"):
+        refused = await guarded.call(method, "/api/snapshots", headers=tenant)
+        assert (refused.status, refused.code, refused.json["facts"]["needs"]) == (403, "forbidden", "server")
+    taken = (await guarded.call("POST", "/api/snapshots", headers=operator)).json
+    assert (await guarded.get("/api/snapshots", headers=operator))["snapshots"] == [taken]
+
+
+@pytest.mark.requirement("C-092")
+async def test_without_tokens_this_machine_has_the_snapshots(api: Running) -> None:
+    give_folder(api.house.queue)
+    taken = (await api.call("POST", "/api/snapshots")).json
+    assert (await api.get("/api/snapshots"))["snapshots"] == [taken]
+
+
+async def test_a_second_snapshot_within_a_minute_is_refused(guarded: Running) -> None:
+    operator = await token(guarded.house.queue, "server")
+    clock = guarded.house.clock
+    assert clock is not None
+    assert (await guarded.call("POST", "/api/snapshots", headers=operator)).status == 201
+    refused = await guarded.call("POST", "/api/snapshots", headers=operator)
+    assert (refused.status, refused.code) == (429, "too_many_requests")
+    assert 0 < int(refused.headers["retry-after"]) <= 60
+    clock.advance(60)
+    assert (await guarded.call("POST", "/api/snapshots", headers=operator)).status == 201
+
+
+async def test_an_admin_of_a_workspace_cannot_give_or_revoke_the_scope_server(guarded: Running) -> None:
+    queue = guarded.house.queue
+    admin, operator = await token(queue, "admin"), await queue.create_token("operations", ["admin", "server"])
+    wanted = {"name": "mine", "scopes": ["read", "server"]}
+    refused = await guarded.call("POST", "/api/tokens", wanted, headers=admin)
+    assert (refused.status, refused.json["facts"]["needs"]) == (403, "server")
+    refused = await guarded.call("DELETE", f"/api/tokens/{operator.id}", headers=admin)
+    assert (refused.status, refused.json["facts"]["needs"]) == (403, "server")
+    header = {"Authorization": f"Bearer {operator.secret}"}
+    made = await guarded.post("/api/tokens", wanted, headers=header)
+    assert made["scopes"] == ["read", "server"]
+    assert (await guarded.call("DELETE", f"/api/tokens/{operator.id}", headers=header)).status == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"set": {"snapshots.keep": 1}}, {"set": {"maintenance.reclaim_sec": 9e9}}, {"unset": ["operation_max_sec"]}],
+)
+async def test_settings_of_the_whole_server_need_its_scope(guarded: Running, change: dict[str, object]) -> None:
+    admin, operator = await token(guarded.house.queue, "admin"), await token(guarded.house.queue, "admin", "server")
+    refused = await guarded.call("PATCH", "/api/settings", change, headers=admin)
+    assert (refused.status, refused.code) == (403, "forbidden")
+    assert (await guarded.call("PATCH", "/api/settings", change, headers=operator)).status == 200
+
+
+# -- shares ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_token_has_a_share_of_the_streams(guarded: Running) -> None:
+    guarded.house.hub.shares.most = 8
+    queue = guarded.house.queue
+    greedy, sibling = await token(queue, "read"), await token(queue, "read")
+    other = await token(queue.in_workspace("b"), "read")
+    async with AsyncExitStack() as stack:
+        for header in (greedy, greedy):
+            await stack.enter_async_context(watch(guarded.http, guarded.url, headers=header))
+        live = await guarded.call("GET", "/api/events", headers={**greedy, "accept": "text/event-stream"})
+        assert (live.status, live.code) == (429, "too_many_requests")
+        assert int(live.headers["retry-after"]) > 0
+        poll = await guarded.call("GET", "/api/events?wait_sec=25&after=now", headers=greedy)
+        assert (poll.status, poll.code) == (429, "too_many_requests")
+        async with connect(guarded.http, guarded.url, headers=greedy) as third:
+            assert (await third.message())["code"] == "too_many_requests"
+            assert await third.end() == 1013
+        for header in (sibling, sibling):
+            await stack.enter_async_context(watch(guarded.http, guarded.url, headers=header))
+        last = await guarded.call(
+            "GET", "/api/events", headers={**await token(queue, "read"), "accept": "text/event-stream"}
+        )
+        assert (last.status, "workspace" in last.json["detail"]) == (429, True)
+        await stack.enter_async_context(watch(guarded.http, guarded.url, headers=other))
+
+
+async def test_a_token_has_a_share_of_the_waiting_claims(guarded: Running) -> None:
+    guarded.house.waits.most = 4
+    header, other = await token(guarded.house.queue, "work"), await token(guarded.house.queue, "work")
+    waits = {"agent_id": "ada", "wait_sec": 25}
+    waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", waits, headers=header))
+    await until(lambda: bool(guarded.house.queue._shared.parking._waiters))
+    refused = await guarded.call("POST", "/api/tasks/claim", waits, headers=header)
+    assert (refused.status, refused.code) == (429, "too_many_requests")
+    at_once = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=header)
+    assert at_once.status == 200, "a claim that does not wait takes no place"
+    of_other = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "b", "wait_sec": 0.01}, headers=other)
+    assert of_other.status == 200
+    await guarded.house.queue.submit(type="noop")
+    assert len((await waiting).json["assignments"]) == 1
+
+
+# -- revoked while it waits --------------------------------------------------------------------------------------
+
+
+async def has_looked(queue: Queue, agent_id: str) -> bool:
+    """An agent is known from its first look for work on."""
+    return agent_id in {agent.id for agent in await queue.agents()}
+
+
+@pytest.mark.parametrize("who", [{"agent_id": "ada"}, {"runtime_id": "host"}])
+@pytest.mark.parametrize("wakeup", ["notify", "poll"])
+async def test_a_claim_that_waits_gets_no_task_once_its_token_is_revoked(
+    guarded: Running, monkeypatch: pytest.MonkeyPatch, who: dict[str, str], wakeup: str
+) -> None:
+    monkeypatch.setattr(access, "FRESH_SEC", 0.0)
+    queue = guarded.house.queue
+    await queue.change_settings({"wakeup": wakeup, "poll_interval_sec": 0.05})
+    made = await queue.create_token("worker", ["work"])
+    header = {"Authorization": f"Bearer {made.secret}"}
+    waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", {**who, "wait_sec": 25}, headers=header))
+    await until(lambda: has_looked(queue, *who.values()))
+    await queue.revoke_token(made.id)
+    task = await queue.submit(type="noop")
+    refused = await waiting
+    assert (refused.status, refused.code) == (401, "unauthorized")
+    assert (await queue.get(task.id)).status == "ready"
+
+
+# -- quotas ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_quota_is_set_by_the_operator_and_shown_to_the_workspace(guarded: Running) -> None:
+    tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
+    operator = await token(guarded.house.queue, "server")
+    quota = {"max_tasks": 1, "submits_per_minute": 100}
+    refused = await guarded.call("PUT", "/api/quotas/tenant", quota, headers=tenant)
+    assert (refused.status, refused.json["facts"]["needs"]) == (403, "server")
+    assert (await guarded.call("GET", "/api/quotas", headers=tenant)).status == 403
+    assert (await guarded.call("PUT", "/api/quotas/tenant", quota, headers=operator)).status == 200
+    assert (await guarded.get("/api/quota", headers=tenant))["max_tasks"] == 1
+    assert (await guarded.get("/api/queue", headers=tenant))["quota"]["tasks"] == 0
+    assert [each["workspace"] for each in (await guarded.get("/api/quotas", headers=operator))["quotas"]] == ["tenant"]
+    await guarded.post("/api/tasks", {"type": "noop"}, headers=tenant)
+    full = await guarded.call("POST", "/api/tasks", {"type": "noop"}, headers=tenant)
+    assert (full.status, full.code) == (409, "quota_exceeded")
+    await guarded.call("PUT", "/api/quotas/tenant", {"submits_per_minute": 1}, headers=operator)
+    await guarded.post("/api/tasks", {"type": "noop"}, headers=tenant)
+    slow = await guarded.call("POST", "/api/tasks", {"type": "noop"}, headers=tenant)
+    assert (slow.status, slow.code) == (429, "too_many_requests")
+    assert int(slow.headers["retry-after"]) == 60
+
+
+# -- what one workspace learns of the others ---------------------------------------------------------------------
+
+
+async def test_latencies_and_refusals_of_all_are_for_the_operator(guarded: Running) -> None:
+    reader, operator = await token(guarded.house.queue, "read"), await token(guarded.house.queue, "server")
+    guarded.house.queue.engine.conflict("lease_lost", agent="theirs")
+    for header, shown in ((reader, False), (operator, True)):
+        text = (await guarded.call("GET", "/metrics", headers=header)).body.decode()
+        assert "tasks_dead_lettered_total" in text
+        assert ("shiftwork_request_seconds" in text, "shiftwork_refused_writes_total" in text) == (shown, shown)
+
+
+async def test_a_cursor_from_elsewhere_does_not_tell_where_the_log_ends(guarded: Running) -> None:
+    reader = await token(guarded.house.queue, "read")
+    await guarded.house.queue.in_workspace("theirs").submit_many([{"type": "noop"}] * 30)
+    refused = await guarded.call("GET", "/api/events?after=999999", headers=reader)
+    assert (refused.status, refused.json["where"]) == (422, "after")
+    assert not re.search(r"[0-9]", refused.json["detail"].replace("999999", ""))
+
+
+async def test_every_answer_forbids_sniffing(api: Running) -> None:
+    for method, path in (("GET", "/api/tasks"), ("GET", "/api/tasks/none"), ("GET", "/none"), ("PUT", "/api/tasks")):
+        assert (await api.call(method, path)).headers["x-content-type-options"] == "nosniff"
+    for path in ("/openapi.json", "/metrics", "/healthz", "/"):
+        assert (await api.call("GET", path)).headers["x-content-type-options"] == "nosniff"
+
+
+async def test_readiness_does_not_name_the_database(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_verb: object) -> None:
+        raise StoreUnavailable("10.0.0.7:5432 refused user queue")
+
+    monkeypatch.setattr(api.house.queue.engine.store, "read", broken)
+    reply = await api.call("GET", "/readyz")
+    assert (reply.status, reply.json["status"]) == (503, "unavailable")
+    assert "10.0.0.7" not in reply.body.decode()
+
+
+# -- folders and networks of the server's machine ----------------------------------------------------------------
+
+
+async def test_a_claim_folder_must_be_one_that_the_server_was_started_with(store_url: str, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours" / ".loki", tmp_path / "theirs" / ".loki"
+    async with running(store_url, tokens=True, claim_folders=(str(ours),)) as server:
+        admin = await token(server.house.queue.in_workspace("tenant"), "admin")
+        change: Any
+        for folder in (theirs, ours / ".." / ".." / "theirs" / ".loki"):
+            change = {"set": {"claim_folder": str(folder)}}
+            refused = await server.call("PATCH", "/api/settings", change, headers=admin)
+            assert (refused.status, refused.json["where"]) == (403, "claim_folder")
+        for change in ({"set": {"claim_folder": str(ours)}}, {"set": {"claim_folder": None}}):
+            assert (await server.call("PATCH", "/api/settings", change, headers=admin)).status == 200
+        change = {"unset": ["claim_folder"]}
+        assert (await server.call("PATCH", "/api/settings", change, headers=admin)).status == 200
+    assert not theirs.exists()
+
+
+SINK = {"name": "inside", "kind": "webhook", "address": "http://127.0.0.1:9/", "allow_private": True}
+
+
+async def test_private_sinks_need_a_server_that_was_started_for_them(store_url: str) -> None:
+    async with running(store_url, tokens=True) as server:
+        admin = await token(server.house.queue, "admin")
+        refused = await server.call("POST", "/api/sinks", SINK, headers=admin)
+        assert (refused.status, refused.json["where"]) == (403, "allow_private")
+        assert "--private-sinks" in refused.json["mend"]
+        public = {**SINK, "address": "https://example.com/", "allow_private": False}
+        assert (await server.call("POST", "/api/sinks", public, headers=admin)).status == 201
+        refused = await server.call("PATCH", "/api/sinks/inside", {"allow_private": True}, headers=admin)
+        assert (refused.status, refused.json["where"]) == (403, "allow_private")
+    async with running(store_url, tokens=True, private_sinks=True) as server:
+        admin = await token(server.house.queue, "admin")
+        assert (await server.call("POST", "/api/sinks", {**SINK, "name": "two"}, headers=admin)).status == 201
+
+
+# -- the log of the server ---------------------------------------------------------------------------------------
+
+
+async def test_addresses_of_websockets_are_not_logged(guarded: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with connect(guarded.http, guarded.url, "?token=sw_hush") as client:
+        await client.message()
+        await client.end()
+    server_side = [record for record in caplog.records if not record.name.startswith("aiohttp")]
+    assert not [record for record in server_side if "sw_hush" in record.getMessage()]
+
+
+async def test_text_that_is_not_utf_8_ends_a_websocket_without_a_traceback(
+    api: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with watch(api.http, api.url) as client:
+        await client.socket._writer.send_frame(b"\xff\xfe", aiohttp.WSMsgType.TEXT)
+        assert await client.end() == 1007
+    assert not [record for record in caplog.records if record.exc_info]
