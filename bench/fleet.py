@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,6 +12,7 @@ from bench.stores import TICKS
 from shiftwork import Queue
 from shiftwork.queue.lanes import TARGETED
 from shiftwork.store.store import Tx
+from shiftwork.worker.child import Start
 
 PATIENCE_SEC = 300.0
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,14 +46,19 @@ def resident_mib(pid: int) -> float:
 async def fleet(queue: Queue, count: int, concurrency: int) -> AsyncIterator[Sequence[Member]]:
     """Workers that are up and wait for work; ended afterwards."""
     members: list[Member] = []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     try:
         for number in range(count):
             runtime_id = f"bench-{number}"
+            start = Start(
+                target="bench.handlers:worker",
+                url=queue.url,
+                agent_id=runtime_id,
+                runtime_id=runtime_id,
+                concurrency=concurrency,
+            )
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "shiftwork.worker.command", "bench.handlers:worker", queue.url,
-                runtime_id, runtime_id, str(concurrency), "0",
-                cwd=ROOT, env=environment, stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+                *start.command, cwd=ROOT, env={**start.environment, "PYTHONPATH": str(ROOT)},
+                stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             members.append(Member(process, runtime_id))
         await _wait_until_up(queue, members)

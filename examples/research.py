@@ -37,9 +37,8 @@ async def research(ctx: Context) -> Done:
     """The lead. It holds no slot while its readers read, and is run again from the top when they are done."""
     question = ctx.payload["question"]
     sources = await ctx.step("plan", model, ctx, f"Where to look: {question}", list(LIBRARY))
-    notes = [subtask.data for subtask in await ctx.subtasks()]
-    if not notes:
-        await ctx.spawn_and_wait([reading(source, question) for source in sources])
+    readings = await ctx.spawn_and_wait([reading(source, question) for source in sources])
+    notes = [subtask.data for subtask in readings]
     text = " ".join(note["finding"] for note in notes)
     report = await ctx.step("report", model, ctx, f"Answer {question} from {len(notes)} notes", text)
     return Done({"sources": sorted(note["source"] for note in notes)}, text=report)

@@ -29,7 +29,7 @@ def test_what_a_research_fleet_found_is_paid_for_once(store_url: str, tmp_path: 
         f"{FIRST} The angle of the dance is the angle to the sun. I have followed them for years.",
         "from a thesis, field notes, letters",
         "5 calls of the model, 1 failed attempt",
-        "steps of the lead: plan, report; spent 0.10 USD",
+        "steps of the lead: plan, spawn read, report; spent 0.10 USD",
     ]
 
 

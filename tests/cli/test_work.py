@@ -24,7 +24,7 @@ from tests.cli.terminal import Terminal
         (["work", "--type", "c", "--kill-after", "inf", "--", "true"], "inf is not a finite number"),
         (["work", "--type", "c", "--output", "xml", "--", "true"], "'xml' is not one of"),
         (["work", "--type", "c", "--resume-args", "'", "--", "true"], "cannot be split into words"),
-        (["work", "--type", "c", "--", "sh", "-c", "echo {prompt}"], "a placeholder inside a shell script"),
+        (["work", "--type", "c", "--", "sh", "-c", "echo {prompt}"], "a placeholder inside a script"),
         (["work", "--type", "c", "--work-dir", "/dev/null/x", "--", "true"], "cannot work in /dev/null/x"),
     ],
 )

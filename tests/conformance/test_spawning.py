@@ -109,7 +109,49 @@ async def test_a_parent_can_wait_for_tasks_that_exist(queue: Queue) -> None:
     await finish(queue)
     again = await take(queue)
     assert again.id == (await queue.get("parent")).id
-    assert await queue.wait_for(again.token, [other.id]) == "ready"
+    assert await queue.wait_for(again.token, [other.id]) == "running"  # it is done, so the slot is kept
+    assert (await queue.complete(again.token)).status == "completed"
+
+
+SQUARES = [{"type": "square", "payload": {"n": n}} for n in (2, 3)]
+
+
+@pytest.mark.parametrize("wait", [False, True])
+async def test_a_spawn_under_a_name_happens_once_in_the_life_of_a_task(queue: Queue, *, wait: bool) -> None:
+    token = await start_parent(queue)
+    first = await queue.spawn(token, SQUARES, name="squares", wait=wait)
+    for _ in SQUARES:
+        await queue.complete((await take(queue, "other", types=["square"])).token)
+    if not wait:
+        await queue.release(token)
+    again = await take(queue)
+    second = await queue.spawn(again.token, SQUARES, name="squares", wait=wait)
+    assert [(each.id, each.status, each.duplicate) for each in second] == [
+        (each.id, "completed", True) for each in first
+    ]
+    assert (await queue.get("parent")).status == "running"
+    assert len((await queue.tasks(parent=again.id)).tasks) == 2
+    other = await queue.spawn(again.token, SQUARES, name="more squares")
+    assert {each.id for each in other}.isdisjoint({each.id for each in first})
+
+
+async def test_a_spawn_under_a_name_waits_for_what_is_still_open(queue: Queue) -> None:
+    token = await start_parent(queue)
+    await queue.spawn(token, SQUARES, name="squares")
+    await queue.release(token)
+    again = await take(queue, types=["code"])
+    await queue.spawn(again.token, SQUARES, name="squares", wait=True)
+    assert (await queue.get("parent")).status == "pending"
+    for _ in SQUARES:
+        await queue.complete((await take(queue, "other", types=["square"])).token)
+    assert (await queue.get("parent")).status == "ready"
+
+
+async def test_a_spawn_under_the_name_of_a_step_is_refused(queue: Queue) -> None:
+    token = await start_parent(queue)
+    await queue.complete_step(token, "plan", {"parts": 2})
+    with pytest.raises(InputError, match="spawned nothing"):
+        await queue.spawn(token, SQUARES, name="plan")
 
 
 async def test_waiting_for_what_was_cancelled_ends_like_a_cancelled_dependency(queue: Queue) -> None:

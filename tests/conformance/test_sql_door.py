@@ -77,6 +77,19 @@ async def test_the_aegis_table_has_six_statuses(queue: Queue) -> None:
     assert dict(rows) == expected
 
 
+@pytest.mark.parametrize(
+    ("result", "output"),
+    [({"text": "hello"}, "hello"), ({"data": "said", "text": "hello"}, "said"), ({}, None)],
+    ids=["words", "data and words", "nothing"],
+)
+async def test_the_aegis_table_shows_words_where_there_is_no_data(
+    queue: Queue, result: dict[str, Any], output: str | None
+) -> None:
+    await queue.submit(type="code")
+    await queue.complete((await take(queue)).token, **result)
+    assert await select(queue, "select output from agent_task_queue") == [(output,)]
+
+
 async def test_the_event_log_has_the_names_of_the_stream_protocol(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", max_attempts=2, retry={"jitter": False})
     for _ in range(2):

@@ -162,8 +162,8 @@ class Plan:
     def _names_another(self) -> bool:
         """Whether a duplicate comes with the id of another task than the one it is."""
         own = ids.show_task(OWN_UUID)
-        taken: dict[str | None, str] = {**self.model.names}
-        taken |= {self.batch[p].name: self.labels[p] for p in self.fresh}
+        taken = dict(self.model.names)
+        taken |= {name: self.labels[p] for p in self.fresh if (name := self.batch[p].name)}
         for place in (*self.known, *self.twin):
             name, label = self.batch[place].name, self.labels[place]
             if name is None:

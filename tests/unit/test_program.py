@@ -1,5 +1,6 @@
 """How a command is called for a task: its arguments, its environment, its input, and what is refused."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from shiftwork.core.errors import InputError
 from shiftwork.core.task import Claim, Task
-from shiftwork.worker import program
+from shiftwork.worker import program, shells
 from shiftwork.worker.context import Fail
 from shiftwork.worker.exits import judge, name_of, reason_of
 from shiftwork.worker.output import Final
@@ -125,13 +126,73 @@ def test_what_is_fed() -> None:
         (["/etc/passwd"], {}, "is not executable"),
         (["/"], {}, "is not executable"),
         (["sh", "a\0b"], {}, "NUL"),
-        (["sh", "-c", "echo {prompt}"], {}, "a placeholder inside a shell script"),
-        (["/bin/bash", "-ec", "echo '{session_id}'"], {}, "a placeholder inside a shell script"),
+        (["sh", "-c", "echo {prompt}"], {}, "a placeholder inside a script"),
+        (["/bin/bash", "-ec", "echo '{session_id}'"], {}, "a placeholder inside a script"),
+        (["env", "sh", "-c", "echo {prompt}"], {}, "a placeholder inside a script"),
     ],
 )
 def test_a_program_that_cannot_work_is_refused(command: list[str], fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         program.check(made(*command, **fields))
+
+
+CODE = [
+    "sh -c 'echo {prompt}'",
+    "sh -lc 'echo {prompt}'",
+    "bash -euc 'echo {prompt}'",
+    "bash -ce 'echo {prompt}'",
+    "bash -o pipefail -c 'echo {prompt}'",
+    "sh -c 'echo $0' {prompt}",
+    "fish --command='echo {prompt}'",
+    "env A=1 sh -c 'echo {prompt}'",
+    "env -S 'sh -c echo\\ {prompt}'",
+    "env '-Ssh run.sh {prompt}'",
+    "nice -n 5 bash -c 'echo {prompt}'",
+    "timeout 9 sh -c 'echo {prompt}'",
+    "sudo -u agent /bin/zsh -c 'echo {prompt}'",
+    "/bin/busybox sh -c 'echo {prompt}'",
+    "/bin/busybox ash -c 'echo {prompt}'",
+    "xargs -I X sh -c 'echo {prompt} X'",
+    "su agent -c 'echo {prompt}'",
+    "script -qc 'echo {prompt}' /dev/null",
+    "ssh host agent {prompt}",
+    "watch echo {prompt}",
+    "python3.12 -c 'print({prompt})'",
+    "python -Ic 'print({prompt})'",
+    "python -W ignore -c 'print({prompt})'",
+    "perl -ne '{prompt}'",
+    "node --eval='{prompt}'",
+    "awk '{prompt}' file",
+]
+DATA = [
+    "claude -p {prompt}",
+    "codex exec --json {prompt}",
+    "sh run.sh {prompt}",
+    "bash run.sh -c {prompt}",
+    "bash -e run.sh {prompt}",
+    "env A=1 claude -p {prompt}",
+    "timeout 9 claude -p {prompt}",
+    "node cli.js -p {prompt}",
+    "python -m agent -c {prompt}",
+    "python -c 'import sys; print(sys.argv)' {prompt}",
+    "sh -c 'echo $SHIFTWORK_PROMPT'",
+]
+
+
+@pytest.mark.parametrize("line", CODE)
+def test_a_placeholder_that_would_be_read_as_code_is_found(line: str) -> None:
+    assert shells.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
+
+
+@pytest.mark.parametrize("line", DATA)
+def test_a_placeholder_that_is_an_argument_is_left_alone(line: str) -> None:
+    assert not shells.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
+
+
+@pytest.mark.parametrize("command", [["sh", "{resume}"], ["sh"]])
+def test_the_arguments_to_resume_are_looked_at_like_the_command(command: list[str]) -> None:
+    with pytest.raises(InputError, match="a placeholder inside a script"):
+        program.check(made(*command, resume_args=("-c", "agent --resume {session_id}")))
 
 
 def test_a_program_travels_to_other_processes() -> None:

@@ -96,6 +96,23 @@ def test_a_retried_failure_reads_as_each_document_tells_it(view: View, shown: li
     assert view.history_out([State.RUNNING, State.FAILED, State.RETRYING]) == shown
 
 
+OUTPUTS = {"loki": "result.output", "factory": "output.data", "redis": "result", "aegis": "output"}
+"""Where a task shows what it came to, in the documents that show it there."""
+
+
+@every_view
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [({"data": None, "text": "what it printed"}, "what it printed"), ({"data": "made", "text": "words"}, "made")],
+)
+def test_a_result_in_words_alone_is_the_output_in_every_view(view: View, result: dict[str, Any], shown: str) -> None:
+    answer = view.result_out({**RESULT, **result})
+    (name,) = [row.theirs for row in view.result if row.ours == "data"]
+    assert answer[name] == shown
+    if (place := OUTPUTS.get(view.name)) is not None:
+        assert find(view.task_out(task(result={**RESULT, **result})), place) == shown
+
+
 @pytest.mark.parametrize(
     ("priority", "label"),
     [

@@ -25,6 +25,7 @@ class Desk(Started):
         self.work_dir = folder / "work"
 
     def start(self, command: list[str], *options: str) -> subprocess.Popen[bytes]:
+        """Run the command for every task, in a process of its own."""
         line = [sys.executable, "-m", "shiftwork", "--store", self.url, "work", "--type", "code"]
         line += ["--work-dir", str(self.work_dir), *options, "--", *command]
         return self.spawn(line, self.folder)

@@ -3,6 +3,8 @@
 import asyncio
 import functools
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -185,6 +188,40 @@ async def test_an_error_of_many_words_does_not_fill_the_log(
     assert len(caplog.text) < 100_000
     assert f"{task.id} (code) failed" in caplog.text
     assert "in wordy" in caplog.text or error is Unreadable
+
+
+async def test_an_error_that_is_no_text_is_logged_in_words_that_any_log_holds(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker()
+
+    @worker.handler("code")
+    async def code(ctx: Context) -> None:
+        raise ValueError("half a character: \ud800")
+
+    async with await Queue.open(sqlite_url) as queue:
+        await queue.submit(type="code", max_attempts=1)
+        await worker.run(sqlite_url, until_idle=True)
+    assert caplog.text.encode()  # as a file would
+    assert "ValueError: half a character: ?" in caplog.text
+    assert "in code" in caplog.text
+
+
+async def test_a_program_that_sets_up_no_logging_still_sees_why_its_handler_failed(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(
+        "import asyncio, sys\nfrom shiftwork.worker import Worker\nworker = Worker()\n\n"
+        "@worker.handler('code')\nasync def code(ctx):\n    raise TypeError('my own mistake')\n\n"
+        "asyncio.run(worker.run(sys.argv[1], until_idle=True))\n"
+    )
+    async with await Queue.open(sqlite_url) as queue:
+        task = await queue.submit(type="code", max_attempts=1)
+    line = [sys.executable, "program.py", sqlite_url]
+    done = await asyncio.to_thread(subprocess.run, line, cwd=tmp_path, capture_output=True, text=True)
+    assert f"{task.id} (code) failed: TypeError: my own mistake" in done.stderr
+    assert "in code" in done.stderr
+    assert done.stderr.count("Traceback") == 1
 
 
 async def test_a_failure_has_the_reason_its_handler_gives(shop: Queue, store_url: str) -> None:

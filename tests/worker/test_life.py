@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import InputError, LeaseLost
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
 from shiftwork.worker.command import load
@@ -90,6 +91,25 @@ async def test_it_runs_as_many_at_once_as_it_says_and_claims_no_more(shop: Queue
         gate.open.set()
         await until_status(shop, made[2].id, "completed")
     assert (await shop.agents())[0].current_tasks == 0
+
+
+@pytest.mark.parametrize(
+    ("profile", "setting", "slots"), [("standard", None, 10), ("coscientist", None, 1), ("standard", 3, 3)]
+)
+async def test_a_worker_that_does_not_say_how_many_runs_as_many_as_the_workspace_says(
+    shop: Queue, store_url: str, profile: str, setting: int | None, slots: int
+) -> None:
+    await shop.change_settings({"max_concurrent_tasks": setting} if setting else {}, profile=profile)
+    worker, gate = gated()
+    made = await shop.submit_many([{"type": "gated", "payload": {"n": n}} for n in range(slots + 1)])
+    async with at_work(worker, store_url):
+        for _ in range(slots):
+            await gate.begun.acquire()
+        (agent,) = await shop.agents()
+        assert (agent.max_concurrent_tasks, agent.current_tasks) == (slots, slots)
+        statuses = sorted([(await shop.get(task.id)).status for task in made])
+        assert statuses == ["ready"] + ["running"] * slots
+        gate.open.set()
 
 
 @pytest.mark.requirement("F-162", "F-219", "F-223")
@@ -219,6 +239,34 @@ async def test_a_plain_handler_can_see_that_it_is_cancelled(shop: Queue, store_u
         await until(lambda: seen == [False])
         await shop.cancel(made.id)
         await until(lambda: seen == [False, True])
+
+
+@pytest.mark.parametrize("swallows", [False, True], ids=["raised", "swallowed"])
+async def test_a_cancelled_task_whose_handler_reports_progress_counts_as_cancelled(
+    shop: Queue, store_url: str, *, swallows: bool
+) -> None:
+    """A write of the handler meets the cancellation before any heartbeat does; what it spent is booked all the same."""
+    worker = Worker("told", concurrency=1)
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    @worker.handler("code")
+    async def code(ctx: Context) -> None:
+        ctx.spent(cost_usd=0.5)
+        begun.set()
+        await cancelled.wait()
+        with suppress(LeaseLost) if swallows else nullcontext():
+            await ctx.progress({"pct": 50})
+
+    made = await shop.submit(type="code")
+    async with at_work(worker, store_url) as running:
+        await begun.wait()
+        await shop.cancel(made.id, "not wanted")
+        cancelled.set()
+        following = await shop.submit(type="code")
+        await until_status(shop, following.id, "completed")
+    summary = running.result()
+    assert (summary.cancelled, summary.lost, summary.completed) == (1, 0, 1)
+    assert (await shop.get(made.id)).cost_usd == 0.5
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

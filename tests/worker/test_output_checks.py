@@ -37,6 +37,16 @@ def coder(folder: Path, **options: Any) -> Worker:
     return worker
 
 
+async def test_a_runner_may_be_kept_from_running_the_tests_of_a_submitter(
+    shop: Queue, store_url: str, tmp_path: Path
+) -> None:
+    with desk_on(store_url, tmp_path) as desk:
+        task = await ask(shop, "x", output=checked_by(f"touch {tmp_path}/ran"))
+        desk.run(["echo", "made"], "--no-test-pass")
+    assert (await shop.get(task)).status == "validating"
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.requirement("F-234")
 @pytest.mark.parametrize("command", ["grep -q 42 answer && echo right || { echo wrong; exit 3; }"])
 async def test_tests_run_where_the_work_was_done(shop: Queue, store_url: str, tmp_path: Path, command: str) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -412,3 +412,68 @@ async def test_results_finished_behind_a_network_that_went_silent_are_delivered(
                 assert await verbs(queue, task) == ["submitted", "claimed", "completed"]
             (later,) = await submit(queue, mill)
             await until_status(queue, later, "completed")
+
+
+# -- what other users of the machine can read --------------------------------------------------------------------------
+
+
+def _below(pid: int) -> list[int]:
+    """The process and all that it has started, and so on."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])
+    return found
+
+
+def _arguments(pids: list[int]) -> str:
+    lines = []
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            lines.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return "\n".join(lines)
+
+
+async def test_no_process_of_a_fleet_shows_the_password_of_the_store(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = postgres_url.replace("postgres@", "postgres:opensesame@")
+    assert "opensesame" in secret
+    monkeypatch.setenv("SHIFTWORK_STORE", secret)
+    started = Started(tmp_path / "started")
+    try:
+        async with await Queue.open(postgres_url) as queue:
+            tasks = await queue.submit_many([{"type": "code"}] * 2)
+            line = [sys.executable, "-m", "shiftwork", "work", "--type", "code", "--processes", "2"]
+            fleet = started.spawn([*line, "--work-dir", "work", "--", "sleep", "600"], tmp_path)
+            for task in tasks:
+                await until_status(queue, task.id, "running")
+            await until(
+                lambda: _arguments(_below(fleet.pid)).count("sleep 600") >= 2 + 1
+            )  # the fleet's own, and theirs
+            shown = _arguments(_below(fleet.pid))
+            assert shown.count("shiftwork.worker.command") == 2
+            assert "opensesame" not in shown
+            for task in tasks:
+                await queue.cancel(task.id)
+            assert await stop(fleet) == 0
+    finally:
+        started.end()
+
+
+async def test_no_agent_of_prove_shows_the_password_of_the_store(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHIFTWORK_STORE", postgres_url.replace("postgres@", "postgres:opensesame@"))
+    started = Started(tmp_path / "started")
+    try:
+        line = [sys.executable, "-m", "shiftwork", "prove", "--tasks", "500", "--agents", "2"]
+        prove = started.spawn(line, tmp_path)
+        await until(lambda: _arguments(_below(prove.pid)).count("shiftwork.prove.agent") == 2)
+        assert "opensesame" not in _arguments(_below(prove.pid))
+    finally:
+        started.end()

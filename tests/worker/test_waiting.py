@@ -6,7 +6,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock, pass_time, run_until_idle
-from shiftwork.worker import Context, WaitExpired, Worker
+from shiftwork.worker import Context, Done, WaitExpired, Worker
 
 
 async def idle(worker: Worker, queue: Queue) -> Any:
@@ -119,3 +119,102 @@ async def test_an_expiry_that_no_handler_catches_is_not_tried_again(queue: Queue
     await idle(worker, queue)
     task = await queue.get(made.id)
     assert (task.status, task.failure_reason) == ("dead_lettered", "wait_expired")
+
+
+async def test_subtasks_are_spawned_once_however_often_the_handler_runs(queue: Queue) -> None:
+    """Without a look at `ctx.subtasks()`: each run comes to the same calls, and is answered by the first one's."""
+    worker = Worker()
+    runs: list[int] = []
+
+    @worker.handler("plan")
+    async def plan(ctx: Context) -> list[Any]:
+        runs.append(ctx.task.attempts)
+        (note,) = await ctx.spawn([{"type": "note"}])
+        squares = await ctx.spawn_and_wait([{"type": "square", "payload": {"n": n}} for n in (2, 3)])
+        more = await ctx.spawn_and_wait([{"type": "square", "payload": {"n": sum(each.data for each in squares)}}])
+        return [note.id, sorted(each.data for each in squares), more[0].data, more[0].text]
+
+    @worker.handler("square")
+    async def square(ctx: Context) -> Done:
+        return Done(ctx.payload["n"] ** 2, text=f"{ctx.payload['n']} squared")
+
+    worker.handler("note")(lambda _: "noted")
+    made = await queue.submit(type="plan")
+    await idle(worker, queue)
+    subtasks = (await queue.tasks(parent=made.id)).tasks
+    assert sorted(task.type for task in subtasks) == ["note", "square", "square", "square"]
+    (note,) = [task.id for task in subtasks if task.type == "note"]
+    assert (await queue.result(made.id)).data == [note, [4, 9], 169, "13 squared"]
+    assert runs == [0, 0, 0]
+
+
+async def test_an_attempt_that_fails_after_it_spawned_leaves_its_subtasks_to_the_next(queue: Queue) -> None:
+    worker = Worker()
+
+    @worker.handler("plan")
+    async def plan(ctx: Context) -> str:
+        (note,) = await ctx.spawn([{"type": "note"}])
+        if ctx.task.attempts == 0:
+            raise RuntimeError("the power went")
+        return note.id
+
+    worker.handler("note")(lambda _: "noted")
+    made = await queue.submit(type="plan", retry={"strategy": "immediate"})
+    await idle(worker, queue)
+    (note,) = (await queue.tasks(parent=made.id)).tasks
+    assert (await queue.result(made.id)).data == note.id
+
+
+async def test_a_handler_that_spawns_in_rounds_may_still_decide_by_its_subtasks(queue: Queue) -> None:
+    worker = Worker()
+
+    @worker.handler("plan")
+    async def plan(ctx: Context) -> list[str]:
+        known = {subtask.type for subtask in await ctx.subtasks()}
+        if "write" not in known:
+            await ctx.spawn_and_wait([{"type": "write"}])
+        if "check" not in known:
+            await ctx.spawn_and_wait([{"type": "check"}])
+        return sorted(known)
+
+    for type_ in ("write", "check"):
+        worker.handler(type_)(lambda ctx: ctx.type)
+    made = await queue.submit(type="plan")
+    await idle(worker, queue)
+    assert (await queue.result(made.id)).data == ["check", "write"]
+
+
+async def test_a_plan_whose_types_change_between_runs_is_known_by_its_name(queue: Queue) -> None:
+    worker = Worker()
+    types = iter(["write", "draw"])
+
+    @worker.handler("plan")
+    async def plan(ctx: Context) -> list[str]:
+        done = await ctx.spawn_and_wait([{"type": next(types)}], name="parts")
+        return [subtask.data for subtask in done]
+
+    for type_ in ("write", "draw"):
+        worker.handler(type_)(lambda ctx: ctx.type)
+    made = await queue.submit(type="plan")
+    await idle(worker, queue)
+    assert (await queue.result(made.id)).data == ["write"]
+
+
+async def test_a_retry_in_a_row_of_its_own_gets_the_subtasks_of_the_first(queue: Queue) -> None:
+    await queue.set_setting("retry.mode", "new_task")
+    worker = Worker()
+
+    @worker.handler("plan")
+    async def plan(ctx: Context) -> list[str]:
+        done = await ctx.spawn_and_wait([{"type": "note"}])
+        if ctx.task.retry_of is None:
+            raise RuntimeError("the power went")
+        return [subtask.data for subtask in done]
+
+    worker.handler("note")(lambda _: "noted")
+    await queue.submit(type="plan", retry={"strategy": "immediate"})
+    await idle(worker, queue)
+    tasks = (await queue.tasks()).tasks
+    assert [task.type for task in tasks].count("note") == 1
+    (last,) = [task for task in tasks if task.type == "plan" and task.superseded_by is None]
+    assert (await queue.result(last.id)).data == ["noted"]

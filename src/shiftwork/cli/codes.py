@@ -28,6 +28,7 @@ class ExitCode(IntEnum):
     CONFLICT = 4
     UNAVAILABLE = 5
     FORBIDDEN = 6
+    NO_PROOF = 7
     INTERRUPTED = 130
 
 
@@ -41,6 +42,7 @@ MEANING: dict[ExitCode, str] = {
     ExitCode.UNAVAILABLE: "the store cannot serve now: it is not there, too old, too new, locked, full, "
     "read-only or damaged",
     ExitCode.FORBIDDEN: "the server does not know who asks, or they may not do this",
+    ExitCode.NO_PROOF: "`prove` hurt no process, so nothing is proven",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
 }
 

@@ -11,6 +11,7 @@ from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 from shiftwork.cli.working import under_claim
+from shiftwork.core.states import State
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -37,14 +38,14 @@ async def wait(
 
     While nothing has come the slot is given back, and this ends with code 4: end the agent, too. The task is handed out
     again, and the same command then prints the signal's data or the answer; or it ends with code 4 once more, and says
-    that the time is over. Without a NAME tasks are waited for.
+    that the time is over. Without a NAME tasks are waited for; once they are all done this ends with code 0.
     """
     if bool(name) == bool(tasks):
         refuse("give a NAME, or tasks with --task")
     if tasks:
         status = await queue.wait_for(token, tasks)
         shell.answer({"status": status}, lambda: click.echo(f"the task is {status}"))
-        return ExitCode.CONFLICT
+        return None if status == State.RUNNING else ExitCode.CONFLICT
     found = await queue.wait(token, name or "", **values.given(terms, queue.now()))
     shell.answer(found, lambda: _print(found))
     return None if found.status == "met" else ExitCode.CONFLICT

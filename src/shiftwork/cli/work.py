@@ -66,6 +66,11 @@ _OF_COMMANDS = [
         "--resume-args", metavar="WORDS", callback=_words, help="Added to resume a session: '--resume {session_id}'."
     ),
     click.option("--work-dir", metavar="FOLDER", help="Each task has a folder below it [default: beside the queue]."),
+    click.option(
+        "--no-test-pass",
+        is_flag=True,
+        help="Run no test-pass line of a task here; its output waits for a verdict from elsewhere.",
+    ),
     click.option("--clean", is_flag=True, help="Remove the folder of a task that is completed."),
     click.option("--stop-grace", "stop_grace_sec", **_SECONDS, help="How long it goes on after SIGTERM [default: 30]."),
     click.option("--kill-after", "kill_after_sec", **_SECONDS, help="From its SIGTERM to SIGKILL [default: 5]."),
@@ -83,6 +88,13 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.argument("target", metavar="[MODULE:WORKER | -- COMMAND...]", required=False)
 @click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True, help="Kept alive so many.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Tasks at once in each [default: the worker's own].")
+@click.option(
+    "--runtime",
+    "runtime_id",
+    metavar="ID",
+    callback=filled,
+    help="The runtime it is, the same after a restart: what it held before is recovered [default: a new one].",
+)
 @click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
 @click.option(
     "--log-format",
@@ -99,6 +111,7 @@ def work(
     target: str | None,
     processes: int,
     concurrency: int | None,
+    runtime_id: str | None,
     until_idle: bool,
     log_format: str,
     **program: Any,
@@ -125,9 +138,8 @@ def work(
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
     from shiftwork.worker import command, summing  # noqa: PLC0415  # no worker for `--help`
 
-    run = functools.partial(
-        command.run, target, url=shell.store, processes=processes, concurrency=concurrency, until_idle=until_idle
-    )
+    options: dict[str, Any] = {"processes": processes, "concurrency": concurrency, "until_idle": until_idle}
+    run = functools.partial(command.run, target, url=shell.store, runtime_id=runtime_id, **options)
     if not shell.json:
         return run(report=None)
     with printed_aside() as document:

@@ -148,10 +148,15 @@ class Working(Handle):
     # -- subtasks --------------------------------------------------------------------------------------------------
 
     async def spawn(
-        self, token: str, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait: bool = False
+        self,
+        token: str,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait: bool = False,
+        name: str | None = None,
     ) -> list[Submitted]:
         path, text = of_claim(token, "spawn")
-        body = {"token": text, "tasks": new_tasks(tasks), "wait": wait}
+        body = {"token": text, "tasks": new_tasks(tasks), "wait": wait, **given(name=name)}
         return (await self._once(path, SubmittedBatch, body)).tasks
 
     async def wait_for(self, token: str, tasks: Sequence[str]) -> str:

@@ -184,6 +184,11 @@ class Result(msgspec.Struct, frozen=True):
     verdict: Verdict | None = None
     external_id: str | None = None
 
+    @property
+    def output(self) -> Any:
+        """What was handed in, in one piece: the data, or the words where there is no data."""
+        return self.text if self.data is None else self.data
+
 
 class Wait(msgspec.Struct, frozen=True):
     """What a task waits for besides other tasks, under the name it gave it, with the answer once there is one."""

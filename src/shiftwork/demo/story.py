@@ -20,6 +20,7 @@ from shiftwork.core.task import Task
 from shiftwork.demo.screen import Screen
 from shiftwork.queue.queue import Queue
 from shiftwork.queue.read import Event
+from shiftwork.worker.child import Start
 
 LANDING_PAGE = {
     "title": "Build a landing page",
@@ -143,9 +144,10 @@ async def _fleet(url: str, folder: Path) -> AsyncIterator[dict[str, asyncio.subp
     with (folder / "agents.log").open("wb") as log:
         try:
             for name in AGENTS:
+                start = Start(target="shiftwork.demo.agents:worker", url=url, agent_id=name, runtime_id=name)
                 processes[name] = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "shiftwork.worker.command", "shiftwork.demo.agents:worker", url,
-                    name, name, "0", "0", stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, cwd=_place(folder),
+                    *start.command, env=start.environment, cwd=_place(folder),
+                    stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
             yield processes
         finally:

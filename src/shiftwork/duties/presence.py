@@ -15,7 +15,7 @@ import msgspec
 
 from shiftwork.queue import agents
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.fence import Token
+from shiftwork.queue.fence import Outcome, Token
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Row, Tx
 
@@ -105,15 +105,28 @@ async def find_gone(tx: Tx) -> list[tuple[Row, Runtime]]:
 
 async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
     """End the claims of processes of this machine that are gone, and mark their agents failed."""
+    known, returned = await _hand_back(tx, engine)
+    return {"gone": known, "handed_back": len(returned)} if known else {}
+
+
+async def hand_back_now(queue: Queue) -> list[Outcome]:
+    """The same at once, for a worker that starts; what became of tasks in its own workspace is answered."""
+    _, returned = await queue.engine.store.run(lambda tx: _hand_back(tx, queue.engine))
+    return [outcome for workspace, outcome in returned if workspace == queue.workspace]
+
+
+async def _hand_back(tx: Tx, engine: Engine) -> tuple[int, list[tuple[str, Outcome]]]:
+    """How many are gone, and what each task they held came to."""
     gone = await find_gone(tx)
-    known = returned = 0
+    known, returned = 0, list[tuple[str, Outcome]]()
     for row, runtime in gone:
         if await _has_finished(tx, row, runtime):
             continue
         caller = Caller("duty:presence")
         known += 1
-        returned += len(await agents.runtime_gone(tx, engine, caller, row["workspace"], row["id"]))
-    return {"gone": known, "handed_back": returned} if known else {}
+        outcomes = await agents.runtime_gone(tx, engine, caller, row["workspace"], row["id"])
+        returned += [(row["workspace"], outcome) for outcome in outcomes]
+    return known, returned
 
 
 async def _has_finished(tx: Tx, row: Row, runtime: Runtime) -> bool:

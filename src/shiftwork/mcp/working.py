@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from shiftwork.core.errors import InputError
+from shiftwork.core.states import State
 from shiftwork.core.task import Wait
 from shiftwork.mcp import resuming
 from shiftwork.mcp.desk import Seat
@@ -128,11 +129,12 @@ async def spawn(seat: Seat, args: SpawnArguments) -> Spawned:
     above = args.token.rpartition(".")[0]
     tasks = [new_task(draft, under=above) for draft in args.tasks]
     done = await seat.working.spawn(args.token, tasks, wait=args.wait)
-    if args.wait:
+    waits = args.wait and any(each.status != State.COMPLETED for each in done)
+    if waits:
         seat.let_go(args.token)
     else:
         await seat.keep(args.token)
-    return Spawned(tasks=[made(each) for each in done], next=GIVEN_BACK if args.wait else GO_ON)
+    return Spawned(tasks=[made(each) for each in done], next=GIVEN_BACK if waits else GO_ON)
 
 
 @tool("work", "worker", takes=WaitArguments, gives=Parked, once=True)
@@ -142,7 +144,9 @@ async def wait(seat: Seat, args: WaitArguments) -> Parked:
         mend = "Give exactly one of `tasks`, `seconds` and `signal`."
         raise InputError("a wait is for tasks, a time or a signal", where="tasks", mend=mend)
     if args.tasks:
-        await seat.working.wait_for(args.token, args.tasks)
+        if await seat.working.wait_for(args.token, args.tasks) == State.RUNNING:
+            await seat.keep(args.token)
+            return Parked(status="met", next=GO_ON)
         seat.let_go(args.token)
         return Parked(status="waiting", next=GIVEN_BACK)
     if args.name is None:

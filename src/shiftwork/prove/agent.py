@@ -1,6 +1,7 @@
 """An agent that is going to be hurt: it thinks, keeps a step, acts outside once, and hands in a result.
 
-The outside world is one file to which each act adds a line. Run as a module: URL WORKSPACE NAME WORLD.
+The outside world is two files: each act adds a line to one, each thought and each thought that is kept to the other.
+Run as a module: WORKSPACE NAME WORLD, on the store that SHIFTWORK_STORE names.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shiftwork.prove.ledger import COST_USD, Thought
 from shiftwork.queue.durable.effects import Effect
 from shiftwork.worker import Context, Fail, Happened, Worker
 
@@ -27,22 +29,37 @@ def build(world: Path, workspace: str, name: str) -> Worker:
     async def handle(context: Context) -> dict[str, Any]:
         number = context.payload["number"]
         await asyncio.sleep(random.uniform(0.0, 0.05))
-        await context.step("think", lambda: number * 2)
+        thought = Thought(context.id, int(context.token.rpartition(".")[2]), "begun")
+        await context.step("think", lambda: think(world, thought))
+        write(thoughts_of(world), thought._replace(what="kept").line)
         if random.random() < SLIPS:
             raise Fail("crash", "the model broke off in mid-sentence")
         await context.effect("act", lambda effect: act(world, effect), verify=lambda effect: happened(world, effect))
         await asyncio.sleep(random.uniform(0.0, 0.05))
-        context.spent(cost_usd=0.01)
+        context.spent(cost_usd=COST_USD)
         return {"number": number}
 
     return worker
 
 
+def thoughts_of(world: Path) -> Path:
+    return world.with_name("thoughts")
+
+
+def think(world: Path, thought: Thought) -> str:
+    write(thoughts_of(world), thought.line)
+    return thought.task
+
+
 def act(world: Path, effect: Effect) -> None:
-    """One line, written whole: the kernel adds it at the end, whoever else writes."""
-    file = os.open(world, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    write(world, effect.key)
+
+
+def write(place: Path, line: str) -> None:
+    """One line, written whole: the kernel adds it at the end, however many write."""
+    file = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(file, f"{effect.key}\n".encode())
+        os.write(file, f"{line}\n".encode())
         os.fsync(file)
     finally:
         os.close(file)
@@ -53,8 +70,8 @@ def happened(world: Path, effect: Effect) -> Happened | None:
     return Happened(None) if world.exists() and effect.key in world.read_text().split("\n") else None
 
 
-def main(url: str, workspace: str, name: str, world: str) -> None:
-    asyncio.run(build(Path(world), workspace, name).run(url))
+def main(workspace: str, name: str, world: str) -> None:
+    asyncio.run(build(Path(world), workspace, name).run(os.environ["SHIFTWORK_STORE"]))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from shiftwork.core.errors import ConflictError
+from shiftwork.core.states import STORED
 from shiftwork.duties.runner import run_once
-from shiftwork.prove.ledger import ENDED, Ledger, Story, count
+from shiftwork.prove.agent import thoughts_of
+from shiftwork.prove.ledger import COST_USD, ENDED, Ledger, Story, count, read_thought
 from shiftwork.queue.queue import Queue
 
 SETTINGS = {
@@ -34,8 +37,12 @@ SETTINGS = {
 }
 """Short leases, so that much happens in little time, and no end to trying: whatever does not complete was lost."""
 
+WORK, PROBE = "prove", "prove-fence"
+"""What the fleet does, and what we do ourselves to see that a lost claim is refused."""
+
+PROBES = 3
 FREEZE_SEC = 3.0
-"""Longer than the heartbeat timeout: whoever wakes up after it is a zombie."""
+"""Longer than the heartbeat timeout: a process that wakes up after it is a zombie."""
 
 PAGE = 1000
 
@@ -54,14 +61,24 @@ Tell = Callable[[str], None]
 
 
 async def prove(url: str, plan: Plan, tell: Tell) -> Ledger:
-    """Hurt a fleet on this store, in a workspace that is purged afterwards, and count."""
+    """Hurt a fleet on this store, in a workspace of its own whose tasks are deleted afterwards, and count."""
     workspace = f"prove-{secrets.token_hex(4)}"
     with tempfile.TemporaryDirectory(prefix="shiftwork-prove-") as folder:
         async with await Queue.open(url, workspace=workspace, actor="system:prove") as queue:
             try:
                 return await Trial(queue, url, plan, Path(folder), tell).run()
             finally:
-                await queue.purge(type="prove", held=True)
+                await clear(queue)
+
+
+async def clear(queue: Queue) -> None:
+    """Delete every task with its effects, steps and attempts, and the settings; the events age with the log."""
+    for type_ in (WORK, PROBE):
+        await queue.purge(type=type_, held=True)
+    await queue.set_setting("purge.mode", "delete")
+    for type_ in (WORK, PROBE):
+        await queue.purge(type=type_, status=sorted(STORED))
+    await queue.change_settings(unset=[*SETTINGS, "purge.mode"])
 
 
 class Trial:
@@ -78,12 +95,14 @@ class Trial:
         self._agents: dict[str, asyncio.subprocess.Process] = {}
         self._hired = 0
         self.faults: Counter[str] = Counter()
+        self._probes = Probes(queue)
 
     async def run(self) -> Ledger:
         began = time.monotonic()
         for key, value in SETTINGS.items():
             await self._queue.set_setting(key, value)
         submitted = await self._submit()
+        await self._probes.begin()
         try:
             for _ in range(self._plan.agents):
                 await self._hire()
@@ -98,7 +117,7 @@ class Trial:
         for start in range(0, self._plan.tasks, PAGE):
             numbers = range(start, min(start + PAGE, self._plan.tasks))
             batch = [
-                {"type": "prove", "payload": {"number": number}, "idempotency_key": f"prove-{number}"}
+                {"type": WORK, "payload": {"number": number}, "idempotency_key": f"prove-{number}"}
                 for number in numbers
             ]
             made += [task.id for task in await self._queue.submit_many(batch)]
@@ -114,7 +133,8 @@ class Trial:
         name = f"agent-{self._hired}"
         with (self._folder / "agents.log").open("ab") as log:
             self._agents[name] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "shiftwork.prove.agent", self._url, self._queue.workspace, name, str(self._world),
+                sys.executable, "-m", "shiftwork.prove.agent", self._queue.workspace, name, str(self._world),
+                env={**os.environ, "SHIFTWORK_STORE": self._url},
                 stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -147,6 +167,7 @@ class Trial:
         due = began + self._plan.fault_every_sec
         while (now := time.monotonic()) - began < self._plan.longest_sec:
             await run_once(self._queue.engine)
+            await self._probes.go_on()
             counts = (await self._queue.status()).counts
             left = sum(number for status, number in counts.items() if status not in ENDED)
             self._tell(f"{counts.get('completed', 0)} of {self._plan.tasks} done, {self.faults['kill']} killed")
@@ -161,24 +182,29 @@ class Trial:
 
     async def _remember(self, submitted: list[str], took: float) -> Story:
         statuses: dict[str, str] = {}
-        task_costs, after = 0, None
+        costs: dict[str, float] = {}
+        after = None
         while True:
             page = await self._queue.tasks(after=after, limit=PAGE)
             for task in page.tasks:
                 statuses[task.id] = task.status
-                task_costs += round(1e6 * task.cost_usd)
+                costs[task.id] = task.cost_usd
             after = page.next
             if after is None:
                 break
         accepted, attempt_costs, attempts = await self._accepted(statuses)
         world = self._world.read_text().split() if self._world.exists() else []
+        thoughts = thoughts_of(self._world)
+        thought = thoughts.read_text().splitlines() if thoughts.exists() else []
         return Story(
             submitted=submitted,
             statuses=statuses,
             accepted=accepted,
             attempts=attempts,
             world=world,
-            task_costs=task_costs / 1e6,
+            thoughts=[read_thought(line) for line in thought],
+            late_accepted=self._probes.accepted,
+            costs=costs,
             attempt_costs=attempt_costs / 1e6,
             kills=self.faults["kill"],
             freezes=self.faults["freeze"],
@@ -202,6 +228,46 @@ class Trial:
                 attempts += 1
                 costs += round(1e6 * attempt.cost_usd)
         return dict(accepted), costs, attempts
+
+
+class Probes:
+    """Claims that are lost on purpose. Whether a frozen process writes late is chance; these do, each time."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._lost: dict[str, str] = {}
+        """The claim that a task was lost under, until the probe is over."""
+        self.accepted = 0
+
+    async def begin(self) -> None:
+        """Take tasks as a process that then falls silent."""
+        await self._queue.submit_many([{"type": PROBE}] * PROBES)
+        await self._queue.register_agent(id="zombie", types=[PROBE], max_concurrent_tasks=PROBES)
+        await self._queue.register_agent(id="heir", types=[PROBE], max_concurrent_tasks=PROBES)
+        for claim in await self._queue.claim("zombie", PROBES, start=True, types=[PROBE]):
+            self._lost[claim.id] = claim.token
+
+    async def go_on(self) -> None:
+        """Once a lease is over: the heir takes the task, the zombie writes late, the heir ends it."""
+        if not self._lost:
+            return
+        for claim in await self._queue.claim("heir", PROBES, start=True, types=[PROBE]):
+            late = self._lost.pop(claim.id)
+            for write in (self._queue.complete_step(late, "think", "late"), self._queue.complete(late, "late")):
+                self.accepted += not await _is_refused(write)
+            with suppress(ConflictError):  # a late result that was accepted has ended it
+                await self._queue.complete(claim.token, "in time", usage={"cost_usd": COST_USD})
+
+
+async def _is_refused(write: Coroutine[Any, Any, Any]) -> bool:
+    """Whatever a late write comes to, other than its refusal, is wrong."""
+    try:
+        await write
+    except ConflictError:
+        return True
+    except Exception:  # noqa: BLE001  # it got past the fence, and broke something behind it
+        return False
+    return False
 
 
 def _thaw(pid: int) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 
 from shiftwork.core import ids
-from shiftwork.core.errors import NotFound, SpawnLimit
+from shiftwork.core.errors import InputError, NotFound, SpawnLimit
 from shiftwork.core.settings import Spawn
 from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
 from shiftwork.queue import paths
 from shiftwork.queue.consequences import inherit_fate
 from shiftwork.queue.dependencies import Dependency, refuse_outer_cycle, resolve
+from shiftwork.queue.durable import steps
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Token
 from shiftwork.queue.prepare import Prepared
@@ -24,6 +25,9 @@ from shiftwork.queue.submit import DagFields, Origin, submit
 from shiftwork.queue.waits.waits import claimed, park
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
+
+SUBTASKS = "subtasks"
+"""What a spawn under a name keeps as its step: the ids of what it made."""
 
 
 async def spawn(
@@ -35,12 +39,18 @@ async def spawn(
     lanes: Mapping[Any, int],
     *,
     wait: bool,
+    name: str | None = None,
 ) -> list[Submitted]:
-    """Add subtasks under a live claim. With `wait` the parent gives its slot back until they are done."""
+    """Add subtasks under a live claim. With `wait` the parent gives its slot back until they are all completed.
+
+    Under a name it is done once in the life of the task: called again, it answers with the subtasks of the first call.
+    """
     if caller.workspace is not None:
         await capacity.enter(tx, engine, caller.workspace)
     work = Work(tx, engine, caller)
     row = await claimed(work, token, need_running=wait)
+    if name is not None and (before := await _spawned_before(work, row, token, name)) is not None:
+        return await _answer_again(work, row, before, wait=wait)
     limits = (await work.settings_of(row)).spawn
     await _refuse_deep(work, row, limits)
     dag = DagFields(join=row.dag_id)
@@ -49,15 +59,49 @@ async def spawn(
     signed = [_signed(prepared, passed_on) for prepared in batch]
     made = await submit(tx, engine, caller, row.workspace, signed, lanes, dag, origin, work)
     await _refuse_many(work, row, limits)
+    if name is not None:
+        await steps.keep(tx, engine, row.workspace, token, name, as_json({SUBTASKS: [task.id for task in made]}))
     subtasks = [uuid for uuid in (ids.parse(task.id) for task in made) if uuid is not None]
     # A subtask that waits for its own parent would never run, whether or not the parent waits for it.
     await tx.take_turn(f"edges:{row.workspace}")
     found = await resolve(tx, row.workspace, {each: each for each in subtasks})
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
     if wait:
-        await _park(work, row, list(found.values()))
+        made = [_as_found(work, each, found) for each in made]
+        await _park_unless_done(work, row, list(found.values()))
     await work.save()
     return made
+
+
+def _as_found(work: Work, made: Submitted, found: Mapping[str, Dependency]) -> Submitted:
+    """As it is now: one that was there before may have moved, and by its state the caller knows whether it waits."""
+    dependency = found.get(ids.parse(made.id) or "")
+    if not made.duplicate or dependency is None:
+        return made
+    return msgspec.structs.replace(made, status=_status(work, dependency))
+
+
+async def _spawned_before(work: Work, row: TaskRow, token: Token, name: str) -> dict[str, Dependency] | None:
+    """The subtasks that are kept under this name and still there; None where nothing was spawned under it."""
+    kept = await steps.recall(work.tx, token, name)
+    if kept is None:
+        return None
+    known = msgspec.json.decode(kept)
+    if not isinstance(known, dict) or SUBTASKS not in known:
+        mend = "Give the spawn a name of its own."
+        raise InputError(f"the step {name!r} of this task spawned nothing", where="name", mend=mend)
+    return await resolve(work.tx, row.workspace, {each: each for each in known[SUBTASKS]})
+
+
+async def _answer_again(work: Work, row: TaskRow, before: dict[str, Dependency], *, wait: bool) -> list[Submitted]:
+    """The answer of the first call. What is done is not waited for once more."""
+    states = {each: _status(work, dependency) for each, dependency in before.items()}
+    if wait:
+        await work.tx.take_turn(f"edges:{row.workspace}")
+        await _park_unless_done(work, row, list(before.values()))
+    await work.save()
+    dag = ids.show_dag(row.dag_id)
+    return [Submitted(each, status, duplicate=True, dag_id=dag) for each, status in states.items()]
 
 
 async def _trace_of(tx: Tx, row: TaskRow) -> str | None:
@@ -76,7 +120,7 @@ def _signed(prepared: Prepared, passed_on: Mapping[str, str | None]) -> Prepared
 
 
 async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, references: Sequence[str]) -> str:
-    """Give the slot back until these tasks are done."""
+    """Give the slot back until these tasks are done; where they all are, the task keeps it and goes on."""
     work = Work(tx, engine, caller)
     row = await claimed(work, token, need_running=True)
     found = await resolve(tx, row.workspace, {name: name for name in references})
@@ -85,7 +129,7 @@ async def wait_for(tx: Tx, engine: Engine, caller: Caller, token: Token, referen
         raise NotFound(f"there is no task {unknown[0]!r}", where="tasks")
     await tx.take_turn(f"edges:{row.workspace}")
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in found.values()]})
-    await _park(work, row, list(found.values()))
+    await _park_unless_done(work, row, list(found.values()))
     await work.save()
     return row.status
 
@@ -116,6 +160,12 @@ def _status(work: Work, dependency: Dependency) -> str:
     """As this verb leaves it: what it has cancelled is not saved yet."""
     root = work.rows.get(dependency.root)
     return root.status if root is not None and root.newest_id is None else dependency.status
+
+
+async def _park_unless_done(work: Work, row: TaskRow, above: list[Dependency]) -> None:
+    """Where nothing is left to wait for, the claim holds and the work goes on."""
+    if any(_status(work, dependency) != State.COMPLETED for dependency in above):
+        await _park(work, row, above)
 
 
 async def _park(work: Work, row: TaskRow, above: list[Dependency]) -> None:

@@ -18,8 +18,10 @@ from shiftwork.views.view import (
     both,
     made,
     one_of,
+    output_of,
     read,
     sent,
+    task_output,
     time_out,
     words,
 )
@@ -102,16 +104,6 @@ def summary_in(text: Any) -> Any:
 OUTPUT = Pair(text_out)
 
 
-def output_of(result: Record) -> Any:
-    """What the agent produced: its data, or the text that it or its command printed."""
-    found = result.get("data") if result.get("data") is not None else result.get("text")
-    return None if found is None else text_out(found)
-
-
-def _output(task: Record) -> Any:
-    return output_of(task.get("result") or {})
-
-
 TASK = (
     read("id", "id", UUID),
     both("workspace_id"),
@@ -124,7 +116,7 @@ TASK = (
     both("session_id"),
     both("work_dir"),
     both("force_fresh_session"),
-    made("output", _output),
+    read("result.data", "output", OUTPUT)._replace(make=task_output),
     made("attempt", attempt),
     both("max_attempts"),
     made("failure_reason", _failure),
@@ -142,8 +134,7 @@ TASK = (
 RESULT = (
     read("task_id", "task_id", UUID),
     both("status", "status", words({"success": "completed"})),
-    made("output", output_of),
-    sent("data", "output", OUTPUT),
+    both("data", "output", OUTPUT)._replace(make=output_of),
     both("error"),
     read("completed_at", "completed_at", TIME),
 )

@@ -19,6 +19,7 @@ from shiftwork.views.view import (
     folded,
     made,
     one_of,
+    output_of,
     own_id,
     read,
     sent,
@@ -150,7 +151,7 @@ ASSIGNMENT = (
 RESULT = (
     made("task_id", own_id),
     both("status", "status", words({"success": "Completed", "failed": "Failed"})),
-    both("data", "result"),
+    both("data", "result")._replace(make=output_of),
     both("error"),
     read("execution_time_sec", "execution_time"),
     read("worker_id"),

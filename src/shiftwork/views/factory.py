@@ -5,7 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.states import State
-from shiftwork.views.view import FAILURES, TIME, Pair, Record, View, both, find, made, read, same, sent, words
+from shiftwork.views.view import (
+    FAILURES,
+    TIME,
+    Pair,
+    Record,
+    View,
+    both,
+    find,
+    made,
+    output_of,
+    read,
+    same,
+    sent,
+    task_output,
+    words,
+)
 
 STATES = {
     **{state: state.upper() for state in State},
@@ -25,7 +40,7 @@ def _artifacts(task: Record) -> list[Any]:
 
 def _data(task: Record) -> Any:
     """Populated on completion; what did not pass, or came with a failure, is part of the result alone."""
-    return find(task, "result.data") if task.get("status") in {State.COMPLETED, State.VALIDATING} else None
+    return task_output(task) if task.get("status") in {State.COMPLETED, State.VALIDATING} else None
 
 
 def _validation(task: Record) -> Any:
@@ -93,7 +108,7 @@ TASK = (
 RESULT = (
     read("task_id"),
     both("status", "status", words({"success": "COMPLETED", "failed": "FAILED"})._replace(out=same)),
-    both("data"),
+    both("data")._replace(make=output_of),
     both("artifacts"),
     sent("data", "output.data"),
     sent("artifacts", "output.artifacts"),

@@ -17,10 +17,12 @@ from shiftwork.views.view import (
     both,
     find,
     made,
+    output_of,
     own_id,
     plain_id,
     read,
     sent,
+    task_output,
     words,
 )
 
@@ -99,7 +101,7 @@ TASK = (
     read("last_error", "lastError"),
     made("completedAt", _ended),
     read("result.status", "result.status"),
-    read("result.data", "result.output"),
+    read("result.data", "result.output")._replace(make=task_output),
     read("result.decision_report", "result.decisionReport"),
     read("incomplete"),
     read("cancel_reason", "cancelReason", Pair(_reason)),
@@ -112,7 +114,7 @@ OUTCOMES = words({"success": "success", "failed": "failed"})
 RESULT = (
     made("id", _id),
     both("status", "status", OUTCOMES),
-    both("data", "output"),
+    both("data", "output")._replace(make=output_of),
     both("decision_report", "decisionReport"),
     both("error"),
     sent("error", "lastError"),

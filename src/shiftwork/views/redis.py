@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.core.states import HELD, State
-from shiftwork.views.view import TIME, Pair, Record, View, both, made, own_id, read, sent, words
+from shiftwork.views.view import TIME, Pair, Record, View, both, made, output_of, own_id, read, sent, task_output, words
 
 STATES = {
     State.CREATED: "queued",
@@ -55,7 +55,7 @@ TASK = (
     read("attempts", "retry_count"),
     both("max_attempts", "max_retries", RETRIES),
     made("error", _error),
-    read("result.data", "result"),
+    read("result.data", "result")._replace(make=task_output),
     made("failed_at", _failed_at),
     read("created_at", "created_at", TIME),
 )
@@ -63,7 +63,7 @@ TASK = (
 RESULT = (
     made("task_id", own_id),
     both("status", "status", OUTCOMES),
-    both("data", "result"),
+    both("data", "result")._replace(make=output_of),
     both("error"),
     read("worker_id", "worker"),
 )

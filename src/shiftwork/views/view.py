@@ -146,6 +146,17 @@ def own_id(record: Record) -> Any:
     return record.get("external_id") or record.get("id") or record.get("task_id")
 
 
+def output_of(result: Record | None) -> Any:
+    """What an attempt handed in, where a document has one field for it: its data, or its words if it has no data."""
+    data = find(result, "data")
+    return find(result, "text") if data is None else data
+
+
+def task_output(task: Record) -> Any:
+    """The same, of a task."""
+    return output_of(task.get("result"))
+
+
 def failures(history: Iterable[Record]) -> list[dict[str, Any]]:
     """A failure history with readable times."""
     return [{**item, **({"at": time_out(item["at"])} if item.get("at") else {})} for item in history]

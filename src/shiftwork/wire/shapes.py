@@ -148,6 +148,7 @@ class ReleaseBody(Held):
 class SpawnBody(Held, kw_only=True):
     tasks: list[NewTask]
     wait: bool = False
+    name: Name | None = None
 
 
 class OutcomeReply(msgspec.Struct, frozen=True, omit_defaults=True):

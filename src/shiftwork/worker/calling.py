@@ -20,7 +20,7 @@ LONGEST_TRACE = 50_000
 
 
 class Shortened(Exception):
-    """An error whose own words would fill the log: the first of them, with its traceback."""
+    """An error whose own words would fill the log, or are no text: the first that are, with its traceback."""
 
 
 def as_coroutine(handler: Handler) -> Call:
@@ -44,7 +44,13 @@ def describe(error: BaseException) -> str:
 
 
 def in_log(error: BaseException) -> BaseException:
-    """What is logged for the error: itself, unless its words and those of its causes are too many."""
-    if sum(map(len, traceback.format_exception(error))) <= LONGEST_TRACE:
+    """What is logged for the error: itself, unless its words and those of its causes are too many, or are no text."""
+    words = "".join(traceback.format_exception(error))
+    if len(words) <= LONGEST_TRACE and words == in_line(words, LONGEST_TRACE):
         return error
-    return Shortened(describe(error)[:LONGEST_LINE]).with_traceback(error.__traceback__)
+    return Shortened(in_line(describe(error))).with_traceback(error.__traceback__)
+
+
+def in_line(words: str, limit: int = LONGEST_LINE) -> str:
+    """Words that every log can hold: a file written as UTF-8 refuses a lone surrogate, and the line would be lost."""
+    return words[:limit].encode("utf-8", "replace").decode()

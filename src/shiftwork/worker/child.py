@@ -1,4 +1,4 @@
-"""A process of a fleet: it tells the fleet why it ends, leaves interrupts to it, and ends when it is gone."""
+"""A process of a fleet: what it is started with, why it ends; it leaves interrupts to the fleet and ends with it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 import logging
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
@@ -19,11 +20,42 @@ LONGEST_SAID = 65_536
 """In bytes. A pipe holds so much before anybody reads."""
 
 
-def begin(pipes: Sequence[str]) -> Callable[[str], None] | None:
+VARIABLE = "SHIFTWORK_CHILD"
+"""Where a process of a fleet finds what it is started with. Not in its arguments: every user of the machine can read
+those, and the store's address may hold a password."""
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process of a fleet is started with."""
+
+    target: str
+    url: str
+    agent_id: str
+    runtime_id: str
+    concurrency: int | None = None
+    until_idle: bool = False
+    pipes: tuple[int, int] | None = None
+    """Where it says why it ends, and what ends with the fleet."""
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "shiftwork.worker.command"]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, VARIABLE: msgspec.json.encode(self).decode()}
+
+
+def started_with() -> Start:
+    """Read once: what handlers start is not a process of the fleet."""
+    return msgspec.json.decode(os.environ.pop(VARIABLE), type=Start)
+
+
+def begin(pipes: Sequence[int] | None) -> Callable[[str], None] | None:
     """Be a child of the fleet at the other ends; what is returned tells it why this process ends. None without one."""
     if not pipes:
         return None
-    ours, life = (int(pipe) for pipe in pipes)
+    ours, life = pipes
     for pipe in (ours, life):  # what handlers start shall neither hold nor use them
         os.set_inheritable(pipe, False)  # noqa: FBT003  # the signature is Python's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts us all; the fleet stops us

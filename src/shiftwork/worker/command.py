@@ -114,7 +114,8 @@ def run(
         worker.agent_id = agent_id
     if processes > 1:
         with summing.gathering(report):
-            return asyncio.run(Fleet(target, worker, url, processes, concurrency, until_idle=until_idle).run())
+            options: dict[str, Any] = {"until_idle": until_idle, "runtime_id": runtime_id}
+            return asyncio.run(Fleet(target, worker, url, processes, concurrency, **options).run())
     tracing.set_up("shiftwork-worker")
     with fast_runner() as runner:
         return run_on(runner, _run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))
@@ -180,23 +181,20 @@ async def _end_deaf_handlers() -> None:
         os._exit(0)
 
 
-def main(arguments: list[str]) -> int:
-    """A child of a fleet: target, url, agent id, runtime id, concurrency (0 for its own), until idle (0 or 1).
-
-    Two pipes may follow: one to tell the fleet why this process ends, and one that ends with the fleet.
-    """
-    target, url, agent_id, runtime_id, concurrency, until_idle, *pipes = arguments
-    say = child.begin(pipes)
+def main() -> int:
+    """A process of a fleet."""
+    start = child.started_with()
+    say = child.begin(start.pipes)
     logs.set_up(json=os.environ.get(LOG_FORMAT) == "json")
     report = summing.noting()
     try:
         return run(
-            target,
-            url=url,
-            concurrency=int(concurrency) or None,
-            until_idle=until_idle == "1",
-            agent_id=agent_id,
-            runtime_id=runtime_id,
+            start.target,
+            url=start.url,
+            concurrency=start.concurrency,
+            until_idle=start.until_idle,
+            agent_id=start.agent_id,
+            runtime_id=start.runtime_id,
             say=say,
             report=report,
         )
@@ -209,4 +207,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections import defaultdict
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core.errors import InputError, OperationTimeout, StoreError
+from shiftwork.core.states import State
 from shiftwork.core.task import NewTask, Submitted, Task, Usage, Wait
 from shiftwork.queue import check
 from shiftwork.queue.claim import Assignment
@@ -20,6 +22,7 @@ from shiftwork.worker.durable import Durable, persist
 from shiftwork.worker.trials import run_tests
 
 log = logging.getLogger("shiftwork.worker")
+LONGEST_SPAWN_NAME = 200
 
 
 class Fail(Exception):
@@ -72,6 +75,8 @@ class Subtask(NamedTuple):
     status: str
     data: Any
     error: str | None
+    text: str | None = None
+    """Its result in words: all that a command's output is, unless it prints an object."""
 
 
 class Context(Durable, Content):
@@ -216,15 +221,40 @@ class Context(Durable, Content):
             elif answer.action != "continue":
                 self.cancel()
 
-    async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> list[Submitted]:
-        """Add subtasks to this task's DAG and go on."""
-        return await self._queue.spawn(self.token, tasks)
+    async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None) -> list[Submitted]:
+        """Add subtasks to this task's DAG and go on; a later run of the handler gets the same ones.
 
-    async def spawn_and_wait(self, tasks: Sequence[NewTask | Mapping[str, Any]]) -> None:
-        """Add subtasks and give the slot back; the handler is run again when they are done, with `subtasks` filled."""
+        A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
+        order of the calls, as with steps.
+        """
+        return await self._spawn(tasks, name, wait=False)
+
+    async def spawn_and_wait(
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None
+    ) -> list[Subtask]:
+        """Add subtasks and give the slot back until they are done; the handler is then run again, and gets them here.
+
+        That run spawns nothing: it is answered with what the first one spawned, found as `spawn` finds it.
+        """
         await self.book_usage()
-        await self._queue.spawn(self.token, tasks, wait=True)
-        raise Parked
+        made = await self._spawn(tasks, name, wait=True)
+        if any(each.status != State.COMPLETED for each in made):
+            raise Parked
+        known = {subtask.id: subtask for subtask in await self.subtasks()}
+        return [known.get(each.id) or await self._newest(each.id) for each in made]
+
+    async def _spawn(
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None, *, wait: bool
+    ) -> list[Submitted]:
+        numbered = self._numbered(name or _spawn_name(tasks))
+        return await persist(lambda: self._queue.spawn(self.token, tasks, wait=wait, name=numbered))
+
+    async def _newest(self, task_id: str) -> Subtask:
+        """A subtask of an earlier row of this task, or one that a person has had done again under a new id."""
+        task = await self._queue.get(task_id)
+        while task.superseded_by is not None:
+            task = await self._queue.get(task.superseded_by)
+        return _subtask(task)
 
     async def sleep_until(self, name: str, at: float) -> None:
         """Give the slot back until this time, in seconds since 1970; the handler is then run again, and goes on here.
@@ -260,11 +290,21 @@ class Context(Durable, Content):
         after: str | None = None
         while True:
             page = await self._queue.tasks(parent=self.id, after=after, limit=500)
-            for task in page.tasks:
-                data = task.result.data if task.result else None
-                error = task.result.error if task.result else None
-                if task.superseded_by is None:
-                    found.append(Subtask(task.id, task.type, task.status, data, error))
+            found += [_subtask(task) for task in page.tasks if task.superseded_by is None]
             if page.next is None:
                 return found
             after = page.next
+
+
+def _spawn_name(tasks: Sequence[NewTask | Mapping[str, Any]]) -> str:
+    """What a spawn without a name is known by: what its tasks are, which a run of the same code repeats."""
+    types = {each.type if isinstance(each, NewTask) else str(each.get("type")) for each in tasks}
+    name = f"spawn {', '.join(sorted(types))}"
+    return name if len(name) <= LONGEST_SPAWN_NAME else f"spawn {hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def _subtask(task: Task) -> Subtask:
+    result = task.result
+    if result is None:
+        return Subtask(task.id, task.type, task.status, None, None)
+    return Subtask(task.id, task.type, task.status, result.data, result.error, result.text)

@@ -68,6 +68,12 @@ class Summary(msgspec.Struct):
         self.validating += status == "validating"
         self.failed += status not in {"completed", "validating"}
 
+    def count_unwanted(self, error: ShiftworkError) -> None:
+        """The queue refused a write of an attempt: its task was cancelled, or is in other hands."""
+        cancelled = error.facts.get("status") == "cancelled"
+        self.cancelled += cancelled
+        self.lost += not cancelled
+
 
 class Delivery:
     """The way of a finished attempt from the handler to the queue."""
@@ -199,7 +205,7 @@ class Delivery:
                 )
                 self._summary.failed += 1
         except (ConflictError, NotFound) as error:
-            self._summary.lost += 1
+            self._summary.count_unwanted(error)
             log.info("a result was not wanted any more: %s", error)
             return None
         return outcome

@@ -7,14 +7,13 @@ import logging
 import os
 import secrets
 import signal
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shiftwork.client.opening import AnyQueue, open_queue
 from shiftwork.core.errors import ShiftworkError
-from shiftwork.worker.child import LONGEST_SAID, interrupts_held_back, refused
+from shiftwork.worker.child import LONGEST_SAID, Start, interrupts_held_back, refused
 from shiftwork.worker.delivery import ASKED_SEC, Delivery, Summary
 from shiftwork.worker.outbox import open_outbox
 from shiftwork.worker.worker import default_agent_id
@@ -39,7 +38,15 @@ class Fleet:
     """The parent of N worker processes. It does no work itself."""
 
     def __init__(
-        self, target: str, worker: Worker, url: str, processes: int, concurrency: int | None, *, until_idle: bool
+        self,
+        target: str,
+        worker: Worker,
+        url: str,
+        processes: int,
+        concurrency: int | None,
+        *,
+        until_idle: bool,
+        runtime_id: str | None = None,
     ) -> None:
         self._target = target
         self._worker = worker
@@ -47,6 +54,8 @@ class Fleet:
         self._processes = processes
         self._concurrency = concurrency
         self._until_idle = until_idle
+        self._runtime_id = runtime_id
+        """What the runtimes of all processes begin with, where it was given; else each process has one of its own."""
         self._stopping = asyncio.Event()
         self._children: set[asyncio.subprocess.Process] = set()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -75,7 +84,7 @@ class Fleet:
         ) as queue:
             try:
                 codes = await asyncio.gather(
-                    *(self._keep_alive(queue, f"{base}-{n}") for n in range(1, self._processes + 1))
+                    *(self._keep_alive(queue, f"{base}-{n}", n) for n in range(1, self._processes + 1))
                 )
             finally:
                 self._stop()
@@ -90,11 +99,11 @@ class Fleet:
             with suppress(ProcessLookupError):
                 child.terminate()
 
-    async def _keep_alive(self, queue: AnyQueue, agent_id: str) -> int:
+    async def _keep_alive(self, queue: AnyQueue, agent_id: str, number: int) -> int:
         crashes, has_lived = 0, False
         while True:
             began = time.monotonic()
-            code, said = await self._run_child(queue, agent_id)
+            code, said = await self._run_child(queue, agent_id, number)
             if self._stopping.is_set() or said in {OFFLINE, IDLE}:
                 return 0
             if (error := refused(said)) is not None and self._gives_up(error, has_lived=has_lived):
@@ -124,9 +133,9 @@ class Fleet:
         self._stop()
         return True
 
-    async def _run_child(self, queue: AnyQueue, agent_id: str) -> tuple[int, str]:
+    async def _run_child(self, queue: AnyQueue, agent_id: str, number: int) -> tuple[int, str]:
         """Its exit code, and what it said of its end."""
-        runtime_id = f"{agent_id}-{secrets.token_hex(4)}"
+        runtime_id = f"{self._runtime_id}-{number}" if self._runtime_id else f"{agent_id}-{secrets.token_hex(4)}"
         ours, its = os.pipe()
         try:
             child = await self._start_child(agent_id, runtime_id, its)
@@ -146,13 +155,20 @@ class Fleet:
         return code, said
 
     async def _start_child(self, agent_id: str, runtime_id: str, pipe: int) -> asyncio.subprocess.Process:
+        start = Start(
+            target=self._target,
+            url=self._url,
+            agent_id=agent_id,
+            runtime_id=runtime_id,
+            concurrency=self._concurrency,
+            until_idle=self._until_idle,
+            pipes=(pipe, self._life),
+        )
         try:
             with interrupts_held_back():  # it is forked before anything is awaited
                 return await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "shiftwork.worker.command", self._target, self._url, agent_id, runtime_id,
-                    str(self._concurrency or 0), "1" if self._until_idle else "0", str(pipe), str(self._life),
-                    pass_fds=(pipe, self._life),
-                )  # fmt: skip
+                    *start.command, env=start.environment, pass_fds=(pipe, self._life)
+                )
         finally:
             os.close(pipe)
 

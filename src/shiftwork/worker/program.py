@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from shiftwork import tracing
 from shiftwork.core import reasons
 from shiftwork.core.errors import BadText, InputError
 from shiftwork.core.task import Task
+from shiftwork.worker import shells
 from shiftwork.worker.context import Fail
 from shiftwork.worker.output import Format
 
@@ -26,7 +27,6 @@ LONGEST_VALUE = 100_000
 """In bytes. Linux refuses a single argument or variable of 131,072."""
 
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish"})
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     output: Format = "auto"
     resume_args: tuple[str, ...] = ()
     clean: bool = False
+    no_test_pass: bool = False
+    """Whether tests that a task asks for are left to others: their line comes from its submitter, and runs as we do."""
     stop_grace_sec: float = 30.0
     kill_after_sec: float = 5.0
 
@@ -69,9 +71,9 @@ def check(program: Program) -> Program:
     for part in (*program.command, *program.resume_args):
         if "\0" in part:
             raise InputError("a command cannot hold a NUL character", where="COMMAND")
-    if _is_script(program.command) and any(_PLACEHOLDER.search(part) for part in program.command):
+    if any(shells.reads_as_code(words, _PLACEHOLDER.search) for words in _ways(program)):
         raise InputError(
-            "a placeholder inside a shell script would run what the task says as a command",
+            "a placeholder inside a script would run what the task says as a command",
             where="COMMAND",
             mend='Use the variables instead: "$SHIFTWORK_PROMPT", "$SHIFTWORK_SESSION_ID", ...',
         )
@@ -96,8 +98,17 @@ def _refuse_unreadable(program: Program) -> None:
                 raise BadText(f"{part!r} is not UTF-8 text", where=name)
 
 
-def _is_script(command: tuple[str, ...]) -> bool:
-    return Path(command[0]).name in _SHELLS and any(re.fullmatch(r"-\w*c", part) for part in command[1:])
+def _ways(program: Program) -> list[list[str]]:
+    """The command as it is begun and as it is resumed."""
+    return [_with_resume(program, ()), _with_resume(program, program.resume_args)]
+
+
+def _with_resume(program: Program, resume: Sequence[str]) -> list[str]:
+    """The arguments to resume stand where `{resume}` does, else at the end."""
+    parts: list[str] = []
+    for part in program.command if RESUME in program.command else (*program.command, RESUME):
+        parts += resume if part == RESUME else [part]
+    return parts
 
 
 # -- for one task ----------------------------------------------------------------------------------------------------
@@ -132,11 +143,8 @@ def prompt_of(task: Task) -> str:
 
 
 def arguments(program: Program, call: Call) -> list[str]:
-    """The command for one task; the arguments to resume stand where `{resume}` does, else at the end."""
-    resume = list(program.resume_args) if call.session_id is not None else []
-    parts: list[str] = []
-    for part in program.command if RESUME in program.command else (*program.command, RESUME):
-        parts += resume if part == RESUME else [part]
+    """The command for one task."""
+    parts = _with_resume(program, program.resume_args if call.session_id is not None else ())
     values = call.values()
     return [parts[0], *(_fill(part, values, literal="--" in parts[1:n]) for n, part in enumerate(parts[1:], 1))]
 

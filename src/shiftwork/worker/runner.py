@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import signal
 import time
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shiftwork import tracing
+from shiftwork.client.client import Client
 from shiftwork.client.opening import AnyQueue
 from shiftwork.core import reasons
 from shiftwork.core.errors import (
@@ -31,11 +31,12 @@ from shiftwork.queue.fence import Token, parse_token
 from shiftwork.queue.queue import Queue
 from shiftwork.sinks.courier import Courier
 from shiftwork.worker import provider_errors, threads
-from shiftwork.worker.calling import LONGEST_LINE, as_coroutine, describe, in_log
+from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
 from shiftwork.worker.context import Context, Done, Fail, Parked, Release
 from shiftwork.worker.delivery import Delivery, Summary, clean
 from shiftwork.worker.outbox import Kept, Outbox, open_outbox
 from shiftwork.worker.pulse import Ending, Pulse, PulseThread
+from shiftwork.worker.recovery import Recovery
 from shiftwork.worker.sending import Parcel, Sender
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ log = logging.getLogger("shiftwork.worker")
 LARGEST_CLAIM = 500
 CLAIM_WAIT_SEC = 20.0
 IDLE_LOOK_SEC = 0.05
+DEFAULT_SLOTS = 10
+T = TypeVar("T")
 
 
 class _Work:
@@ -79,7 +82,10 @@ class Runner:
         self.agent_id = agent_id
         self.runtime_id = runtime_id or f"{agent_id}-{secrets.token_hex(4)}"
         self.summary = Summary()
-        self._restarted = runtime_id is not None
+        self._is_named = runtime_id is not None
+        self._recovery: Recovery
+        self._holds_nothing = False
+        """All that was claimed is settled, as far as the queue has answered."""
         self._worker = worker
         self._queue: AnyQueue
         self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
@@ -90,6 +96,8 @@ class Runner:
         """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
         self._work: dict[Token, _Work] = {}
         """By claim, until its result is answered: so long its lease is kept up."""
+        self._slots = DEFAULT_SLOTS
+        """How many handlers run at once."""
         self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._reports: set[asyncio.Task[Any]] = set()
@@ -106,10 +114,19 @@ class Runner:
         self._life = asyncio.current_task()
         self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
+        self._recovery = Recovery(self._queue, self.runtime_id)
+        self._recovery.begin()
+        try:
+            return await self._work_until_stopped(url, until_idle=until_idle)
+        finally:
+            self._recovery.end(holds_nothing=self._holds_nothing)
+
+    async def _work_until_stopped(self, url: str | None, *, until_idle: bool) -> Summary:
+        if self._is_named:
+            await self._recovery.refuse_living()
         await self._register()
-        await self._take_up_what_was_left()
+        await self._take_up_what_was_left(url)
         async with AsyncExitStack() as stack:
-            self._listen_to_signals(stack)
             await self._start_pulse(stack, url, until_idle=until_idle)
             try:
                 await self._claim_and_work(until_idle=until_idle)
@@ -127,6 +144,7 @@ class Runner:
 
     async def _register(self) -> None:
         worker = self._worker
+        self._slots = worker.concurrency or await self._slots_by_settings()
         await self._queue.register_agent(
             id=self.agent_id,
             types=sorted(worker.handlers),
@@ -134,9 +152,17 @@ class Runner:
             models_available=worker.models,
             provider=worker.provider,
             account=worker.account,
-            max_concurrent_tasks=worker.concurrency,
+            max_concurrent_tasks=self._slots,
             budget_remaining_usd=await self._budget_left(),
         )
+
+    async def _slots_by_settings(self) -> int:
+        """A worker that does not say how many takes as many as the profile or the workspace says, else our default.
+
+        The setting's own default is for agents that claim by themselves and never said how many they can do.
+        """
+        found = next(each for each in await self._queue.settings() if each.key == "max_concurrent_tasks")
+        return DEFAULT_SLOTS if found.source == "default" or found.value is None else int(found.value)
 
     async def _budget_left(self) -> float | None:
         """A restart is no pay rise: what the agent has spent before counts, and so does an operator's limit."""
@@ -145,12 +171,15 @@ class Runner:
             return self._worker.budget_usd if before is None else before.budget_remaining_usd
         return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
 
-    async def _take_up_what_was_left(self) -> None:
-        """Results first: once the claims of an earlier run are taken back, nobody wants them any more."""
-        for kept in await self._delivery.left():
+    async def _take_up_what_was_left(self, url: str | None) -> None:
+        """Results first: once the claims of an earlier run are taken back, they are refused."""
+        left = await self._delivery.left()
+        for kept in left:
             self._spawn_report(self._delivery.deliver(kept))
-        if self._restarted:
-            await self._queue.orphans(self.runtime_id)
+        if self._is_named:
+            await self._recovery.of_this_runtime()
+        if not left and (url is not None or isinstance(self._queue, Client)):
+            await self._recovery.of_the_dead()
 
     async def _start_pulse(self, stack: AsyncExitStack, url: str | None, *, until_idle: bool) -> None:
         settings = await self._settings()
@@ -178,12 +207,16 @@ class Runner:
         found = [await self._queue.settings(type_) for type_ in (None, *self._worker.handlers)]
         return [{setting.key: setting.value for setting in each} for each in found]
 
-    def _listen_to_signals(self, stack: AsyncExitStack) -> None:
-        """Only the main thread may; elsewhere `stop` is called by whoever runs us."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(ValueError, NotImplementedError, RuntimeError):
-                self._loop.add_signal_handler(number, self.stop)
-                stack.callback(self._loop.remove_signal_handler, number)
+    async def unless_stopped(self, opening: Coroutine[Any, Any, T]) -> T | None:
+        """What it comes to; None where we are stopped first, and it is given up."""
+        begun, stopping = asyncio.ensure_future(opening), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({begun, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not begun.done():
+                begun.cancel()
+        return None if begun.cancelled() or not begun.done() else begun.result()
 
     def stop(self) -> None:
         """Take no more work, let what runs finish, give back the rest."""
@@ -254,7 +287,7 @@ class Runner:
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
         while not self._stopping.is_set():
-            free = self._worker.concurrency - len(self._work)
+            free = self._slots - len(self._work)
             if free <= 0:
                 self._room.clear()
                 await self._room.wait()
@@ -265,7 +298,7 @@ class Runner:
                 self._begin(assignment)
             await asyncio.sleep(0)  # handlers begin before more is asked for
             if until_idle and not assignments:
-                if was_idle and assignments is not None:
+                if was_idle and assignments is not None and not await self._recovery.is_expected():
                     self.summary.went_idle = True
                     return
                 self._room.clear()
@@ -378,8 +411,9 @@ class Runner:
             return None
         if work.ending is not None:
             return None
-        if isinstance(error, LeaseLost):
-            self.summary.lost += 1
+        if isinstance(error, LeaseLost):  # heard of by a write of the handler before a heartbeat could tell
+            work.ending = "cancelled" if error.facts.get("status") == "cancelled" else "lost"
+            self.summary.count_unwanted(error)
             return None
         stopped = work.given_up or (isinstance(error, asyncio.CancelledError) and self._is_ending())
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
@@ -393,11 +427,13 @@ class Runner:
             said = {"reason": error.reason, "error": error.error, "data": error.data}
             return Kept(token, done=False, **said, retry=error.retry, usage=usage)
         text = describe(error)
-        if log.isEnabledFor(logging.INFO):
-            log.info("%s failed: %s", work, text[:LONGEST_LINE], exc_info=in_log(error))
         reason, data = provider_errors.judge(error, text, time.time())
         if isinstance(error, EffectInFlight | EffectUnknown):
             reason, data = error.code, None
+        if reason == reasons.CRASH:
+            log.error("%s failed: %s", work, in_line(text), exc_info=in_log(error))
+        else:  # the world's doing, not a defect of the handler
+            log.warning("%s failed with %s: %s", work, reason, in_line(text))
         return Kept(token, done=False, reason=reason, error=text, data=data, usage=usage)
 
     def _is_ending(self) -> bool:
@@ -460,6 +496,7 @@ class Runner:
         with suppress(ShiftworkError):
             if left:
                 await self._queue.release_many([work.assignment.token for work in left], "its worker has stopped")
+            self._holds_nothing = len(self._work) == len(left)
             await self._queue.deregister_agent(self.agent_id)
         self.summary.released += len(left)
 

@@ -106,7 +106,7 @@ class Sender:
                 self._count(parcel, outcome)
                 self._tell_accepted(parcel, outcome.status)
             elif isinstance(outcome.error, ConflictError | NotFound):
-                self._summary.lost += 1
+                self._summary.count_unwanted(outcome.error)
                 log.info("a result was not wanted any more: %s", outcome.error)
             else:
                 parcel.usage = None if outcome.error.facts.get("booked") else parcel.usage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import TypeVar
 
 from shiftwork.client.opening import AnyQueue, open_queue
 from shiftwork.core.errors import InputError
+from shiftwork.worker import signals
 from shiftwork.worker.calling import Handler
 from shiftwork.worker.delivery import ASKED_SEC, Summary
 from shiftwork.worker.runner import Runner
@@ -24,7 +26,7 @@ class Worker:
         self,
         agent_id: str | None = None,
         *,
-        concurrency: int = 10,
+        concurrency: int | None = None,
         capabilities: Sequence[str] = (),
         models: Sequence[str] = (),
         provider: str | None = None,
@@ -36,10 +38,11 @@ class Worker:
         outbox: str | Path | None = None,
         run_tests: bool = False,
     ) -> None:
-        if concurrency < 1:
+        if concurrency is not None and concurrency < 1:
             raise InputError(f"a worker needs room for at least one task, got {concurrency}", where="concurrency")
         self.agent_id = agent_id
         self.concurrency = concurrency
+        """Tasks at once; None for `max_concurrent_tasks` of the workspace or its profile, else 10."""
         self.capabilities = list(capabilities)
         self.models = list(models)
         self.provider, self.account = provider, account
@@ -68,6 +71,9 @@ class Worker:
     async def run(self, store: str | AnyQueue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:
         """Work until stopped, or until there is nothing left to claim. SIGTERM and SIGINT stop it gracefully.
 
+        In the main thread it hears them for every worker of the process; the handlers that the program had set come
+        back when the last of them has ended.
+
         Given an address, heartbeats and duties have a connection and a thread of their own. Given an open queue, they
         share its loop, and with `until_idle` there are no duties: that is for tests. A server does its duties itself.
         """
@@ -75,13 +81,21 @@ class Worker:
         runner = Runner(self, self.agent_id or default_agent_id(), runtime_id)
         self._runners.add(runner)
         try:
-            if not isinstance(store, str):
-                queue = store if self.workspace is None else store.in_workspace(self.workspace)
-                return await runner.run(queue, None, until_idle=until_idle)
-            async with await open_queue(store, workspace=self.workspace, patience_sec=ASKED_SEC) as queue:
-                return await runner.run(queue, store, until_idle=until_idle)
+            with signals.listening(asyncio.get_running_loop(), runner.stop):
+                return await self._run(runner, store, until_idle=until_idle)
         finally:
             self._runners.discard(runner)
+
+    async def _run(self, runner: Runner, store: str | AnyQueue, *, until_idle: bool) -> Summary:
+        if not isinstance(store, str):
+            queue = store if self.workspace is None else store.in_workspace(self.workspace)
+            return await runner.run(queue, None, until_idle=until_idle)
+        opening = open_queue(store, workspace=self.workspace, patience_sec=ASKED_SEC)
+        opened = await runner.unless_stopped(opening)
+        if opened is None:
+            return runner.summary
+        async with opened:
+            return await runner.run(opened, store, until_idle=until_idle)
 
     def must_have_handlers(self) -> None:
         if not self.handlers:

@@ -63,6 +63,15 @@ async def test_an_entry_becomes_a_task_and_its_result_is_written_back(
     assert await pending(redis) == 0
 
 
+async def test_a_result_in_words_alone_is_written_back(queue: Queue, side: Foreign, redis: Client) -> None:
+    await order(redis)
+    await side.run_once()
+    (claim,) = await queue.claim("ada", start=True)
+    await queue.complete(claim.token, text="what it printed")
+    await side.run_once()
+    assert [each["result"] for each in await entries(redis, RESULT)] == ['"what it printed"']
+
+
 async def test_the_orchestrator_decides_about_retries_and_the_last_failure_is_a_dead_letter(
     queue: Queue, side: Foreign, redis: Client
 ) -> None:

@@ -162,7 +162,7 @@ class Foreign:
         except NotFound:
             return streams.result, result_out(Result(order.task_id, us, succeeded=False, error="deleted", retry=False))
         if task.status == State.COMPLETED:
-            data = None if task.result is None else task.result.data
+            data = None if task.result is None else task.result.output
             return streams.result, result_out(Result(order.task_id, us, succeeded=True, data=data))
         error, retries = task.last_error or task.failure_reason or task.status, order.retry_count + 1
         if task.status != State.CANCELLED and (retries > self._max_retries or self._is_final(task)):

@@ -60,7 +60,7 @@ async def begin(tx: Tx, engine: Engine, caller: Caller, token: Token, name: str)
     kept = await tx.one("read_step", task=token.id, name=name)
     if kept is not None and (kept["done_at"] is not None or kept["fence"] == token.fence):
         return _step(kept, held=True)
-    place = kept["place"] if kept is not None else await _next_place(tx, engine, row)
+    place = kept["place"] if kept is not None else await _next_place(tx, engine, row["workspace"], row["id"])
     begun = _blank(token, name, place, tx.now)
     await tx.run("save_step", **begun)
     await _tell(tx, engine, caller, row, begun, "in_flight")
@@ -82,7 +82,7 @@ async def complete(
     done = kept is not None and kept["done_at"] is not None
     if kept is not None and done and (kept["fence"] == token.fence or usage == Usage()):
         return StepAnswer(_step(kept, held=True))
-    place = kept["place"] if kept is not None else await _next_place(tx, engine, row)
+    place = kept["place"] if kept is not None else await _next_place(tx, engine, row["workspace"], row["id"])
     stored = {**_blank(token, name, place, tx.now), "done_at": tx.now, **result._asdict()}
     if kept is not None:
         stored |= {field: kept[field] for field in (_FIRST if done else ("began_at",))}
@@ -93,6 +93,18 @@ async def complete(
     if not done:
         await _tell(tx, engine, caller, row, stored, "done")
     return StepAnswer(_step(stored, held=True))
+
+
+async def recall(tx: Tx, token: Token, name: str) -> Any:
+    """What a verb kept under this name, as JSON text; None where nothing is kept. The task's row is locked."""
+    kept = await tx.one("read_step", task=token.id, name=name)
+    return None if kept is None or kept["done_at"] is None else kept["result"]
+
+
+async def keep(tx: Tx, engine: Engine, workspace: str, token: Token, name: str, result: str) -> None:
+    """Store what a verb has done as a step, in the verb's own transaction: a later attempt finds it done."""
+    place = await _next_place(tx, engine, workspace, token.id)
+    await tx.run("save_step", **{**_blank(token, name, place, tx.now), "done_at": tx.now, "result": result})
 
 
 _FIRST = ("began_at", "done_at", "result", "artifact")
@@ -107,9 +119,9 @@ async def _use(tx: Tx, caller: Caller, row: Row, step: dict[str, Any]) -> None:
         await artifacts.use(tx, caller, row["workspace"], [Use(row["id"], "step", step["artifact"], step["name"])])
 
 
-async def _next_place(tx: Tx, engine: Engine, row: Row) -> int:
-    last = await tx.one("last_step", task=row["id"])
-    most = (await engine.book.of(tx, row["workspace"])).settings().bounds.steps
+async def _next_place(tx: Tx, engine: Engine, workspace: str, task_id: str) -> int:
+    last = await tx.one("last_step", task=task_id)
+    most = (await engine.book.of(tx, workspace)).settings().bounds.steps
     place = 1 if last is None else int(last["place"]) + 1
     if place > most:
         mend = "Put several results into one step, or raise bounds.steps."

@@ -211,9 +211,18 @@ class Working(Handle):
     # -- subtasks --------------------------------------------------------------------------------------------------
 
     async def spawn(
-        self, token: str, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait: bool = False
+        self,
+        token: str,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait: bool = False,
+        name: str | None = None,
     ) -> list[Submitted]:
-        """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
+        """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done.
+
+        With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
+        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+        """
         resolver = await self._engine.book.get(self._engine.store, self.workspace)
         batch = []
         with tracing.span("spawn", "producer", tasks=len(tasks)):
@@ -224,10 +233,14 @@ class Working(Handle):
         if not batch:
             raise InputError("there is nothing to spawn", where="tasks")
         lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})
-        return await self._run(spawn.spawn, await self._token(token), batch, lanes, wait=wait)
+        known = None if name is None else check.name(name, "name")
+        return await self._run(spawn.spawn, await self._token(token), batch, lanes, wait=wait, name=known)
 
     async def wait_for(self, token: str, tasks: Sequence[str]) -> str:
-        """Give the slot back until these tasks are done; the task then comes back to whoever can take it."""
+        """Give the slot back until these tasks are done; the task then comes back to an agent that can take it.
+
+        Where they are all done the slot is kept, and the answer is `running`.
+        """
         return await self._run(spawn.wait_for, await self._token(token), list(tasks))
 
 

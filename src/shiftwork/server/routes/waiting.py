@@ -36,7 +36,8 @@ DECIDING = (NotFound, WrongState, RevisionChanged, VersionConflict)
 async def wait(ask: Ask, body: WaitBody) -> Any:
     """Give the slot back until tasks are done, a time has come, a signal was sent or a person has answered.
 
-    The task then comes back to whoever can take it. The same call answers what came of a wait that has a name.
+    The task then comes back to an agent that can take it. The same call answers what came of a wait that has a name.
+    Where all the tasks are done the slot is kept, and `status` is `running`.
     """
     token = await ask.token(body)
     if body.tasks is not None and body.name is None:

@@ -439,10 +439,14 @@ async def release(ask: Ask, body: ReleaseBody) -> Any:
     viewed_body=True,
 )
 async def spawn(ask: Ask, body: Any) -> Any:
-    """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done."""
+    """Add subtasks to the task's own DAG. With `wait` its slot is given back until they are done.
+
+    With a `name` this happens once in the life of the task: called again, also by a later attempt, it spawns nothing
+    and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+    """
     if ask.view is not None:
         body = check.read(ask.all_ours(body), SpawnBody)
-    return await ask.submitted(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait))
+    return await ask.submitted(await ask.queue.spawn(await ask.token(body), body.tasks, wait=body.wait, name=body.name))
 
 
 # -- batches -----------------------------------------------------------------------------------------------------

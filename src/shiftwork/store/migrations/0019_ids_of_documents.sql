@@ -61,8 +61,9 @@ create view event_log as
     from events e where e.path like '%cancelled'
   ) l;
 
-drop view agent_task_queue;
-create view agent_task_queue as
+-- PostgreSQL replaces this one, so that what readers were granted stays theirs.
+{lite: drop view agent_task_queue;}
+create {pg: or replace }view agent_task_queue as
   select t.id, t.workspace as workspace_id, t.target_agent_id as agent_id, t.issue_id,
     case when t.status in ('pending', 'waiting_approval', 'ready', 'retrying') then 'queued'
          when t.status = 'claimed' then 'dispatched' when t.status in ('running', 'validating') then 'running'

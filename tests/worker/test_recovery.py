@@ -1,0 +1,185 @@
+"""A worker that starts: what processes held that are gone is taken back at once, and nothing of those that live."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shiftwork import Client, Queue
+from shiftwork.core.errors import InputError
+from shiftwork.duties import presence
+from shiftwork.worker import Context, Worker
+from shiftwork.worker.roster import Note, Roster
+from tests.client.serving import served
+from tests.server.running import Running
+from tests.worker.desk import Desk, ask, desk_on
+from tests.worker.mills import running_mill, submit
+from tests.worker.steps import PATIENCE_SEC, until, until_status, verbs
+
+SLEEP = ["sh", "-c", "touch begun; sleep 600"]
+
+
+@pytest.fixture
+def server(store_url: str) -> Iterator[Running]:
+    with served(store_url) as running:
+        yield running
+
+
+@pytest.fixture
+def desk(server: Running, tmp_path: Path) -> Iterator[Desk]:
+    with desk_on(server.url, tmp_path) as made:
+        yield made
+
+
+async def begun(queue: Queue, desk: Desk, task_id: str) -> None:
+    await until_status(queue, task_id, "running")
+    await until((desk.work_dir / task_id / "begun").exists)
+
+
+async def recovered(queue: Queue) -> None:
+    """Any loss is put back at once and costs nothing, so that it can be told from a lease that ran out."""
+    await queue.change_settings({"recover": "requeue", "runtime_offline_sec": 3600, "heartbeat_timeout_sec": 3600})
+
+
+# -- over HTTP ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("A-079")
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_runner_that_was_killed_recovers_its_task_when_it_starts_again(
+    shop: Queue, desk: Desk, processes: str
+) -> None:
+    await recovered(shop)
+    task = await ask(shop, "x")
+    first = desk.start(SLEEP, "--agent", "ada", "--processes", processes)
+    await begun(shop, desk, task)
+    os.killpg(first.pid, signal.SIGKILL)
+    await asyncio.to_thread(first.wait)
+    desk.run(["echo", "done"], "--agent", "ada", "--processes", processes)
+    assert (await shop.result(task)).text == "done"
+    (note,) = [failure.note for failure in (await shop.get(task)).failure_history]
+    assert note is not None
+    assert note.endswith("restarted")
+
+
+async def test_a_runner_without_a_name_recovers_what_another_of_its_machine_held(shop: Queue, desk: Desk) -> None:
+    await recovered(shop)
+    task = await ask(shop, "x")
+    first = desk.start(SLEEP)
+    await begun(shop, desk, task)
+    first.kill()
+    await asyncio.to_thread(first.wait)
+    desk.run(["echo", "done"])
+    assert (await shop.result(task)).text == "done"
+
+
+async def test_a_living_runner_of_the_same_name_keeps_its_work(shop: Queue, desk: Desk) -> None:
+    await recovered(shop)
+    task = await ask(shop, "x")
+    desk.start(["sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo mine"], "--agent", "ada")
+    await begun(shop, desk, task)
+    desk.run(["echo", "stolen"], "--agent", "ada")
+    assert (await shop.get(task)).status == "running"
+    (desk.work_dir / task / "go").touch()
+    await until_status(shop, task, "completed")
+    assert (await shop.result(task)).text == "mine"
+    assert (await verbs(shop, task)).count("claimed") == 1
+
+
+async def test_a_worker_that_ends_in_good_order_leaves_no_note(server: Running) -> None:
+    worker = Worker()
+    worker.handler("code")(print)
+    await worker.run(server.url, until_idle=True)
+    async with await Client.open(server.url) as client:
+        assert list(Roster(client.url, "default")._folder.iterdir()) == []  # where its notes would be
+
+
+async def test_notes_of_another_host_are_left_alone(server: Running) -> None:
+    """Machines that share a home may not share its locks; their leases decide."""
+    async with await Client.open(server.url) as client:
+        roster = Roster(client.url, "default")
+        entry = roster.enter("theirs")
+        assert entry is not None
+        elsewhere = presence.Process("another machine", os.getpid(), "1")
+        entry.write(Note("theirs", "another host", elsewhere))
+        entry.close(remove=False)
+        assert list(roster.of_the_dead()) == []
+        entry = roster.enter("theirs")
+        assert entry is not None
+        entry.write(Note("theirs", socket.gethostname(), elsewhere))  # before this machine was booted
+        entry.close(remove=False)
+        assert [runtime_id for runtime_id, _ in roster.of_the_dead()] == ["theirs"]
+
+
+# -- under an id that was given ----------------------------------------------------------------------------------------
+
+
+async def test_a_runtime_in_use_is_refused_and_keeps_its_work(shop: Queue, store_url: str) -> None:
+    """As by the same id on two machines: the second sees that the first is heard of."""
+    go = asyncio.Event()
+    first, second = Worker("first"), Worker("second")
+
+    @first.handler("code")
+    async def code(ctx: Context) -> str:
+        await go.wait()
+        return "mine"
+
+    second.handler("code")(lambda _: "stolen")
+    made = await shop.submit(type="code")
+    running = asyncio.create_task(first.run(store_url, runtime_id="daemon-1"))
+    await until_status(shop, made.id, "running")
+    with pytest.raises(InputError, match="works as the runtime 'daemon-1'"):
+        await second.run(store_url, runtime_id="daemon-1")
+    go.set()
+    await until_status(shop, made.id, "completed")
+    first.stop()
+    await running
+    assert (await shop.result(made.id)).data == "mine"
+
+
+async def test_a_second_process_of_this_machine_under_the_same_id_is_refused(server: Running) -> None:
+    first, second = Worker("first"), Worker("second")
+    for worker in (first, second):
+        worker.handler("code")(print)
+    running = asyncio.create_task(first.run(server.url, runtime_id="daemon-1"))
+    async with await Client.open(server.url) as client:
+        await until(lambda: _is_there(client, "daemon-1"))
+        with pytest.raises(InputError, match="a process of this machine works as the runtime 'daemon-1'"):
+            await second.run(server.url, runtime_id="daemon-1")
+    first.stop()
+    await running
+
+
+async def _is_there(client: Client, runtime_id: str) -> bool:
+    return runtime_id in [each["id"] for each in await client.runtimes()]
+
+
+async def test_the_command_line_names_the_runtime(shop: Queue, desk: Desk) -> None:
+    desk.run(["true"], "--runtime", "pod-7")
+    desk.run(["true"], "--runtime", "pod-8", "--processes", "2")
+    assert {each["id"] for each in await shop.runtimes()} == {"pod-7", "pod-8-1", "pod-8-2"}
+
+
+# -- until idle, right after a crash -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("over_http", [False, True], ids=["at the store", "over HTTP"])
+async def test_work_until_idle_does_what_a_process_left_that_was_just_killed(
+    shop: Queue, store_url: str, server: Running, tmp_path: Path, *, over_http: bool
+) -> None:
+    """Also where its retry has a delay."""
+    await shop.change_settings({"retry.strategy": "fixed", "retry.initial_delay_sec": 1, "retry.jitter": False})
+    with running_mill(server.url if over_http else store_url, tmp_path) as mill:
+        (task,) = await submit(shop, mill)
+        first = mill.start(1)
+        await mill.holder(task)
+        first.kill()
+        await asyncio.to_thread(first.wait)
+        mill.go()
+        second = mill.start(1, until_idle=True)
+        assert await asyncio.to_thread(second.wait, PATIENCE_SEC) == 0
+    assert (await shop.get(task)).status == "completed"
