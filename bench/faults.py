@@ -18,6 +18,7 @@ async def crash(bench: Bench) -> None:
     waits = []
     for _ in range(bench.size(5, 1)):
         async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 2, 1) as members:
+            await queue.use_profile("coscientist")  # whose row it is: lost work is ready again without a delay
             task = await queue.submit(type="hang")
             holder = None
             while holder is None:

@@ -400,11 +400,14 @@ async def test_after_three_attempts_a_task_is_a_dead_letter_with_its_history_unt
 
 @pytest.mark.requirement("C-095", "C-096", "C-097", "C-028", "C-139", "C-182", "C-183", "C-184")
 async def test_the_task_of_a_silent_worker_goes_to_another_with_what_was_done(queue: Coscientist) -> None:
+    await queue.submit(id="older")
+    await queue.fail(await queue.take("w0"), "network error", "reset")
+    await queue.pass_time(1)
     task = await queue.submit(id="long")
     held = await queue.take("w1")
     await queue.report(held, "progress", progress={"done": 3, "of": 10})
-    await queue.submit(id="other")
     await queue.pass_time(90)
+    assert await queue.status({"id": "older"}) == "Pending", "it waits again, and has waited longer"
     lost = await queue.get(task)
     assert (lost["status"], lost["retry_count"], lost["failure_reason"]) == ("Pending", 1, "worker timeout")
     assert "w1" in lost["failure_history"][0]["note"]

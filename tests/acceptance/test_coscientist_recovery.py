@@ -255,16 +255,19 @@ async def test_a_retry_prefers_another_worker_and_lost_work_goes_first(queue: Co
     await queue.pass_time(1)
     lost = await queue.submit()
     await queue.register("w3")
-    assert await queue.took("w3") == older["id"]
+    begun = await queue.take("w3")
+    assert begun["task"]["id"] == older["id"]
     gone = await queue.take("w4")
     assert gone["task"]["id"] == lost["id"]
-    await queue.submit()
+    await queue.fail(begun, "network error", "reset")
     for _ in range(3):
         await queue.pass_time(30)
         await queue.ask("POST /api/agents/w2/heartbeat")
         await queue.ask("POST /api/agents/w3/heartbeat")
     assert (await queue.get(lost))["failure_reason"] == "worker timeout"
-    assert await queue.took("w5") == lost["id"], "before what waited already"
+    assert await queue.status(older) == "Pending"
+    assert await queue.took("w5") == lost["id"], "before what has waited longer"
+    assert await queue.took("w6") == older["id"]
 
 
 # -- Error Recovery Behaviors / Dependency Failure Handling ------------------------------------------------------

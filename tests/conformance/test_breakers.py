@@ -262,11 +262,19 @@ async def test_a_tested_task_that_is_given_back_leaves_its_place_to_the_next(que
     assert await queue.claim("fourth") == []
 
 
-async def test_a_tested_task_whose_agent_dies_leaves_its_place_to_the_next(queue: Queue, clock: MovedClock) -> None:
+async def test_a_tested_task_that_is_reclaimed_leaves_its_place_to_the_next(queue: Queue, clock: MovedClock) -> None:
+    await queue.set_setting("on_stale", "reclaim")
     await to_test(queue, clock)
     await queue.runtime_gone("worker")
     assert (await breaker(queue)).tested_task_id is None
     assert len(await queue.claim("second")) == 1
+
+
+async def test_a_tested_task_whose_agent_dies_is_a_failure(queue: Queue, clock: MovedClock) -> None:
+    await to_test(queue, clock)
+    await queue.runtime_gone("worker")
+    found = await breaker(queue)
+    assert (found.state, found.tested_task_id) == ("open", None)
 
 
 async def test_a_silent_agent_s_tested_task_is_a_failure(queue: Queue, clock: MovedClock) -> None:

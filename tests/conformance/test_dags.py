@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue, Report
+from shiftwork.core import ids
 from shiftwork.core.errors import CircularDependency, InputError, UnknownDependency, VersionConflict, WrongState
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import events_named, finish, states, statuses, submit_dag, take
+from tests.conformance.steps import events_named, finish, sql, states, statuses, submit_dag, take
 
 DIAMOND = {"A": [], "B": ["A"], "C": ["A"], "D": ["B", "C"]}
 
@@ -400,3 +401,122 @@ async def test_a_dependency_given_later_may_be_missing_too(queue: Queue, clock: 
     await queue.update(task_id, {"dependencies": ["later"]})
     await pass_time(queue, clock, 300)
     assert (await queue.get(task_id)).blocked_reason == "missing_dependency"
+
+
+# -- DAGs that grow over several submissions ---------------------------------------------------------------------
+
+
+@pytest.mark.requirement("F-085", "F-092", "F-093", "F-094")
+@pytest.mark.parametrize("done", [False, True], ids=["waiting", "completed"])
+async def test_a_task_that_depends_on_an_earlier_one_is_in_its_dag(
+    queue: Queue,
+    done: bool,  # noqa: FBT001  # a parameter of the test
+) -> None:
+    a = await queue.submit(type="code")
+    if done:
+        await finish(queue)
+    b = await queue.submit(type="code", dependencies=[a.id])
+    c = await queue.submit(type="code", dependencies=[b.id])
+    assert b.dag_id == c.dag_id == a.dag_id
+    dag = await queue.dag(a.dag_id or "")
+    assert (dag.tasks, dag.roots, dag.leaves) == ([a.id, b.id, c.id], [a.id], [c.id])
+    assert (dag.done, dag.total) == (int(done), 3)
+    while assignments := await queue.claim("worker", start=True):
+        await queue.complete(assignments[0].token)
+    assert (await queue.dag(a.dag_id or "")).status == "completed"
+    assert (await events_named(queue, "dag.completed"))[-1] == a.dag_id
+
+
+async def test_tasks_join_the_dag_of_their_first_dependency(queue: Queue) -> None:
+    one, two = await submit_dag(queue, {"a": []}), await submit_dag(queue, {"b": [], "c": ["b"]})
+    first, second = (await queue.get(one["a"])).dag_id, (await queue.get(two["c"])).dag_id
+    made = await queue.submit_many(
+        [
+            {"key": "x", "type": "code", "dependencies": [two["c"], one["a"]]},
+            {"key": "y", "type": "code", "dependencies": ["x"]},
+            {"key": "z", "type": "code", "dependencies": [one["a"]]},
+        ]
+    )
+    assert [task.dag_id for task in made] == [second, second, first]
+    x, y, z = (task.id for task in made)
+    assert (await queue.dag(second)).leaves == [y]
+    assert ((await queue.dag(first)).roots, (await queue.dag(first)).leaves) == ([one["a"]], [z])
+    assert (await queue.dag(first)).tasks == [one["a"], z]
+    assert x in (await queue.dag(second)).tasks
+
+
+async def test_a_dag_that_depends_on_another_keeps_to_itself(queue: Queue) -> None:
+    outside = await queue.submit(type="code")
+    made = await submit_dag(queue, {"a": [outside.id], "b": [], "c": ["a", "b"]}, title="mine")
+    dag = await queue.dag((await queue.get(made["a"])).dag_id)
+    assert (dag.title, dag.total) == ("mine", 3)
+    assert (dag.roots, dag.leaves) == ([made["b"]], [made["c"]])
+    assert (await queue.dag(outside.dag_id or "")).leaves == []
+    await finish(queue)
+    assert (await queue.dag(outside.dag_id or "")).status == "completed"
+
+
+async def test_a_task_that_joins_a_dag_stands_under_its_ceiling(queue: Queue) -> None:
+    (a,) = await queue.submit_dag({"tasks": [{"type": "code", "estimated_cost_usd": 0.60}], "budget_ceiling_usd": 1.00})
+    held = await take(queue)
+    await queue.complete(held.token, usage={"cost_usd": 0.60})
+    b = await queue.submit(type="code", dependencies=[a.id], estimated_cost_usd=0.60)
+    assert b.dag_id == a.dag_id
+    assert await queue.claim("worker") == []
+    assert "0.40 of 1.00 USD left" in (await queue.explain(b.id)).summary
+
+
+# -- the critical path follows -----------------------------------------------------------------------------------
+
+
+async def weights(queue: Queue, *task_ids: str) -> list[int]:
+    rows = {ids.show_task(str(row["id"])): row["path_weight"] for row in await sql(queue, "select * from tasks")}
+    return [rows[task_id] for task_id in task_ids]
+
+
+@pytest.mark.requirement("F-110", "F-117")
+async def test_a_chain_that_is_built_one_by_one_becomes_more_urgent_from_its_head(queue: Queue) -> None:
+    other = await queue.submit(type="code")
+    chain = [(await queue.submit(type="code")).id]
+    for _ in range(3):
+        chain.append((await queue.submit(type="code", dependencies=[chain[-1]])).id)
+    assert await weights(queue, *chain) == [3, 2, 1, 0]
+    assert (await queue.get(chain[0])).priority_parts["dependency"] > 0
+    assert await finish(queue) == chain[0], "before the older one that no other task waits for"
+    assert (await queue.get(other.id)).status == "ready"
+
+
+async def test_a_longer_branch_counts_and_a_shorter_one_changes_nothing(queue: Queue) -> None:
+    ids_ = await submit_dag(queue, {"a": [], "b": ["a"], "c": ["b"]})
+    versions = [(await queue.get(task)).version for task in ids_.values()]
+    await queue.submit(type="code", dependencies=[ids_["a"]])
+    assert await weights(queue, *ids_.values()) == [2, 1, 0]
+    assert [(await queue.get(task)).version for task in ids_.values()] == versions
+    await queue.submit_many(
+        [
+            {"key": "x", "type": "code", "dependencies": [ids_["b"]]},
+            {"key": "y", "type": "code", "dependencies": ["x"]},
+        ]
+    )
+    assert await weights(queue, *ids_.values()) == [3, 2, 0]
+
+
+async def test_a_subtask_that_its_parent_waits_for_heads_the_chain_below_the_parent(queue: Queue) -> None:
+    parent = await queue.submit(type="parent")
+    below = await queue.submit(type="code", dependencies=[parent.id])
+    held = await take(queue)
+    spawned = await queue.spawn(
+        held.token,
+        [{"key": "x", "type": "code"}, {"key": "y", "type": "code", "dependencies": ["x"]}],
+        wait=True,
+    )
+    x, y = spawned
+    assert await weights(queue, x.id, y.id, parent.id, below.id) == [3, 2, 1, 0]
+
+
+async def test_an_edge_that_is_added_later_lengthens_the_path(queue: Queue) -> None:
+    a = await queue.submit(type="code")
+    b = await queue.submit(type="code", dependencies=[a.id])
+    c, d = await queue.submit_many([{"key": "c", "type": "code"}, {"key": "d", "type": "code", "dependencies": ["c"]}])
+    await queue.update(c.id, {"dependencies": [b.id]})
+    assert await weights(queue, a.id, b.id, c.id, d.id) == [3, 2, 1, 0]

@@ -55,13 +55,103 @@ async def test_silence_costs_an_attempt_where_the_document_says_so(
     assert task.attempts == (0 if profile in {"loki", "redis"} else 1)
 
 
-@pytest.mark.parametrize("profile", PATIENCE)
-async def test_a_runtime_known_to_be_gone_costs_nothing(queue: Queue, profile: str) -> None:
+AFTER_DEATH = {
+    "standard": ("retrying", 1, ["running", "failed", "retrying"]),
+    "factory": ("retrying", 1, ["running", "failed", "retrying"]),
+    "coscientist": ("ready", 1, ["running", "failed", "ready"]),
+    "aegis": ("failed", 1, ["claimed", "running", "failed"]),
+    "loki": ("ready", 0, ["claimed", "running", "ready"]),
+    "redis": ("ready", 0, ["claimed", "running", "ready"]),
+}
+"""State, attempts and last states of a task whose worker's process died, in each profile."""
+
+
+@pytest.mark.parametrize("profile", AFTER_DEATH)
+async def test_a_process_that_died_costs_what_its_silence_would(queue: Queue, profile: str) -> None:
     await queue.use_profile(profile)
     task_id = (await queue.submit(type="code", idempotency_key="k")).id
+    await take(queue, "victim", runtime_id="host-1")
+    await queue.runtime_gone("host-1")
+    task = await queue.get(task_id)
+    status, attempts, path = AFTER_DEATH[profile]
+    assert (task.status, task.attempts, (await states(queue, task_id))[-3:]) == (status, attempts, path)
+    assert [agent.status for agent in await queue.agents()] == ["failed"]
+    if attempts:
+        (failure,) = task.failure_history
+        assert failure.agent == "victim"
+        assert "victim" in (failure.note or "")
+
+
+@pytest.mark.requirement("F-166", "C-099", "C-127")
+@pytest.mark.parametrize("profile", ["standard", "factory", "coscientist"])
+async def test_a_task_that_kills_its_worker_runs_no_oftener_than_it_may(
+    queue: Queue, clock: MovedClock, profile: str
+) -> None:
+    await queue.use_profile(profile)
+    task_id = (await queue.submit(type="code")).id
+    runs = 0
+    while assignments := await queue.claim(f"worker-{runs}", start=True, runtime_id=f"host-{runs}"):
+        assert [assignment.id for assignment in assignments] == [task_id]
+        await queue.runtime_gone(f"host-{runs}")
+        runs += 1
+        await pass_time(queue, clock, 60)
+    assert (runs, (await queue.get(task_id)).status) == (3, "dead_lettered")
+
+
+@pytest.mark.requirement("A-072", "A-017")
+async def test_two_crashes_of_the_daemon_are_all_that_aegis_tries(aegis: Queue) -> None:
+    await aegis.submit(type="agent")
+    for _ in range(2):
+        await take(aegis, runtime_id="laptop")
+        await aegis.runtime_gone("laptop")
+    assert not await aegis.claim("worker", runtime_id="laptop")
+    assert (await aegis.status()).counts == {"failed": 2}
+
+
+@pytest.mark.parametrize("profile", ["loki", "redis"])
+async def test_loki_and_redis_pass_a_task_on_for_free_a_bounded_number_of_times(
+    queue: Queue, clock: MovedClock, profile: str
+) -> None:
+    await queue.use_profile(profile)
+    await queue.set_setting("max_reclaims", 2)
+    task_id = (await queue.submit(type="code", idempotency_key="k")).id
+    attempts = []
+    for n in range(3):
+        await take(queue, runtime_id=f"host-{n}")
+        await queue.runtime_gone(f"host-{n}")
+        attempts.append((await queue.get(task_id)).attempts)
+    assert attempts == [0, 0, 1]
+
+
+async def test_an_assignment_that_was_never_begun_costs_nothing_when_its_worker_dies(coscientist: Queue) -> None:
+    task_id = (await coscientist.submit(type="Ranking")).id
+    await coscientist.claim("victim", runtime_id="host-1")
+    await coscientist.runtime_gone("host-1")
+    task = await coscientist.get(task_id)
+    assert (task.status, task.attempts) == ("ready", 0)
+    assert (await states(coscientist, task_id))[-2:] == ["failed", "ready"]
+
+
+@pytest.mark.requirement("C-176", "C-180")
+async def test_the_agent_of_a_dead_process_is_failed_until_it_asks_for_work_again(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code"}] * 2)
+    await queue.register_agent(id="worker")
     await take(queue, runtime_id="host-1")
-    assert [outcome.status for outcome in await queue.runtime_gone("host-1")] == ["ready"]
-    assert (await queue.get(task_id)).attempts == 0
+    await queue.runtime_gone("host-1")
+    assert [(agent.id, agent.status) for agent in await queue.agents()] == [("worker", "failed")]
+    assert [alert.message for alert in await queue.alerts(kind="agent_failed")] == ["Agent worker failed"]
+    assert [runtime["status"] for runtime in await queue.runtimes()] == ["offline"]
+    await take(queue, runtime_id="host-2")
+    assert [(agent.id, agent.status) for agent in await queue.agents()] == [("worker", "active")]
+
+
+async def test_an_agent_that_holds_work_in_another_process_is_not_failed(queue: Queue) -> None:
+    await queue.submit_many([{"type": "code"}] * 2)
+    await queue.register_agent(id="worker", max_concurrent_tasks=2)
+    await take(queue, runtime_id="host-1")
+    await take(queue, runtime_id="host-2")
+    await queue.runtime_gone("host-1")
+    assert [agent.status for agent in await queue.agents()] == ["active"]
 
 
 @pytest.mark.parametrize("state", ["claimed", "running"])
@@ -72,17 +162,6 @@ async def test_a_released_task_is_ready_again_and_has_lost_nothing(queue: Queue,
     task = await queue.get(task_id)
     assert (task.attempts, task.failure_history, task.claim.agent_id) == (0, [], None)
     assert (await take(queue, "other")).id == task_id
-
-
-async def test_a_runtime_that_goes_again_and_again_costs_attempts_at_last(queue: Queue, clock: MovedClock) -> None:
-    task_id = (await queue.submit(type="code")).id
-    attempts = []
-    for _ in range(4):
-        await take(queue, runtime_id="host-1")
-        await queue.runtime_gone("host-1")
-        attempts.append((await queue.get(task_id)).attempts)
-        await pass_time(queue, clock, 15)
-    assert attempts == [0, 0, 0, 1]
 
 
 @pytest.mark.requirement("R-018", "R-019", "R-021", "R-024", "R-025", "R-052", "R-059")
@@ -218,8 +297,11 @@ async def test_report_under_a_lost_assignment_is_counted_and_logged_with_both_si
 
 
 @pytest.mark.requirement("C-184")
+@pytest.mark.parametrize("known", [False, True], ids=["silent", "dead"])
 async def test_the_work_of_a_lost_worker_goes_to_the_front_of_its_own_level(
-    coscientist: Queue, clock: MovedClock
+    coscientist: Queue,
+    clock: MovedClock,
+    known: bool,  # noqa: FBT001  # a parameter of the test
 ) -> None:
     async def submit(priority: float, n: int) -> str:
         return (await coscientist.submit(type="Ranking", priority=priority, payload={"n": n})).id
@@ -229,9 +311,12 @@ async def test_the_work_of_a_lost_worker_goes_to_the_front_of_its_own_level(
     lost = await submit(50, 2)
     high = await submit(20, 3)
     await coscientist.register_agent(id="silent", max_concurrent_tasks=3)
-    tokens = {a.id: a.token for a in await coscientist.claim("silent", 3, start=True)}
+    tokens = {a.id: a.token for a in await coscientist.claim("silent", 3, start=True, runtime_id="host-1")}
     await coscientist.release_many([tokens[first], tokens[high]])
-    await pass_time(coscientist, clock, 90)
+    if known:
+        await coscientist.runtime_gone("host-1")
+    else:
+        await pass_time(coscientist, clock, 90)
     assert [await finish(coscientist, "other") for _ in range(3)] == [high, lost, first]
 
 
@@ -275,6 +360,7 @@ async def test_a_beat_of_a_zombie_does_not_touch_the_task(queue: Queue, clock: M
     task_id = (await queue.submit(type="code")).id
     zombie = await take(queue, "zombie")
     await queue.runtime_gone("zombie")
+    await pass_time(queue, clock, 15)
     await take(queue, "fresh")
     version = (await queue.get(task_id)).version
     await queue.heartbeat(zombie.token)
@@ -297,7 +383,7 @@ async def test_one_beat_of_the_runtime_keeps_all_that_it_holds(queue: Queue, clo
 @pytest.mark.parametrize("first", ["zombie", "fresh"])
 async def test_a_zombies_result_in_the_same_batch_is_not_taken_for_the_live_one(queue: Queue, first: str) -> None:
     """A server joins the calls of its agents: which came first must not matter."""
-    task_id = (await queue.submit(type="code")).id
+    task_id = (await queue.submit(type="code", retry={"strategy": "immediate"})).id
     held = {"zombie": await take(queue, "zombie")}
     await queue.runtime_gone("zombie")
     held["fresh"] = await take(queue, "fresh")

@@ -73,6 +73,7 @@ async def test_sessions_of_one_attempt_follow_each_other_without_counting(queue:
 
 
 async def test_what_costs_no_attempt_says_nothing_about_the_session(queue: Queue) -> None:
+    await queue.set_setting("on_stale", "reclaim")
     await queue.submit(type="code", **AT_ONCE)
     await fail(queue, "S")
     for _ in range(3):

@@ -256,3 +256,19 @@ async def test_without_a_word_subtasks_go_ten_deep_and_a_thousand_wide(queue: Qu
         await queue.spawn((await take(queue)).token, [{**SUBTASK, "priority": 1}])
     with pytest.raises(SpawnLimit):
         await queue.spawn((await take(queue)).token, [SUBTASK])
+
+
+@pytest.mark.requirement("F-107")
+async def test_a_resumed_parent_is_handed_its_subtasks_and_their_outputs(queue: Queue) -> None:
+    await queue.submit(type="parent")
+    parent = await take(queue)
+    children = await queue.spawn(parent.token, [{"type": "child", "payload": {"n": n}} for n in range(2)], wait=True)
+    for number in range(2):
+        await queue.complete((await take(queue)).token, {"found": number})
+    resumed = await take(queue)
+    ids = [child.id for child in children]
+    assert resumed.id == parent.id
+    assert sorted(resumed.task().dependencies) == sorted((await queue.get(parent.id)).dependencies) == sorted(ids)
+    handed = {given.ref: given.data for given in resumed.inputs}
+    assert handed == {f"task:{child}:output": {"found": number} for number, child in enumerate(ids)}
+    assert [given.ref for given in await queue.inputs(parent.id)] == [given.ref for given in resumed.inputs]

@@ -40,6 +40,8 @@ async def live_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
 async def test_nothing_acknowledged_is_lost_by_a_killed_process(store_url: str) -> None:
     chance = random.Random(7)
     heard: list[tuple[str, str]] = []
+    async with await Queue.open(store_url) as queue:
+        await queue.set_setting("on_stale", "reclaim")  # its processes die often, and that is not the subject
     for _ in range(KILLS):
         heard += await live_until_killed(store_url, chance.randrange(1, 40))
         await until_alone(store_url)
@@ -99,9 +101,11 @@ async def every_event(queue: Queue) -> AsyncIterator[Any]:
             yield event
 
 
-async def start_worker(url: str, agent: str, clock: MovedClock | None = None) -> tuple[Process, str]:
+async def start_worker(
+    url: str, agent: str, clock: MovedClock | None = None, runtime: str | None = None
+) -> tuple[Process, str]:
     """A worker that has begun its task, and its claim. It lives by the real time, to which the clock is moved."""
-    program = [sys.executable, "-m", "tests.crashes.worker", url, agent]
+    program = [sys.executable, "-m", "tests.crashes.worker", url, agent, *([runtime] if runtime else [])]
     process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None
     token = (await process.stdout.readline()).decode().strip()
@@ -142,12 +146,99 @@ async def test_a_worker_that_was_frozen_finds_its_task_gone(store_url: str) -> N
         assert (await queue.result(task.id)).data == {"by": "other"}
 
 
-async def test_what_a_killed_process_held_goes_back_at_once_when_its_death_is_known(store_url: str) -> None:
+async def kill_worker(queue: Queue, clock: MovedClock, agent: str) -> None:
+    """Kill a worker at its task, and let the queue notice that its process is gone."""
+    worker, _ = await start_worker(queue.url, agent, clock, runtime=f"process of {agent}")
+    worker.kill()
+    await worker.wait()
+    await pass_time(queue, clock, 1)
+
+
+@pytest.mark.requirement("C-096", "C-176", "C-182", "C-183", "A-017")
+@pytest.mark.parametrize(
+    ("profile", "status", "attempts"),
+    [
+        ("standard", "retrying", 1),
+        ("factory", "retrying", 1),
+        ("coscientist", "ready", 1),
+        ("aegis", "failed", 1),
+        ("loki", "ready", 0),
+        ("redis", "ready", 0),
+    ],
+)
+async def test_a_killed_worker_costs_an_attempt_and_is_named(
+    store_url: str, profile: str, status: str, attempts: int
+) -> None:
+    clock = MovedClock(time.time())
+    async with await Queue.open(store_url, clock=clock) as queue:
+        await queue.use_profile(profile)
+        made = await queue.submit(type="code", idempotency_key="k")
+        await kill_worker(queue, clock, "victim")
+        task = await queue.get(made.id)
+        assert (task.status, task.attempts) == (status, attempts)
+        assert [(failure.agent, "victim" in (failure.note or "")) for failure in task.failure_history] == [
+            ("victim", True)
+        ] * attempts
+        assert [agent.status for agent in await queue.agents()] == ["failed"]
+        assert [runtime["status"] for runtime in await queue.runtimes()] == ["offline"]
+        if attempts:
+            assert "failed" in [state for event in await queue.history(made.id) for state in event.path]
+        await pass_time(queue, clock, 30)
+        (again,) = await queue.claim("other")
+        assert made.id in {again.id, again.task().retry_of}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("F-166", "C-099", "C-127", "A-072")
+@pytest.mark.parametrize(("profile", "most"), [("standard", 3), ("factory", 3), ("coscientist", 3), ("aegis", 2)])
+async def test_a_task_that_kills_its_worker_runs_max_attempts_times(store_url: str, profile: str, most: int) -> None:
+    clock = MovedClock(time.time())
+    async with await Queue.open(store_url, clock=clock) as queue:
+        await queue.use_profile(profile)
+        await queue.set_setting("retry.strategy", "immediate")
+        await queue.submit(type="code")
+        for number in range(most):
+            await kill_worker(queue, clock, f"victim-{number}")
+        assert await queue.claim("other") == []
+        counts = (await queue.status(fresh=True)).counts
+        assert counts == ({"failed": 2} if profile == "aegis" else {"dead_lettered": 1})
+
+
+@pytest.mark.requirement("C-184")
+async def test_the_task_of_a_killed_worker_goes_to_the_front_of_its_level(store_url: str) -> None:
+    clock = MovedClock(time.time())
+    async with await Queue.open(store_url, clock=clock) as queue:
+        await queue.use_profile("coscientist")
+        made = [await queue.submit(type="Ranking", payload={"n": n}) for n in range(2)]
+        clock.advance(1)
+        lost = await queue.submit(type="Ranking", payload={"n": 2})
+        await queue.register_agent(id="early", max_concurrent_tasks=2)
+        held = await queue.claim("early", 2)
+        await kill_worker(queue, clock, "victim")
+        await queue.release_many([assignment.token for assignment in held])
+        assert {assignment.id for assignment in held} == {task.id for task in made}
+        assert [assignment.id for assignment in await queue.claim("other")] == [lost.id]
+
+
+async def test_an_idle_worker_that_is_killed_is_failed(store_url: str) -> None:
+    clock = MovedClock(time.time())
+    async with await Queue.open(store_url, clock=clock) as queue:
+        made = await queue.submit(type="code")
+        worker, _ = await start_worker(store_url, "victim", clock, runtime="host-1")
+        await queue.cancel(made.id)
+        worker.kill()
+        await worker.wait()
+        await pass_time(queue, clock, 1)
+        assert [(agent.id, agent.status) for agent in await queue.agents()] == [("victim", "failed")]
+        assert [runtime["status"] for runtime in await queue.runtimes()] == ["offline"]
+
+
+async def test_what_a_killed_process_held_ends_at_once_when_its_death_is_known(store_url: str) -> None:
     async with await Queue.open(store_url) as queue:
-        task = await queue.submit(type="code")
+        task = await queue.submit(type="code", retry={"strategy": "immediate"})
         worker, _ = await start_worker(store_url, "killed")
         worker.kill()
         await worker.wait()
         assert [outcome.status for outcome in await queue.runtime_gone("killed")] == ["ready"]
-        assert (await queue.get(task.id)).attempts == 0
+        assert (await queue.get(task.id)).attempts == 1
         assert [taken.id for taken in await queue.claim("other")] == [task.id]

@@ -41,6 +41,7 @@ async def test_no_key_is_lost_with_its_process_and_all_work_gets_done(store_url:
     chance = random.Random(11)
     async with await Queue.open(store_url) as queue:
         await queue.set_setting("serialize_by", "key")
+        await queue.set_setting("on_stale", "reclaim")  # its processes die often, and that is not the subject
     for _ in range(KILLS):
         await live_until_killed(store_url, chance.randrange(1, 40))
         await until_alone(store_url)

@@ -1,6 +1,7 @@
-"""Takes one task and works on it until told to finish: `python -m tests.crashes.worker URL AGENT`.
+"""Takes one task and works on it until told to finish: `python -m tests.crashes.worker URL AGENT [RUNTIME]`.
 
-Prints the claim's token, waits for a line, completes, and prints what it was answered.
+With a runtime, others on this machine can see which process it is. Prints the claim's token, waits for a line,
+completes, and prints what it was answered.
 """
 
 import asyncio
@@ -8,11 +9,14 @@ import sys
 
 from shiftwork import Queue
 from shiftwork.core.errors import ShiftworkError
+from shiftwork.duties import presence
 
 
-async def main(url: str, agent: str) -> None:
+async def main(url: str, agent: str, runtime: str | None = None) -> None:
     async with await Queue.open(url) as queue:
-        (assignment,) = await queue.claim(agent, start=True)
+        if runtime is not None:
+            await presence.announce(queue, runtime, agent_id=agent)
+        (assignment,) = await queue.claim(agent, start=True, runtime_id=runtime)
         print(assignment.token, flush=True)  # noqa: T201 -- for the test that reads it
         await asyncio.to_thread(sys.stdin.readline)
         try:

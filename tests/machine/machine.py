@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
             and (task.capability is None or task.capability in agent.capabilities)
             and task.target in {None, agent.id}
             and not self.model.paused & {"*", task.type}
-            and (money is None or task.cost == 0 or task.cost <= money)
+            and (money is None or (money > 0 and task.cost <= money))
         )
 
     @rule(agent=st.sampled_from(AGENTS), count=st.integers(1, 4), start=st.booleans())

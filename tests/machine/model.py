@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from shiftwork.core import ids
+
 FINAL = {"completed", "cancelled"}
 SETTLED = {"dead_lettered", "failed"}
 HELD = {"claimed", "running"}
@@ -169,6 +171,28 @@ class Model:
                 if f"?{name}" in other.dependencies:
                     other.dependencies[task.label] = other.dependencies.pop(f"?{name}")
 
+    def waiters(self, name: str) -> list[str]:
+        """Which tasks wait for this id, that no task has yet."""
+        awaited = {f"?{name}", ids.show_task(name) if ids.parse(name) else ""}
+        return [
+            label
+            for label, task in self.all.items()
+            if awaited & {d for d, met in task.dependencies.items() if not met}
+        ]
+
+    def alias(self, name: str, label: str) -> None:
+        """An id that came with a duplicate names the existing task; so it does for whichever waited for it."""
+        waiters = [self.all[waiter] for waiter in self.waiters(name)]
+        self.names[name] = label
+        for task in waiters:
+            task.dependencies.pop(f"?{name}", None)
+            if ids.parse(name):
+                task.dependencies.pop(ids.show_task(name), None)
+            task.dependencies.setdefault(label, self.status_of(label) == "completed")
+            if task.status == "pending" and not task.open:
+                task.status = "ready"
+        self.meet_fate(task.label for task in waiters)
+
     def meet_fate(self, labels: Iterable[str]) -> None:
         """New edges to what has ended without success work as if it ended now."""
         born = list(labels)
@@ -239,8 +263,11 @@ class Model:
         task.rate_limits = 0
 
     def depart(self, task: Lineage, now: float) -> None:
-        """Its process is known to be gone."""
-        if task.reclaims < MAX_ATTEMPTS:
+        """Its process is known to be dead."""
+        if task.started is None and self.rules.claim_expired == "release":
+            self.release(task)
+            task.rate_limits = 0
+        elif self.rules.stale == "reclaim" and task.reclaims < MAX_ATTEMPTS:
             self._reclaim(task)
         else:
             task.let_go()

@@ -75,7 +75,7 @@ def resolve(model: Model, ref: Ref, siblings: Sequence[tuple[str, str]] = ()) ->
 
 def resolve_name(model: Model, name: str) -> tuple[str, str]:
     if name == OWN_UUID:
-        return name, ids.show_task(name)
+        return name, model.names.get(name) or ids.show_task(name)
     return name, model.names.get(name) or f"?{name}"
 
 
@@ -122,7 +122,7 @@ class Plan:
 
     def _write(self, place: int, spec: Spec) -> None:
         siblings = [(f"local {p}", self.labels[p]) for p in range(len(self.batch)) if p != place]
-        own = {self.batch[p].name: self.labels[p] for p in self.fresh if self.batch[p].name}
+        own = {self.batch[p].name: self.labels[p] for p in range(len(self.batch)) if self.batch[p].name}
         found = []
         for ref in spec.after:
             text, label = resolve(self.model, ref, siblings)
@@ -141,14 +141,48 @@ class Plan:
         }
         self.written.append({**written, **{k: v for k, v in optional.items() if v is not None}})
 
-    def refusal(self, spawner: str | None = None) -> type[ShiftworkError] | None:
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Ids that duplicates came with and no task has: they name the existing task from now on."""
+        named = {self.batch[p].name: self.labels[p] for p in (*self.known, *self.twin)}
+        return {
+            n: label for n, label in named.items() if n and n not in self.model.names and n not in self._fresh_names()
+        }
+
+    def _fresh_names(self) -> set[str | None]:
+        return {self.batch[p].name for p in self.fresh}
+
+    def _names_are_used(self) -> bool:
         names = [self.batch[p].name for p in self.fresh if self.batch[p].name]
         own = ids.show_task(OWN_UUID)
         if len(set(names)) < len(names) or any(name in self.model.names for name in names):
+            return True
+        return OWN_UUID in names and (own in self.model.gone or own in self.model.archived)
+
+    def _names_another(self) -> bool:
+        """Whether a duplicate comes with the id of another task than the one it is."""
+        own = ids.show_task(OWN_UUID)
+        taken = dict(self.model.names)
+        taken |= {name: self.labels[p] for p in self.fresh if (name := self.batch[p].name)}
+        for place in (*self.known, *self.twin):
+            name, label = self.batch[place].name, self.labels[place]
+            if name is None:
+                continue
+            if taken.setdefault(name, label) != label:
+                return True
+            if name == OWN_UUID and label != own and (own in self.model.gone or own in self.model.archived):
+                return True
+        return False
+
+    def refusal(self, spawner: str | None = None) -> type[ShiftworkError] | None:
+        if self._names_are_used() or self._names_another():
             return IdInUse
-        if OWN_UUID in names and (own in self.model.gone or own in self.model.archived):
-            return IdInUse
+        passed = {waiter: [label] for name, label in self.aliases.items() for waiter in self.model.waiters(name)}
+        if any(self.model.leads_to(above, label) for label, above in passed.items()):
+            return CircularDependency
         edges = {self.labels[p]: self.after[p] for p in self.fresh}
+        for waiter, above in passed.items():
+            edges[waiter] = [*edges.get(waiter, []), *above]
         if any(label in self.model.gone for above in edges.values() for label in above):
             return UnknownDependency
         if any(self.model.leads_to(above, label, edges) for label, above in edges.items()):
@@ -159,6 +193,7 @@ class Plan:
 
     def done(self, answers: Sequence[Submitted], *, check_status: bool = True) -> None:
         made = {self.labels[p]: answers[p].id for p in self.fresh}
+        aliases = self.aliases
         for place in self.fresh:
             spec = self.batch[place]
             task = Lineage(answers[place].id, spec.type, spec.capability, spec.target, spec.cost, spec.key, "pending")
@@ -168,6 +203,8 @@ class Plan:
             above = [made.get(label, label) for label in self.after[place]]
             task.dependencies = {label: self.model.status_of(label) == "completed" for label in above}
             task.status = "pending" if task.open else "ready"
+        for name, label in aliases.items():
+            self.model.alias(name, made.get(label, label))
         self.model.meet_fate(answers[place].id for place in self.fresh)
         for place, answer in enumerate(answers):
             assert answer.duplicate == (place not in self.fresh)

@@ -48,6 +48,7 @@ async def give_back(queue: Queue, _: MovedClock) -> None:
 
 
 async def lose_the_runtime(queue: Queue, _: MovedClock) -> None:
+    await queue.set_setting("on_stale", "reclaim")
     await queue.submit(type="code")
     await queue.claim("worker", runtime_id="laptop")
     await queue.runtime_gone("laptop")

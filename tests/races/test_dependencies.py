@@ -238,3 +238,74 @@ async def test_what_joins_a_dag_while_it_is_cancelled_is_cancelled_too(postgres_
         await cancelling
         assert (await one.dag(made[0].dag_id or "")).status == "cancelled"
         assert await one.claim("other") == []
+
+
+async def test_a_task_that_waits_for_the_id_of_a_duplicate_is_not_stranded(store_url: str) -> None:
+    """The id comes with a duplicate, at the moment at which a task starts to wait for it and the kept one ends."""
+    async with handles(store_url, 3) as (one, two, three):
+        for n in range(25):
+            kept = await one.submit(type="code", idempotency_key=f"k{n}")
+            (taken,) = await take_all(one, "worker", 1)
+            assert taken.id == kept.id
+            await together(
+                one.submit(type="docs", id=f"c{n}", dependencies=[f"d{n}"]),
+                two.submit(type="code", id=f"d{n}", idempotency_key=f"k{n}"),
+                three.complete(taken.token),
+            )
+            found = await one.get(f"c{n}")
+            assert (found.status, found.dependencies) == ("ready", [kept.id])
+            await one.cancel(f"c{n}")
+        assert await stranded(one) == []
+
+
+async def test_a_duplicate_that_brings_a_dependency_meets_the_end_of_it(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        await one.set_setting("idempotency.on_duplicate", "merge")
+        for n in range(25):
+            above = await one.submit(type="code")
+            kept = await one.submit(type="docs", idempotency_key=f"k{n}")
+            await hire(one, "worker")
+            (taken,) = await one.claim("worker", types=["code"], start=True)
+            await together(
+                one.submit(type="docs", idempotency_key=f"k{n}", dependencies=[above.id]), two.complete(taken.token)
+            )
+            found = await one.get(kept.id)
+            assert (found.status, found.dependencies, found.blocked_by) == ("ready", [above.id], [])
+            await one.cancel(kept.id)
+        assert await stranded(one) == []
+
+
+async def test_tasks_that_join_a_dag_at_once_are_all_counted(store_url: str) -> None:
+    """A lone task gets two dependents at the moment at which it ends."""
+    async with handles(store_url, 3) as (one, two, three):
+        await hire(one, "worker")
+        for n in range(15):
+            parent = await one.submit(type="code")
+            (taken,) = await one.claim("worker", start=True)
+            assert taken.id == parent.id
+            await together(
+                one.submit(type="code", id=f"a{n}", dependencies=[parent.id]),
+                two.submit(type="code", id=f"b{n}", dependencies=[parent.id]),
+                three.complete(taken.token),
+            )
+            dag = await one.dag(parent.dag_id or "")
+            assert (dag.status, dag.done, dag.total, dag.roots) == ("running", 1, 3, [parent.id])
+            for left in await take_all(one, "worker", 2):
+                await one.complete(left.token)
+            assert (await one.dag(parent.dag_id or "")).status == "completed"
+        assert await stranded(one) == []
+
+
+async def test_a_chain_that_grows_while_its_head_ends_is_not_stuck(store_url: str) -> None:
+    async with handles(store_url, 2) as (one, two):
+        await hire(one, "worker")
+        for n in range(15):
+            head = await one.submit(type="code")
+            middle = await one.submit(type="code", dependencies=[head.id])
+            (taken,) = await one.claim("worker", start=True)
+            await together(one.submit(type="code", id=f"c{n}", dependencies=[middle.id]), two.complete(taken.token))
+            assert (await one.get(middle.id)).priority_parts["dependency"] > 0
+            for _ in range(2):
+                (left,) = await one.claim("worker", start=True)
+                await one.complete(left.token)
+            assert (await one.dag(head.dag_id or "")).status == "completed"

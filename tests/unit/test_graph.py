@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.graph import find_cycle, leaves, path_weights, roots
+from shiftwork.core.graph import find_cycle, path_weights
 
 DIAMOND = {"design": [], "api": ["design"], "ui": ["design"], "ship": ["api", "ui"], "lint": []}
 
@@ -42,12 +42,6 @@ def test_a_parent_outside_the_batch_has_a_weight_too() -> None:
 def test_weights_of_a_cycle_are_refused() -> None:
     with pytest.raises(ValueError, match="cycle"):
         path_weights({"a": ["b"], "b": ["a"]})
-
-
-def test_roots_wait_for_nothing_and_leaves_are_awaited_by_nothing() -> None:
-    assert roots(DIAMOND) == ["design", "lint"]
-    assert leaves(DIAMOND) == ["ship", "lint"]
-    assert roots({"a": ["outside"]}) == ["outside"]
 
 
 def test_a_large_graph_and_a_long_chain_are_quick() -> None:

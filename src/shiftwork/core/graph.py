@@ -1,4 +1,4 @@
-"""Dependencies as a graph: cycles, ends, and how long a chain waits for each task.
+"""Dependencies as a graph: cycles, and how long a chain waits for each task.
 
 Edges lead from a dependent to its dependencies. A dependency that is no key itself is a node without any.
 """
@@ -36,17 +36,6 @@ def path_weights(edges: Edges) -> dict[str, int]:
         for dependency in edges.get(dependent, ()):
             weights[dependency] = max(weights[dependency], below)
     return weights
-
-
-def roots(edges: Edges) -> list[str]:
-    """Tasks that wait for nothing, in order of appearance."""
-    return [node for node in _nodes(edges) if not edges.get(node)]
-
-
-def leaves(edges: Edges) -> list[str]:
-    """Tasks that nothing waits for, in order of appearance."""
-    dependencies = {dependency for found in edges.values() for dependency in found}
-    return [node for node in edges if node not in dependencies]
 
 
 def _nodes(edges: Edges) -> dict[str, None]:

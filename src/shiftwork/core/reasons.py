@@ -35,7 +35,7 @@ MEANING: dict[str, str] = {
     TIMEOUT: "ran longer than its execution limit",
     CLAIM_EXPIRED: "claimed, but never started in time",
     HEARTBEAT_TIMEOUT: "the agent went silent",
-    RUNTIME_OFFLINE: "the process that hosts the agent went silent or was restarted",
+    RUNTIME_OFFLINE: "the process that hosts the agent went silent, died or was restarted",
     CRASH: "the agent or its tool died or raised",
     RATE_LIMIT: "a provider asked to slow down",
     AGENT_ERROR: "the agent's tool reported an error of its own",
@@ -61,6 +61,9 @@ MEANING: dict[str, str] = {
 
 SILENCE = frozenset({CLAIM_EXPIRED, HEARTBEAT_TIMEOUT, RUNTIME_OFFLINE})
 """Reasons given by the queue about an agent that stopped talking; `timeout` in a retry list names them too."""
+
+WORKER_LOST = SILENCE | {CRASH}
+"""Reasons under which the queue itself ends a claim: its agent fell silent, or its process is known to be dead."""
 
 SAME_AS: dict[str, str] = {
     CLAIM_EXPIRED: TIMEOUT,

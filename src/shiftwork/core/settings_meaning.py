@@ -57,11 +57,11 @@ MEANING: dict[str, str] = {
     "agent_timeout_sec": "After how long a silence a held task is taken away at the latest, whatever "
     "`heartbeat_timeout_sec` says; null is never.",
     "runtime_offline_sec": "After how long a silence a runtime is offline and all it holds fails; null is never.",
-    "on_stale": "Whether the task of a silent agent fails, passes to the next agent in the same "
+    "on_stale": "Whether the task of a silent or dead agent fails, passes to the next agent in the same "
     "attempt, or fails and is ready at once.",
     "reclaim_counts_attempt": "Whether a task passed on from a silent agent has used up an attempt.",
-    "max_reclaims": "How often a task may be passed on without counting before it counts as a "
-    "failure; null is no limit.",
+    "max_reclaims": "Where `on_stale` is `reclaim`: how often a task may be passed on without counting before it "
+    "counts as a failure; null is no limit.",
     "timeout_sec": "How long one execution may last; null is no limit.",
     "timeout_grace": "The factor by which the execution limit is stretched before it is enforced.",
     "timeout_from": "Whether the execution limit runs from the start or from the claim.",
@@ -74,7 +74,8 @@ MEANING: dict[str, str] = {
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is for ever.",
     "dependency_wait_applies_to": "Whether that limit marks tasks blocked for missing dependencies only or for "
     "all; with `notice`, a known dependency that takes longer raises an alert and marks nothing.",
-    "idempotency.source": "Where the key that marks equal submissions comes from.",
+    "idempotency.source": "Where the key that marks equal submissions comes from: `params_hash` makes it of type, "
+    "payload and dependencies, for tasks without an id of their own, and compares it with tasks that have not ended.",
     "idempotency.scope_states": "In which states a task still stands for its key.",
     "idempotency.window_sec": "For how long a task stands for its key; null is for ever.",
     "idempotency.on_duplicate": "Whether an equal submission gets the existing task, is refused, or is merged into it.",

@@ -246,6 +246,8 @@ class Task(msgspec.Struct, frozen=True):
     hold: str | None = None
     waits: list[Wait] = []
     external_id: str | None = None
+    merged_ids: list[str] = []
+    """Ids of submissions that were this task already; each of them names it."""
     idempotency_key: str | None = None
     parent_id: str | None = None
     retry_of: str | None = None

@@ -1,4 +1,4 @@
-"""Presence: a runtime whose process is known to be gone gives its tasks back at once, before any lease runs out.
+"""Presence: a runtime whose process is known to be gone loses its tasks at once, before any lease runs out.
 
 An accelerator only. A process is known by its id and start time, which only others on the same machine can check;
 where that cannot be said, the lease decides. So it does where a dead process has finished work that it could not hand
@@ -19,6 +19,9 @@ from shiftwork.queue.fence import Outcome, Token
 from shiftwork.queue.queue import Queue
 from shiftwork.store.store import Row, Tx
 
+IDLE_SEC = 3600.0
+"""A process that holds nothing is looked for so long after its last sign; those of other machines never go."""
+
 
 class Process(msgspec.Struct, frozen=True):
     """A process as others on its machine can check it."""
@@ -29,9 +32,10 @@ class Process(msgspec.Struct, frozen=True):
 
 
 class Runtime(Process, frozen=True):
-    """The process of a runtime, and the folder where it keeps results that it cannot hand in."""
+    """The process of a runtime, the folder where it keeps results that it cannot hand in, and its agent."""
 
     outbox: str | None = None
+    agent: str | None = None
 
 
 def this_process() -> Process | None:
@@ -73,7 +77,7 @@ def is_gone(process: Process) -> bool:
     return process.machine == _machine() and _started(process.pid) != process.started and _sees_others()
 
 
-async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None) -> None:
+async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None, agent_id: str | None = None) -> None:
     """Let others on this machine know which process this runtime is.
 
     In its outbox a result is one file, named after its claim: `<token>.json`.
@@ -82,7 +86,7 @@ async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None) ->
     if process is None:
         return
     folder = None if outbox is None else str(outbox)
-    runtime = Runtime(process.machine, process.pid, process.started, folder)
+    runtime = Runtime(process.machine, process.pid, process.started, folder, agent_id)
     text = msgspec.json.encode(runtime).decode()
 
     async def write(tx: Tx) -> None:
@@ -93,19 +97,20 @@ async def announce(queue: Queue, runtime_id: str, outbox: Path | None = None) ->
 
 
 async def find_gone(tx: Tx) -> list[tuple[Row, Runtime]]:
-    """Runtimes that hold work and whose processes, of this machine, are gone."""
-    found = [(row, msgspec.json.decode(row["presence"], type=Runtime)) for row in await tx.all("present_runtimes")]
+    """Runtimes whose processes, of this machine, are gone, and which are not marked so yet."""
+    present = await tx.all("present_runtimes", since=tx.now - IDLE_SEC)
+    found = [(row, msgspec.json.decode(row["presence"], type=Runtime)) for row in present]
     return [(row, runtime) for row, runtime in found if is_gone(runtime)]
 
 
 async def hand_back(tx: Tx, engine: Engine) -> dict[str, int]:
-    """Give back what is held by processes of this machine that are gone."""
+    """End the claims of processes of this machine that are gone, and mark their agents failed."""
     known, returned = await _hand_back(tx, engine)
     return {"gone": known, "handed_back": len(returned)} if known else {}
 
 
 async def hand_back_now(queue: Queue) -> list[Outcome]:
-    """The same at once, for a worker that starts; what was given back in its own workspace is answered."""
+    """The same at once, for a worker that starts; what became of tasks in its own workspace is answered."""
     _, returned = await queue.engine.store.run(lambda tx: _hand_back(tx, queue.engine))
     return [outcome for workspace, outcome in returned if workspace == queue.workspace]
 

@@ -119,9 +119,24 @@ def _settle(facts: Facts, settings: Settings, reason: str, why: str, *, counted:
 
 def after_loss(facts: Facts, settings: Settings, reason: str, roll: float) -> Decision:
     """A claim that ended without a word: never started, silent, too long, or its process known to be gone."""
-    if settings.delivery == "at_most_once" and facts.started and reason in reasons.SILENCE | {reasons.CRASH}:
+    if settings.delivery == "at_most_once" and facts.started and reason in reasons.WORKER_LOST:
         return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
     action = lease.on_lost(settings, reason, facts.reclaims, facts.max_attempts)
+    return _carry_out(facts, settings, reason, action, roll)
+
+
+def after_death(facts: Facts, settings: Settings, roll: float) -> Decision:
+    """The holder's process is known to be dead: what its silence would have come to, only sooner.
+
+    Where runtimes are watched, it goes by the name that the silence of one has.
+    """
+    reason = reasons.CRASH if settings.runtime_offline_sec is None else reasons.RUNTIME_OFFLINE
+    if facts.started or settings.on_claim_expired == "fail":
+        return after_loss(facts, settings, reason, roll)
+    return _carry_out(facts, settings, reason, settings.on_claim_expired, roll)
+
+
+def _carry_out(facts: Facts, settings: Settings, reason: str, action: lease.Lost, roll: float) -> Decision:
     if action == "reclaim":
         return Decision(move(facts.status, "reclaim"), reason, "reclaim", counted=False, reclaimed=True)
     if action == "release":
@@ -131,11 +146,10 @@ def after_loss(facts: Facts, settings: Settings, reason: str, roll: float) -> De
     return _after_counted_failure(facts, settings, reason, roll, at_once=action == "requeue")
 
 
-def after_departure(facts: Facts, settings: Settings, roll: float) -> Decision:
-    """The holder's process is known to be gone: back at once and without cost, a bounded number of times."""
+def after_takeover(facts: Facts, settings: Settings, roll: float) -> Decision:
+    """Another worker took the task from its holder and has begun: a bounded number of times that costs no attempt."""
     if settings.delivery == "at_most_once" and facts.started:
         return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
-    allowed = facts.max_attempts if settings.max_reclaims == "max_attempts" else settings.max_reclaims
-    if allowed is not None and facts.reclaims >= allowed:
+    if not lease.may_reclaim(settings, facts.reclaims, facts.max_attempts):
         return _after_counted_failure(facts, settings, reasons.CRASH, roll)
     return Decision(move(facts.status, "reclaim"), reasons.CRASH, "reclaim", counted=False, reclaimed=True)

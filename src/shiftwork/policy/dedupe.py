@@ -29,8 +29,14 @@ def task_key(
     given: str | None,
     type: str,  # noqa: A002  # the word that submitters use
     payload: Any,
+    named: bool = False,
+    dependencies: Sequence[str] = (),
 ) -> str | None:
-    """The key under which a task is unique, or None where it is not."""
+    """The key under which a task is unique, or None where it is not.
+
+    Tasks that look alike are one only where nothing tells them apart: one that has an id of its own (`named`) is
+    itself, and so is one that waits for other tasks.
+    """
     if idempotency.source == "none":
         return None
     if idempotency.source == "payload_hash":
@@ -38,7 +44,8 @@ def task_key(
     if given:
         return given
     if idempotency.source == "params_hash":
-        return _digest({"payload": payload, "type": type})
+        above = {"dependencies": sorted(set(dependencies))} if dependencies else {}
+        return None if named else _digest({"payload": payload, "type": type, **above})
     if idempotency.source == "required":
         raise IdempotencyKeyRequired("the task has no idempotency_key", where="idempotency_key")
     return None

@@ -162,7 +162,7 @@ def on_lost(settings: Settings, reason: str, reclaims: int, max_attempts: int) -
     """
     if reason == reasons.CLAIM_EXPIRED:
         return settings.on_claim_expired
-    if reason not in reasons.SILENCE or settings.delivery == "at_most_once":
+    if reason not in reasons.WORKER_LOST or settings.delivery == "at_most_once":
         return "fail"
     if settings.on_stale != "reclaim":
         return settings.on_stale

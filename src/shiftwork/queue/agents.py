@@ -209,18 +209,28 @@ async def _orphan(work: Work, row: TaskRow) -> None:
 
 
 async def runtime_gone(tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str) -> list[Outcome]:
-    """The process is known to have died: what it held goes back at once and costs no attempt."""
+    """The process is known to have died: what it held ends as if it had fallen silent, and its agents are failed."""
     work = Work(tx, engine, caller)
     found = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
     locked = await work.lock(row["id"] for row in found)
-    await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")  # after the tasks
     rows = [row for row in locked if row.status in IN_HAND and row.runtime_id == runtime_id]
-    await finish.hand_back(work, rows, f"runtime {runtime_id} is gone")
+    hosted = {row.agent_id for row in rows if row.agent_id} | await _announced(tx, workspace, runtime_id)
+    await finish.lose_claims(work, rows, runtime_id)
     if rows:
         work.tell_of(workspace, "runtime_gone", data={"runtime": runtime_id, "tasks": len(rows)})
         work.alert(workspace, "runtime_gone", runtime=runtime_id, count=len(rows))
+    work.lose_agents(workspace, hosted)
     await work.save()
+    # Runtimes are the last to be locked, as in a claim and a heartbeat.
+    await tx.run("set_runtime_status", workspace=workspace, id=runtime_id, status="offline")
     return [Outcome(ids.show_task(row.id), row.status) for row in rows]
+
+
+async def _announced(tx: Tx, workspace: str, runtime_id: str) -> set[str]:
+    """The agent that the process named when it announced itself; so one that held nothing is found, too."""
+    runtime = await tx.one("read_runtime", workspace=workspace, id=runtime_id)
+    presence = msgspec.json.decode(runtime["presence"]) if runtime and runtime["presence"] else {}
+    return {presence["agent"]} if presence.get("agent") else set()
 
 
 async def read_runtimes(tx: Tx, engine: Engine, workspace: str) -> list[dict[str, Any]]:

@@ -19,15 +19,16 @@ from shiftwork.core.errors import (
 from shiftwork.core.states import FINAL, SETTLED, WAITING, State
 from shiftwork.core.task import Dollars, Fields, Name, Priority
 from shiftwork.policy.share import TAG
-from shiftwork.queue import consequences, dependencies
-from shiftwork.queue.dependencies import Dependency
+from shiftwork.queue import consequences, dependencies, paths
+from shiftwork.queue.consequences import inherit_fate
+from shiftwork.queue.dependencies import Dependency, block_check_at, refuse_outer_cycle
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.lineage import add_rerun_row, as_new, relane
 from shiftwork.queue.prepare import estimated_cost
 from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import block_check_at, inherit_fate, inherit_open_fate, refuse_outer_cycle
+from shiftwork.queue.submit import inherit_open_fate
 from shiftwork.queue.waits import guard
 from shiftwork.queue.waits.waits import count_waiting
 from shiftwork.queue.work import Work, as_json
@@ -247,6 +248,7 @@ async def _change_dependencies(
     await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in above]})
     pairs = [(row.root_id, dependency.root, dependency.status == State.COMPLETED, False) for dependency in above]
     await work.tx.insert("insert_edges", sorted(pairs))
+    await paths.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
     row.waiting = await count_waiting(work, row.root_id)
     row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
     if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:

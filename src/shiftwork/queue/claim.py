@@ -122,7 +122,7 @@ class Assignment:
 
     @property
     def inputs(self) -> list[Input]:
-        """What the references of the spec lead to."""
+        """What the references of the spec lead to, and the outputs of tasks it has waited for."""
         return self._inputs
 
     @property
@@ -356,7 +356,8 @@ async def hand_over(
         return []
     grants = _Grants(await engine.book.of(tx, request.workspace), request, agent, purse, tx.now)
     around = await read.before_claim(tx, chosen)
-    found = await inputs.resolve(tx, request.workspace, chosen)
+    edges = {id_: beside.dependencies for id_, beside in around.items()}
+    found = await inputs.resolve(tx, request.workspace, chosen, edges)
     assignments = []
     for row in chosen:
         grant = grants.of(row)

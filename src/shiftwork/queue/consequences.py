@@ -9,6 +9,7 @@ from typing import Any
 from shiftwork.core import ids
 from shiftwork.core.states import FINAL, SETTLED, State
 from shiftwork.policy import verdict
+from shiftwork.queue.dependencies import Dependency
 from shiftwork.queue.rows import TaskRow, load
 from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work
@@ -126,6 +127,17 @@ async def _dependents(work: Work, roots: Collection[str], only: Collection[str] 
             if only is None or edge["dependent"] in only:
                 dependents[edge["dependent"]].append(edge["dependency"])
     return dependents
+
+
+async def inherit_fate(work: Work, edges: dict[str, list[Dependency]]) -> None:
+    """Dependencies that have ended already, without success, have the same effect as if they ended now."""
+    states = {dependency.root: dependency.status for above in edges.values() for dependency in above}
+    cancelled = {root for root, status in states.items() if status == State.CANCELLED}
+    failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
+    if cancelled:
+        await cancel_dependents(work, cancelled, only=edges.keys())
+    if failed:
+        await fail_dependents(work, failed, only=edges.keys())
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------

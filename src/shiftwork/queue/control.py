@@ -118,6 +118,7 @@ async def _delete(work: Work, rows: list[TaskRow]) -> None:
     await work.tx.run("drop_keys", items=sorted(keys))
     await erase(work.tx, [row.id for row in gone])
     await work.tx.run("delete_names", items=[(row.id,) for row in gone])
+    await work.tx.run("delete_aliases", items=[(row.id,) for row in gone])
     await work.tx.run("delete_effects", items=[(row.id,) for row in gone])
     await artifacts.forget(work.tx, [row.id for row in gone])
     stones = [(row.id, row.workspace, work.now, work.caller.actor, "purged") for row in gone]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from shiftwork.core import ids
-from shiftwork.core.errors import UnknownDependency
+from shiftwork.core import graph, ids
+from shiftwork.core.errors import CircularDependency, UnknownDependency
+from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
-from shiftwork.queue.engine import Engine
+from shiftwork.queue.engine import Engine, log
+from shiftwork.queue.work import Work
 from shiftwork.store.store import Tx
 
 
@@ -18,6 +21,8 @@ class Dependency(NamedTuple):
     root: str
     status: str
     missing: bool = False
+    dag_id: str | None = None
+    """Where it can still be joined."""
 
 
 async def resolve(
@@ -28,6 +33,10 @@ async def resolve(
     inside = {name: Dependency(uuid, State.PENDING) for name, uuid in known.items() if uuid in new}
     outside = {name: uuid for name, uuid in known.items() if uuid not in new}
     roots = await _lock(tx, sorted(set(outside.values())))
+    if unknown := sorted(set(outside.values()) - roots.keys()):
+        merged = {row["id"]: row["task_id"] for row in await tx.all("aliases_of", items=[(uuid,) for uuid in unknown])}
+        outside = {name: merged.get(uuid, uuid) for name, uuid in outside.items()}
+        roots |= await _lock(tx, sorted(set(merged.values())))
     states = await _states(tx, workspace, sorted({*roots.values(), *outside.values()}))
     found = {name: states[roots.get(uuid, uuid)] for name, uuid in outside.items() if roots.get(uuid, uuid) in states}
     return {**inside, **found}
@@ -66,7 +75,11 @@ async def _states(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, Dep
         return {}
     items = [(uuid,) for uuid in uuids]
     live = await tx.all("lineage_states", items=items)
-    found = {row["root_id"]: Dependency(row["root_id"], row["status"]) for row in live if row["workspace"] == workspace}
+    found = {
+        row["root_id"]: Dependency(row["root_id"], row["status"], dag_id=row["dag_id"])
+        for row in live
+        if row["workspace"] == workspace
+    }
     left = [item for item in items if item[0] not in found]
     for row in await tx.all("archived_states", items=left) if left else []:
         if row["workspace"] == workspace:
@@ -104,3 +117,34 @@ async def await_missing(tx: Tx, engine: Engine, workspace: str, names: Sequence[
     for name in names:
         found.setdefault(name, Dependency(by_name[stored[name]]["task_id"], State.PENDING, missing=True))
     return found
+
+
+def block_check_at(settings: Settings, above: Sequence[Dependency], now: float) -> float | None:
+    """When to look whether a dependency is still missing."""
+    if settings.dependency_wait_sec is None:
+        return None
+    all_count = settings.dependency_wait_applies_to != "missing"
+    waits = any(p.status != State.COMPLETED and (all_count or p.missing) for p in above)
+    return now + settings.dependency_wait_sec if waits else None
+
+
+def raise_cycle(path: list[str]) -> None:
+    log.info("Would create circular dependency: %s", " -> ".join(path), extra={"cycle": path})
+    raise CircularDependency(
+        "Would create circular dependency", where="dependencies", cycle=path, path=" -> ".join(path)
+    )
+
+
+async def refuse_outer_cycle(work: Work, edges: Mapping[str, Sequence[str]]) -> None:
+    """New edges of tasks that others wait for already: does a way lead back?"""
+    start = sorted({dependency for above in edges.values() for dependency in above})
+    if not start:
+        return
+    ways = await work.tx.all("open_edges_above", items=[(id_,) for id_ in start])
+    whole: dict[str, list[str]] = defaultdict(list)
+    for way in ways:
+        whole[way["dependent"]].append(way["dependency"])
+    for dependent, above in edges.items():
+        whole[dependent] += above
+    if cycle := graph.find_cycle(whole):
+        raise_cycle([ids.show_task(node) for node in cycle])

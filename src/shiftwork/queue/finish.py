@@ -13,7 +13,7 @@ from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.core.task import NewVerdict, Usage, Verdict
 from shiftwork.policy import dedupe, provider_limits, verdict
-from shiftwork.policy.decide import Decision, Facts, after_departure, after_failure, after_loss
+from shiftwork.policy.decide import Decision, Facts, after_death, after_failure, after_loss
 from shiftwork.policy.fingerprint import fingerprint
 from shiftwork.queue import consequences, sessions
 from shiftwork.queue.content import results
@@ -485,9 +485,10 @@ async def release_row(work: Work, row: TaskRow, reason: str | None, *, actor: st
     work.tell(row, "released", path, reason=reason, fence=fence, actor=actor)
 
 
-async def hand_back(work: Work, rows: Sequence[TaskRow], note: str) -> None:
-    """The holder's process is known to be gone: its tasks go back at once."""
+async def lose_claims(work: Work, rows: Sequence[TaskRow], runtime_id: str) -> None:
+    """The process that held these is known to be dead: the same as if it had fallen silent, only sooner."""
     for row in rows:
         settings = await work.settings_of(row)
-        decision = after_departure(await facts_of(work, row), settings, work.engine.random.random())
+        decision = after_death(await facts_of(work, row), settings, work.engine.random.random())
+        note = f"{decision.reason}: agent {row.agent_id}, the process of runtime {runtime_id} died"
         await end_failed(work, row, decision, note=note, lost=True)

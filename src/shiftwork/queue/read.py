@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core import graph, ids
+from shiftwork.core import ids
 from shiftwork.core.errors import NotFound, StoreDamaged
 from shiftwork.core.events import names
 from shiftwork.core.settings import Settings
@@ -36,6 +36,7 @@ class Around(NamedTuple):
     output: Row | None = None
     incomplete: bool = False
     model: str | None = None
+    aliases: Sequence[Row] = ()
 
 
 async def find(tx: Tx, workspace: str, reference: str) -> str:
@@ -43,7 +44,13 @@ async def find(tx: Tx, workspace: str, reference: str) -> str:
     (uuid,) = await find_many(tx, workspace, [reference])
     if uuid is None:
         raise NotFound(f"there is no task {reference!r}", task_id=reference)
-    return uuid
+    return (await kept(tx, workspace, [uuid])).get(uuid, uuid)
+
+
+async def kept(tx: Tx, workspace: str, uuids: Sequence[str]) -> dict[str, str]:
+    """Of ids that submissions came with which were merged: the tasks that answer for them."""
+    rows = await tx.all("aliases_of", items=[(uuid,) for uuid in uuids]) if uuids else ()
+    return {row["id"]: row["task_id"] for row in rows if row["workspace"] == workspace}
 
 
 async def find_many(tx: Tx, workspace: str, references: Sequence[str]) -> list[str | None]:
@@ -94,6 +101,10 @@ async def tasks(tx: Tx, engine: Engine, workspace: str, uuids: Sequence[str]) ->
         if settings.require_decision_report and row.status == State.RUNNING:
             beside = beside._replace(incomplete=bool(await tx.all("incomplete_marks", items=[(row.id, row.fence)])))
         built[row.id] = build(row, body, settings, tx.now, beside)
+    unknown = [uuid for uuid in uuids if uuid not in built]
+    for alias, uuid in (await kept(tx, workspace, unknown)).items():
+        for task in await tasks(tx, engine, workspace, [uuid]):
+            built[alias] = task
     for uuid in uuids:
         if uuid not in built and (old := await _archived(tx, workspace, uuid)):
             built[uuid] = old
@@ -117,6 +128,7 @@ async def _around(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dict
     letters = await more("letters_of", "has_letters")
     tags = await more("tags_of", "has_tags")
     progress = await more("progress_of", "has_progress")
+    aliases = await more("alias_names", "has_aliases", of="root_id")
     beats = {row["id"]: row["runtime_heartbeat_at"] for row in whole}
     parked = [(row.root_id,) for row in rows if row.hold in WAITS]
     waits = _grouped(await tx.all("open_waits_of", items=parked), "root_id") if parked else {}
@@ -136,6 +148,7 @@ async def _around(tx: Tx, whole: Sequence[Row], rows: Sequence[TaskRow]) -> dict
             waits.get(row.root_id, ()) if row.hold in WAITS else (),
             outputs.get(row.id),
             model=models.get((row.id, row.fence)),
+            aliases=aliases.get(row.root_id, ()),
         )
         for row in rows
     }
@@ -147,7 +160,7 @@ NOTHING = Around()
 async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
     """What an agent should know of tasks that were tried before or had dependencies; most need no look."""
     items = [(row["id"],) for row in rows if row["fence"]]
-    roots = [(row["root_id"],) for row in rows if row["dag_id"] != row["id"] or '"dependencies"' in row["body"]]
+    roots = [(row["root_id"],) for row in rows if _may_have_edges(row)]
     attempts = _grouped(await tx.all("read_attempts", items=items), "task_id") if items else {}
     progress = {row["task_id"]: row for row in await tx.all("progress_of", items=items)} if items else {}
     again = [(row["id"],) for row in rows if row["round"] > 1]
@@ -164,6 +177,11 @@ async def before_claim(tx: Tx, rows: Sequence[Row]) -> dict[str, Around]:
         )
         for row in rows
     }
+
+
+def _may_have_edges(row: Row) -> bool:
+    """One that has run before may have waited for tasks since, such as its subtasks."""
+    return row["fence"] > 0 or row["dag_id"] != row["id"] or '"dependencies"' in row["body"]
 
 
 def _grouped(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
@@ -219,6 +237,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, ar
         dependencies=[ids.show_task(edge["dependency"]) for edge in around.dependencies],
         blocked_by=[ids.show_task(edge["dependency"]) for edge in around.dependencies if not edge["satisfied"]],
         blocked=row.blocked_reason is not None,
+        merged_ids=[ids.shown(alias["name"]) for alias in around.aliases],
         waits=[wait_of(wait) for wait in around.waits],
         force_fresh_session=bool(row.force_fresh_session),
         tags=list(around.tags) if around.tags is not None else body.get("tags", []),
@@ -442,8 +461,9 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
     newest = {row["newest_id"] for row in rows if row["newest_id"]}
     old = {row["root_id"] for row in rows if row["root_id"] != row["id"]}
     counted = [row for row in rows if row["id"] in newest or (row["id"] == row["root_id"] and row["id"] not in old)]
-    edges = await tx.all("edges_of_dag", dag=uuid)
-    shape = _shape(rows, edges)
+    nodes = sorted(row["id"] for row in rows if row["id"] == row["root_id"])
+    waiting = {edge["dependent"] for edge in await tx.all("edges_of_dag", dag=uuid)}
+    awaited = {edge["dependency"] for edge in await tx.all("edges_into_dag", dag=uuid)}
     counts = Counter(row["status"] for row in counted)
     info = await _dag_info(tx, workspace, uuid, stored)
     return Dag(
@@ -451,23 +471,14 @@ async def dag(tx: Tx, workspace: str, uuid: str) -> Dag:
         workspace_id=workspace,
         status=_dag_status(stored, counted, rows),
         tasks=[ids.show_task(row["id"]) for row in rows],
-        roots=[ids.show_task(i) for i in graph.roots(shape)],
-        leaves=[ids.show_task(i) for i in graph.leaves(shape)],
+        roots=[ids.show_task(node) for node in nodes if node not in waiting],
+        leaves=[ids.show_task(node) for node in nodes if node not in awaited],
         counts=dict(counts),
         done=sum(1 for row in counted if row["status"] in FINAL),
         total=len(counted),
         spent_usd=dollars(sum(row["cost"] + row["live_cost"] for row in rows)),
         **info,
     )
-
-
-def _shape(rows: Sequence[Row], edges: Sequence[Row]) -> dict[str, list[str]]:
-    inside = {row["id"] for row in rows if row["id"] == row["root_id"]}
-    shape: dict[str, list[str]] = {node: [] for node in sorted(inside)}
-    for edge in edges:
-        if edge["dependency"] in inside:
-            shape[edge["dependent"]].append(edge["dependency"])
-    return shape
 
 
 async def _dag_info(tx: Tx, workspace: str, uuid: str, stored: Row | None) -> dict[str, Any]:

@@ -12,14 +12,16 @@ from shiftwork.core.errors import InputError, NotFound, SpawnLimit
 from shiftwork.core.settings import Spawn
 from shiftwork.core.states import State
 from shiftwork.core.task import Submitted
-from shiftwork.queue.dependencies import Dependency, resolve
+from shiftwork.queue import paths
+from shiftwork.queue.consequences import inherit_fate
+from shiftwork.queue.dependencies import Dependency, refuse_outer_cycle, resolve
 from shiftwork.queue.durable import steps
 from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.fence import Token
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.protection import capacity
 from shiftwork.queue.rows import TaskRow
-from shiftwork.queue.submit import DagFields, Origin, inherit_fate, refuse_outer_cycle, submit
+from shiftwork.queue.submit import DagFields, Origin, submit
 from shiftwork.queue.waits.waits import claimed, park
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Tx
@@ -52,7 +54,7 @@ async def spawn(
     limits = (await work.settings_of(row)).spawn
     await _refuse_deep(work, row, limits)
     dag = DagFields(join=row.dag_id)
-    origin = Origin("spawned", row.id, row.budget_id)
+    origin = Origin("spawned", row.id, row.budget_id, waited_by=row.path_weight if wait else None)
     passed_on = {"created_by": f"agent:{row.agent_id}", "traceparent": await _trace_of(tx, row)}
     signed = [_signed(prepared, passed_on) for prepared in batch]
     made = await submit(tx, engine, caller, row.workspace, signed, lanes, dag, origin, work)
@@ -170,6 +172,7 @@ async def _park(work: Work, row: TaskRow, above: list[Dependency]) -> None:
     """The parent depends on these from now on; it comes back when the last one completes, and pays no attempt."""
     states = {p.root: _status(work, p) for p in above}
     roots = sorted(states)
+    await paths.lengthen(work, dict.fromkeys(roots, row.path_weight + 1))
     await work.tx.insert("insert_waits_for", [(row.root_id, r, states[r] == State.COMPLETED, True) for r in roots])
     await park(work, row, {"for": [ids.show_task(root) for root in roots]})
     await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})

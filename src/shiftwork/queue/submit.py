@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core import alerts, graph, ids
+from shiftwork.core import graph, ids
 from shiftwork.core.errors import (
-    CircularDependency,
-    DuplicateTask,
     IdInUse,
     InputError,
     NotFound,
@@ -20,18 +18,19 @@ from shiftwork.core.errors import (
 )
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State, move, write_path
-from shiftwork.core.task import Submitted, dollars, micros
-from shiftwork.policy import dedupe, rank
+from shiftwork.core.task import NewTask, Submitted, dollars, micros
 from shiftwork.policy import guard as guard_policy
-from shiftwork.queue import consequences, dependencies
+from shiftwork.policy import rank
+from shiftwork.queue import dependencies, duplicates, paths
+from shiftwork.queue.consequences import inherit_fate
 from shiftwork.queue.content import inputs
-from shiftwork.queue.dependencies import Dependency
-from shiftwork.queue.engine import Caller, Engine, log
+from shiftwork.queue.dependencies import Dependency, block_check_at, raise_cycle, refuse_outer_cycle
+from shiftwork.queue.duplicates import Duplicate, Item
+from shiftwork.queue.engine import Caller, Engine
 from shiftwork.queue.lanes import LaneKey
 from shiftwork.queue.money.members import put_under
 from shiftwork.queue.prepare import Prepared
 from shiftwork.queue.protection import capacity, quotas
-from shiftwork.queue.read import read_body
 from shiftwork.queue.rows import INSERTED, TaskRow, to_insert
 from shiftwork.queue.waits import guard
 from shiftwork.queue.work import Work, as_json
@@ -61,12 +60,8 @@ class Origin(NamedTuple):
     budget_id: str | None = None
     admitted: bool = False
     """They come in however full the queue is."""
-
-
-class _Item(NamedTuple):
-    place: int
-    prepared: Prepared
-    id: str
+    waited_by: int | None = None
+    """How long a chain waits for the parent that waits for them all, where it does."""
 
 
 async def submit(
@@ -88,11 +83,13 @@ async def submit(
         await capacity.enter(tx, engine, workspace)
     work = work or Work(tx, engine, caller)
     made = engine.ids.make_many(tx.now, len(batch))
-    items = [_Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
-    known: dict[int, Submitted] = {}
-    items = await _take_keys(work, workspace, items, known)
-    items = await _take_names(tx, workspace, items, known)
-    local = _local_keys(items, batch, known)
+    items = [Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
+    items, twice = await duplicates.take_keys(work, workspace, items)
+    items, twice = await _take_names(tx, workspace, duplicates.fold_twins(items, twice), twice)
+    local = _local_keys(items, batch, twice)
+    await duplicates.lock_kept(work, twice)
+    await duplicates.take_aliases(work, workspace, twice)
+    joined = [await duplicates.merge(work, workspace, each, local) for each in twice]
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
     items = await _settle_inputs(work, workspace, items, edges, local)
@@ -100,19 +97,23 @@ async def submit(
         await quotas.admit(tx, engine, workspace, len(items), functools.partial(_size, items))
     if not origin.admitted:
         await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
+    if any(joined) or any(item.name for item in (*items, *(each.item for each in twice))):
+        # The way back may lead through tasks of this batch that nobody could name before.
+        await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
     rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
     await inherit_fate(work, edges)
     if own:
         await work.save()
     answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
-    return [answers.get(place) or known[place] for place in range(len(batch))]
+    answers.update({each.item.place: each.answer(work) for each in twice})
+    return [answers[place] for place in range(len(batch))]
 
 
-def _size(items: Sequence[_Item]) -> int:
+def _size(items: Sequence[Item]) -> int:
     return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
 
 
-def _answer(work: Work, item: _Item, row: tuple[Any, ...]) -> Submitted:
+def _answer(work: Work, item: Item, row: tuple[Any, ...]) -> Submitted:
     now = work.rows.get(item.id)
     status = now.status if now is not None else row[_STATUS]
     return Submitted(ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=ids.show_dag(row[_DAG]))
@@ -124,75 +125,14 @@ def lanes_of(batch: Sequence[Prepared]) -> set[LaneKey]:
     return {plan.lane for plan in plans.values()}
 
 
-# -- who is already there ----------------------------------------------------------------------------------------
+# -- ids that callers chose ---------------------------------------------------------------------------------------
 
 
-async def _take_keys(work: Work, workspace: str, items: list[_Item], known: dict[int, Submitted]) -> list[_Item]:
-    """Take the idempotency keys; what somebody else has is a duplicate and leaves the batch."""
-    first: dict[str, _Item] = {}
-    for item in items:
-        if item.prepared.key is not None:
-            first.setdefault(item.prepared.key, item)
-    if not first:
-        return items
-    taken = sorted(
-        (workspace, key, i.id, dedupe.until(i.prepared.settings.idempotency, work.now)) for key, i in first.items()
-    )
-    ours = {r["key"] for r in await work.tx.all("take_keys", items=taken, now=work.now)}
-    # A second statement: the first answers nothing about a key that another transaction took a moment ago.
-    holders = {r["key"]: r for r in await work.tx.all("read_keys", items=[(workspace, key) for key in sorted(first)])}
-    fresh = []
-    for item in items:
-        key = item.prepared.key
-        holder = holders.get(key) if key is not None else None
-        if holder is not None and (key not in ours or item is not first[key or ""]):
-            is_twin = key in ours
-            status = State.READY.value if is_twin else holder["status"] or State.COMPLETED.value
-            known[item.place] = await _duplicate(work, item, holder["task_id"], status, merge=not is_twin)
-        else:
-            fresh.append(item)
-    return fresh
-
-
-async def _duplicate(work: Work, item: _Item, existing: str, status: str, *, merge: bool) -> Submitted:
-    settings = item.prepared.settings.idempotency
-    task_id = ids.show_task(existing)
-    work.engine.conflict("duplicate_task", key=item.prepared.key, task=task_id)
-    log.info(alerts.DUPLICATE, item.prepared.key, extra={"key": item.prepared.key, "task": task_id})
-    if settings.on_duplicate == "reject":
-        raise DuplicateTask(
-            f"task {task_id} has the idempotency key {item.prepared.key!r}",
-            where=item.prepared.place_of("idempotency_key"),
-            task_id=task_id,
-        )
-    if settings.on_duplicate == "merge" and merge:
-        await _merge(work, item, existing)
-    return Submitted(task_id, status, duplicate=True, key=item.prepared.new.key)
-
-
-async def _merge(work: Work, item: _Item, existing: str) -> None:
-    """The existing task takes the more urgent priority and the tags of both, while nobody holds it."""
-    rows = await work.lock([existing])
-    if not rows or not dedupe.may_merge(rows[0].status):
-        return
-    row, new = rows[0], item.prepared.new
-    tags = [t["tag"] for t in await work.tx.all("tags_of", items=[(row.id,)])]
-    merged = dedupe.merge(dedupe.Mergeable(row.priority, tuple(tags)), dedupe.Mergeable(new.priority, tuple(new.tags)))
-    row.priority = merged.priority
-    await work.tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in merged.tags if tag not in tags])
-    body = {**await read_body(work.tx, row.id), "priority": merged.priority, "tags": list(merged.tags)}
-    await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
-    work.touch(row)
-    settings = await work.settings_of(row)
-    path, told = await guard.reconsider(work, row, settings)
-    if row.status == State.READY and path is None:
-        work.arrive(row, settings)
-    work.tell(row, "merged", path, data={"priority": row.priority, "tags": list(merged.tags), **told})
-
-
-async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[int, Submitted]) -> list[_Item]:
-    """Ids that callers chose: unique, and perhaps already awaited by somebody."""
-    named: dict[str, _Item] = {}
+async def _take_names(
+    tx: Tx, workspace: str, items: list[Item], twice: list[Duplicate]
+) -> tuple[list[Item], list[Duplicate]]:
+    """Ids that callers chose: unique, and perhaps already awaited by other tasks."""
+    named: dict[str, Item] = {}
     for item in items:
         if item.prepared.name or item.prepared.uuid:
             if (name := item.prepared.name or item.id) in named:
@@ -200,7 +140,7 @@ async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[in
                 raise IdInUse(what, where=item.prepared.place_of("id"))
             named[name] = item
     if not named:
-        return items
+        return items, twice
     await _refuse_used_ids(tx, items)
     await tx.insert("add_names", [(workspace, name, named[name].id, True) for name in sorted(named)])
     adopted: dict[str, str] = {}
@@ -219,17 +159,17 @@ async def _take_names(tx: Tx, workspace: str, items: list[_Item], known: dict[in
         await tx.run("know_names", items=[(id_,) for id_ in sorted(adopted.values())])
         keys = [(workspace, i.prepared.key, i.id, adopted[i.id]) for i in items if i.prepared.key and i.id in adopted]
         await tx.run("move_keys", items=sorted(keys))
-        shown = {ids.show_task(old): ids.show_task(new) for old, new in adopted.items()}
-        known.update({p: msgspec.structs.replace(t, id=shown[t.id]) for p, t in known.items() if t.id in shown})
-    return [i._replace(id=adopted.get(i.id, i.id)) for i in items]
+        twice = [each._replace(kept=adopted.get(each.kept, each.kept)) for each in twice]
+    return [i._replace(id=adopted.get(i.id, i.id)) for i in items], twice
 
 
-async def _refuse_used_ids(tx: Tx, items: list[_Item]) -> None:
+async def _refuse_used_ids(tx: Tx, items: list[Item]) -> None:
     given = sorted((i.id,) for i in items if i.prepared.uuid)
     if not given:
         return
     used = await tx.all("names_in_use", items=given) or await tx.all("archived_states", items=given)
     used = used or await tx.all("purged", items=given)  # its fences must not begin again
+    used = used or await tx.all("aliases_of", items=given)
     if used:
         item = next(i for i in items if i.id == used[0]["id"])
         raise IdInUse(f"a task with the id {ids.show_task(item.id)} exists", where=item.prepared.place_of("id"))
@@ -238,22 +178,21 @@ async def _refuse_used_ids(tx: Tx, items: list[_Item]) -> None:
 # -- dependencies ------------------------------------------------------------------------------------------------
 
 
-def _local_keys(items: list[_Item], batch: Sequence[Prepared], known: dict[int, Submitted]) -> dict[str, str]:
+def _local_keys(items: list[Item], batch: Sequence[Prepared], twice: list[Duplicate]) -> dict[str, str]:
     """Local key -> id, of new tasks and of those that turned out to exist."""
     local: dict[str, str] = {}
-    by_place = {item.place: item.id for item in items}
+    by_place = {item.place: item.id for item in items} | {each.item.place: each.kept for each in twice}
     for place, prepared in enumerate(batch):
         key = prepared.new.key
         if key is None:
             continue
         if key in local:
             raise InputError(f"two tasks of the batch have the key {key!r}", where=prepared.place_of("key"))
-        existing = ids.parse(known[place].id) if place in known else None
-        local[key] = by_place.get(place) or existing or ""
+        local[key] = by_place[place]
     return local
 
 
-async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str, str]) -> dict[str, list[Dependency]]:
+async def _edges(work: Work, workspace: str, items: list[Item], local: dict[str, str]) -> dict[str, list[Dependency]]:
     """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
     if not any(item.prepared.new.dependencies for item in items):
         return {}
@@ -265,6 +204,7 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
         wanted[item.id] = names
         outside.update(dict.fromkeys(n for n in names if local.get(n) not in new))
     references = {name: local.get(name) or name for name in outside}
+    await _lock_joined(work, workspace, references)
     may_wait = {n for i in items if i.prepared.settings.missing_dependency == "wait" for n in wanted[i.id]}
     found = await dependencies.resolve(work.tx, workspace, references, new)
     missing = [name for name in outside if name not in found]
@@ -284,9 +224,19 @@ async def _edges(work: Work, workspace: str, items: list[_Item], local: dict[str
     return edges
 
 
+async def _lock_joined(work: Work, workspace: str, references: Mapping[str, str]) -> None:
+    """Existing tasks that get dependents change with them: their DAG and their place in the critical path.
+
+    Locked once and for good, in the order of ids: two that share a lock first would wait for each other for more.
+    """
+    known = set((await dependencies.uuids(work.tx, workspace, references)).values())
+    if known:
+        await work.lock(sorted(known | await paths.above(work, known)))
+
+
 async def _settle_inputs(
-    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Dependency]], local: dict[str, str]
-) -> list[_Item]:
+    work: Work, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], local: dict[str, str]
+) -> list[Item]:
     """What the tasks refer to exists, and names that only this batch knows become ids."""
     referring = [
         inputs.Newcomer(item.id, item.prepared, frozenset(dependency.root for dependency in edges.get(item.id, ())))
@@ -302,45 +252,12 @@ async def _settle_inputs(
     ]
 
 
-def _refuse_cycle(items: list[_Item], edges: dict[str, list[Dependency]]) -> None:
+def _refuse_cycle(items: list[Item], edges: dict[str, list[Dependency]]) -> None:
     if not any(edges.values()):
         return
     if cycle := graph.find_cycle({dependent: [p.root for p in above] for dependent, above in edges.items()}):
         keys = {item.id: item.prepared.new.key or item.prepared.new.id or ids.show_task(item.id) for item in items}
         raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
-
-
-def raise_cycle(path: list[str]) -> None:
-    log.info("Would create circular dependency: %s", " -> ".join(path), extra={"cycle": path})
-    raise CircularDependency(
-        "Would create circular dependency", where="dependencies", cycle=path, path=" -> ".join(path)
-    )
-
-
-async def refuse_outer_cycle(work: Work, edges: Mapping[str, Sequence[str]]) -> None:
-    """New edges of tasks that somebody waits for already: does a way lead back?"""
-    start = sorted({dependency for above in edges.values() for dependency in above})
-    if not start:
-        return
-    ways = await work.tx.all("open_edges_above", items=[(id_,) for id_ in start])
-    whole: dict[str, list[str]] = defaultdict(list)
-    for way in ways:
-        whole[way["dependent"]].append(way["dependency"])
-    for dependent, above in edges.items():
-        whole[dependent] += above
-    if cycle := graph.find_cycle(whole):
-        raise_cycle([ids.show_task(node) for node in cycle])
-
-
-async def inherit_fate(work: Work, edges: dict[str, list[Dependency]]) -> None:
-    """Dependencies that have ended already, without success, have the same effect as if they ended now."""
-    states = {dependency.root: dependency.status for above in edges.values() for dependency in above}
-    cancelled = {root for root, status in states.items() if status == State.CANCELLED}
-    failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
-    if cancelled:
-        await consequences.cancel_dependents(work, cancelled, only=edges.keys())
-    if failed:
-        await consequences.fail_dependents(work, failed, only=edges.keys())
 
 
 async def inherit_open_fate(work: Work, row: TaskRow) -> None:
@@ -360,18 +277,17 @@ async def inherit_open_fate(work: Work, row: TaskRow) -> None:
 async def _insert(
     work: Work,
     workspace: str,
-    items: list[_Item],
+    items: list[Item],
     edges: dict[str, list[Dependency]],
     lanes: Mapping[LaneKey, int],
     dag: DagFields,
     origin: Origin,
 ) -> list[tuple[Any, ...]]:
-    if any(i.prepared.uuid or i.prepared.name for i in items):
-        # The way back may lead through tasks of this batch that nobody could name before.
-        await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
-    dags = await _dags(work, workspace, items, edges, dag)
-    under = await _budgets(work, workspace, items, dags, dag, origin)
+    dags, joined = await _dags(work, workspace, items, edges, dag)
+    under = await _budgets(work, workspace, items, dags, joined, dag, origin)
     weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
+    if origin.waited_by is not None:
+        weights = {i: weights.get(i, 0) + origin.waited_by + 1 for i in {*weights, *(item.id for item in items)}}
     places = _Places(lanes, work.now)
     rows = []
     for item in items:
@@ -382,13 +298,15 @@ async def _insert(
     await _write(work, rows, [item.prepared.body for item in items])
     await _write_around(work, workspace, items, edges)
     _tell_created(work, items, rows, origin.verb, stopped)
+    new = {item.id for item in items}
+    await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
     for row in rows:
         if row[_DAG] != row[_ID]:
             work.count_in_dag(row[_DAG], None, row[_STATUS])
     return rows
 
 
-async def _stop_at_guards(work: Work, items: list[_Item], rows: list[tuple[Any, ...]]) -> dict[str, guard.Request]:
+async def _stop_at_guards(work: Work, items: list[Item], rows: list[tuple[Any, ...]]) -> dict[str, guard.Request]:
     """Of the tasks that would be ready, those a person must approve first: their rows say so from the beginning."""
     stopped: dict[str, guard.Request] = {}
     for place, (item, row) in enumerate(zip(items, rows, strict=True)):
@@ -401,7 +319,7 @@ async def _stop_at_guards(work: Work, items: list[_Item], rows: list[tuple[Any, 
     return stopped
 
 
-def _request(work: Work, item: _Item, settings: Settings) -> guard.Request | None:
+def _request(work: Work, item: Item, settings: Settings) -> guard.Request | None:
     new, limit = item.prepared.new, item.prepared.estimated_cost
     cost = None if limit is None else dollars(limit)
     facts = guard_policy.Facts(new.type, new.tool_name, new.tags, new.created_by, new.trigger_type, cost)
@@ -428,14 +346,22 @@ class _Places:
 
 
 async def _dags(
-    work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Dependency]], dag: DagFields
-) -> dict[str, str]:
-    """The DAG of each task; a lone one is not in the answer. Rows of new DAGs are written here, empty."""
+    work: Work, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], dag: DagFields
+) -> tuple[dict[str, str], set[str]]:
+    """The DAG of each task, and which of these existed before; a lone task is not in the answer.
+
+    Rows of new DAGs are written here, empty. What is submitted as a DAG keeps to itself, whatever it depends on.
+    """
+    groups: list[list[str]] = []
+    joined: dict[str, str] = {}
     if dag.join is not None:
-        await join_dag(work, workspace, dag.join)
-        return {item.id: dag.join for item in items}
-    together = [[item.id for item in items]] if items else []
-    groups = together if dag.together else _components(edges)
+        joined = {item.id: dag.join for item in items}
+    elif dag.together:
+        groups = [[item.id for item in items]] if items else []
+    else:
+        groups, joined = _joining(_components(edges), edges)
+    for dag_id in sorted({*joined.values(), *([dag.join] if dag.join is not None else [])}):
+        await join_dag(work, workspace, dag_id)
     made: dict[str, str] = {}
     written = []
     for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
@@ -452,7 +378,19 @@ async def _dags(
         )
         made.update(dict.fromkeys(group, id_))
     await work.tx.insert("insert_dags", written)
-    return made
+    return made | joined, set(joined.values())
+
+
+def _joining(groups: list[list[str]], edges: dict[str, list[Dependency]]) -> tuple[list[list[str]], dict[str, str]]:
+    """Groups that make a DAG of their own, and the DAG of each task that joins one: of its first dependency there."""
+    fresh, joined = [], {}
+    for group in groups:
+        found = next((p.dag_id for id_ in group for p in edges[id_] if p.dag_id is not None), None)
+        if found is not None:
+            joined.update(dict.fromkeys(group, found))
+        elif len(group) > 1:
+            fresh.append(group)
+    return fresh, joined
 
 
 def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
@@ -465,37 +403,44 @@ def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
             node = leader[node]
         return node
 
-    joined = False
     for dependent, above in edges.items():
         for dependency in above:
             if dependency.root in leader:
                 leader[find(dependent)] = find(dependency.root)
-                joined = True
-    if not joined:
-        return []
     groups: dict[str, list[str]] = defaultdict(list)
     for dependent in edges:
         groups[find(dependent)].append(dependent)
-    return [group for group in groups.values() if len(group) > 1]
+    return list(groups.values())
 
 
 async def _budgets(
-    work: Work, workspace: str, items: list[_Item], dags: dict[str, str], dag: DagFields, origin: Origin
+    work: Work,
+    workspace: str,
+    items: list[Item],
+    dags: dict[str, str],
+    joined: set[str],
+    dag: DagFields,
+    origin: Origin,
 ) -> dict[str, str]:
     """The budget of each task that stands under one; mostly there is none."""
-    together = dag.budget_ceiling is not None or dag.join is not None
-    paid = together or origin.budget_id is not None
-    if not items or not (paid or any(item.prepared.new.tree_budget_usd is not None for item in items)):
+    trees = any(item.prepared.new.tree_budget_usd is not None for item in items)
+    if not items or not (trees or joined or dag.budget_ceiling is not None or origin.budget_id is not None):
         return {}
-    tasks = {item.id: item.prepared.new for item in items}
-    dag_id = dags[items[0].id] if together else ""
-    return await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+    groups: dict[str, dict[str, NewTask]] = defaultdict(dict)
+    for item in items:
+        groups[dags.get(item.id, "")][item.id] = item.prepared.new
+    under: dict[str, str] = {}
+    for dag_id, tasks in groups.items():
+        under |= await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+    return under
 
 
 async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
     """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
-    await work.tx.all("lock_tasks", items=[(dag_id,)])  # a lone task that ends now must find the row we make
     locked = await work.tx.all("lock_dags", items=[(dag_id,)])
+    if not locked:  # a lone task that ends now must find the row we make
+        await work.tx.all("lock_tasks", items=[(dag_id,)])
+        locked = await work.tx.all("lock_dags", items=[(dag_id,)])
     if locked and locked[0]["workspace"] == workspace:
         return
     rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
@@ -514,7 +459,7 @@ async def join_dag(work: Work, workspace: str, dag_id: str) -> None:
 def _row(
     work: Work,
     workspace: str,
-    item: _Item,
+    item: Item,
     above: Sequence[Dependency],
     dag_id: str,
     origin: Origin,
@@ -542,15 +487,6 @@ _READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, St
 _PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
 
 
-def block_check_at(settings: Settings, above: Sequence[Dependency], now: float) -> float | None:
-    """When to look whether a dependency is still missing."""
-    if settings.dependency_wait_sec is None:
-        return None
-    all_count = settings.dependency_wait_applies_to != "missing"
-    waits = any(p.status != State.COMPLETED and (all_count or p.missing) for p in above)
-    return now + settings.dependency_wait_sec if waits else None
-
-
 async def write_rows(work: Work, rows: Sequence[TaskRow], bodies: Sequence[str]) -> None:
     await _write(work, [to_insert(row) for row in rows], bodies)
 
@@ -562,7 +498,7 @@ async def _write(work: Work, rows: Sequence[tuple[Any, ...]], bodies: Sequence[s
         work.tx.wake(lane)
 
 
-async def _write_around(work: Work, workspace: str, items: list[_Item], edges: dict[str, list[Dependency]]) -> None:
+async def _write_around(work: Work, workspace: str, items: list[Item], edges: dict[str, list[Dependency]]) -> None:
     """Edges and tags of new tasks."""
     pairs = [
         (dependent, p.root, p.status == State.COMPLETED, False) for dependent, above in edges.items() for p in above
@@ -573,7 +509,7 @@ async def _write_around(work: Work, workspace: str, items: list[_Item], edges: d
 
 
 def _tell_created(
-    work: Work, items: list[_Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
+    work: Work, items: list[Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
 ) -> None:
     now, actor, request_id = work.now, work.caller.actor, work.caller.request_id
     work.add_events(

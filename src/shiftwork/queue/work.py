@@ -62,6 +62,7 @@ class Work:
         self._own_settings: dict[str, dict[str, Any]] = {}
         self.ends = Ends()
         self.money = Money(self)
+        self._lost_agents: set[tuple[str, str]] = set()
         self.dag_cancellers: dict[str, str] = {}
         self.requests: dict[Token, str] = {}
         """By claim, where this transaction joins several requests."""
@@ -295,6 +296,10 @@ class Work:
         self._open[dag_id] += (now is not None and now not in FINAL) - (was is not None and was not in FINAL)
         self._settled[dag_id] += (now in SETTLED) - (was in SETTLED)
 
+    def lose_agents(self, workspace: str, agents: Iterable[str]) -> None:
+        """The process of these agents has died; one that holds something elsewhere has another and goes on."""
+        self._lost_agents |= {(workspace, agent) for agent in agents}
+
     def know_lone(self, dag_ids: Iterable[str]) -> None:
         """These DAGs are a single task each, which is locked: none can get a row before the end."""
         self._lone.update(dag_ids)
@@ -321,6 +326,7 @@ class Work:
         await self._forget_asked()
         await self._free_keys()
         await self._save_dags({row["id"]: row for row in around if row["id"] is not None})
+        await self._fail_agents()
         await self.money.save_agents()
         await self.money.save()
         if self.ends:
@@ -343,6 +349,12 @@ class Work:
         await self.tx.insert("insert_events", self._written + told)
         if self._alerts:
             await self.tx.insert("insert_alerts", self._alerts)
+
+    async def _fail_agents(self) -> None:
+        for workspace, agent in sorted(self._lost_agents):
+            if await self.tx.one("fail_lost_agent", workspace=workspace, id=agent) is not None:
+                self.tell_of(workspace, "agent_status", data={"agent": agent, "status": "failed"})
+                self.alert(workspace, "agent_failed", agent=agent)
 
     async def _forget_asked(self) -> None:
         """What has ended waits for nobody's word, no event and no time."""

@@ -157,7 +157,7 @@ class PulseThread:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with await self._open() as queue:
             if isinstance(queue, Queue):
-                await presence.announce(queue, self._held.runtime_id, self._outbox.folder)
+                await presence.announce(queue, self._held.runtime_id, self._outbox.folder, self._held.agent_id)
             pulse = self._make(queue)
             await pulse.beat()
             self._ready.set()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from shiftwork.core import reasons
 from shiftwork.core.errors import AgentUnavailable
 from shiftwork.core.states import State
-from shiftwork.policy.decide import Decision, after_failure, after_loss
+from shiftwork.policy.decide import Decision, after_failure, after_loss, after_takeover
 from shiftwork.policy.provider_limits import Judgement
 from shiftwork.queue import finish
 from shiftwork.queue.claim import eligible, find_claimer, hand_over, lock_claimer
@@ -153,7 +153,10 @@ async def take_over(tx: Tx, engine: Engine, caller: Caller, moved: Sequence[Deli
     takers = {each.offer.task_id: each.consumer for each in moved}
     for row in rows:
         if row.held and row.id in takers:
-            await finish.hand_back(work, [row], f"{takers[row.id]} took it over in the stream")
+            settings, facts = await work.settings_of(row), await finish.facts_of(work, row)
+            decision = after_takeover(facts, settings, engine.random.random())
+            note = f"{takers[row.id]} took it over in the stream"
+            await finish.end_failed(work, row, decision, note=note, lost=True)
     await work.save()
 
 

@@ -135,12 +135,21 @@ def _by_id(ref: str, task: Newcomer, found: Mapping[str, Dependency]) -> str:
 # -- when it is claimed ------------------------------------------------------------------------------------------
 
 
-async def resolve(tx: Tx, workspace: str, rows: Sequence[Row]) -> dict[str, list[Input]]:
-    """What the references of these tasks lead to, by task; `rows` have an id and a body. Most have none."""
+async def resolve(
+    tx: Tx, workspace: str, rows: Sequence[Row], edges: Mapping[str, Sequence[Row]]
+) -> dict[str, list[Input]]:
+    """What the references of these tasks lead to, by task, and the outputs of tasks that they have waited for.
+
+    `rows` have an id and a body, `edges` lead to what a task depends on. Most have none of either.
+    """
     refs: dict[str, list[str]] = {}
     for row in rows:
+        own: list[str] = []
         if _MENTIONED in row["body"]:
-            refs[row["id"]] = (msgspec.json.decode(row["body"]).get("spec") or {}).get("context_refs", [])
+            own = (msgspec.json.decode(row["body"]).get("spec") or {}).get("context_refs", [])
+        met = [edge["dependency"] for edge in edges.get(row["id"], ()) if edge["waits"] and edge["satisfied"]]
+        if own or met:
+            refs[row["id"]] = list(dict.fromkeys([*own, *(show_output(ids.show_task(task)) for task in met)]))
     if not refs:
         return {}
     named = sorted({ref for each in refs.values() for ref in each})
@@ -153,7 +162,9 @@ async def of_task(tx: Tx, workspace: str, task_id: str) -> list[Input]:
     body = await tx.one("read_bodies", items=[(task_id,)])
     if body is None:
         return []
-    return (await resolve(tx, workspace, [{"id": task_id, "body": body["body"]}])).get(task_id, [])
+    task = await tx.one("read_tasks", items=[(task_id,)])
+    edges = await tx.all("edges_of", items=[(task["root_id"],)]) if task is not None else ()
+    return (await resolve(tx, workspace, [{"id": task_id, "body": body["body"]}], {task_id: edges})).get(task_id, [])
 
 
 async def _artifacts(tx: Tx, workspace: str, refs: Sequence[str]) -> dict[str, Input]:

@@ -113,6 +113,9 @@ class Handle:
         async def look(tx: Tx) -> list[str | NotFound]:
             uuids = await read.find_many(tx, self.workspace, references)
             rows = await tx.all("read_tasks", items=[(uuid,) for uuid in uuids if uuid is not None])
+            unknown = {uuid for uuid in uuids if uuid is not None} - {row["id"] for row in rows}
+            merged = await read.kept(tx, self.workspace, sorted(unknown))
+            uuids = [merged.get(uuid, uuid) if uuid else None for uuid in uuids]
             foreign = {row["id"] for row in rows if row["workspace"] != self.workspace}
             return [
                 _unknown(reference if uuid is None else ids.show_task(uuid))

@@ -85,7 +85,7 @@ class Working(Handle):
         return await self._run(agents.orphans, self.workspace, check.name(runtime_id, "runtime_id"))
 
     async def runtime_gone(self, runtime_id: str) -> list[Outcome]:
-        """A runtime is known to have died: what it held goes back at once, without cost."""
+        """A runtime is known to have died: what it held fails at once, as after silence."""
         return await self._run(agents.runtime_gone, self.workspace, check.name(runtime_id, "runtime_id"))
 
     # -- holding ---------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from shiftwork.core.settings import Bounds
 from shiftwork.core.trigger import Cron, Files, Fire, Firing, Happens, Hook, NewTrigger, Preview, Source, Trigger
 from shiftwork.policy import occasion, schedule
 from shiftwork.queue import check, log
+from shiftwork.queue.dependencies import raise_cycle
 from shiftwork.queue.engine import Caller, Engine
-from shiftwork.queue.submit import raise_cycle
 from shiftwork.queue.triggers.firing import Armed, Occasion, Template, armed, describe, fire, prepare_all, shown
 from shiftwork.queue.work import Work, as_json
 from shiftwork.store.store import Row, Tx

@@ -114,5 +114,5 @@ async def orphans(ask: Ask) -> Any:
 
 @door("POST /api/runtimes/{runtime_id}/gone", "work", answer=Outcomes)
 async def runtime_gone(ask: Ask) -> Any:
-    """A runtime is known to have died: what it held goes back at once, without cost."""
+    """A runtime is known to have died: what it held fails at once, as after silence."""
     return outcomes(await ask.queue.runtime_gone(ask.path["runtime_id"]))

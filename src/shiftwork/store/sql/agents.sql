@@ -69,7 +69,7 @@ select t.id, t.agent_id from tasks t where t.workspace = :workspace and t.status
 update runtimes set presence = :presence where workspace = :workspace and id = :id
 
 -- name: present_runtimes
--- Runtimes that hold something and said which process they are.
+-- Runtimes that said which process they are, and hold something or were seen since a moment.
 select r.workspace, r.id, r.presence from runtimes r where r.presence is not null and r.status = 'active'
-  and exists (select 1 from tasks t where t.runtime_id = r.id and t.workspace = r.workspace and t.agent_id is not null
-              and t.status <> 'validating')
+  and (r.seen_at >= :since or exists (select 1 from tasks t where t.runtime_id = r.id and t.workspace = r.workspace
+                                      and t.agent_id is not null and t.status <> 'validating'))

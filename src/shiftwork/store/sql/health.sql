@@ -26,6 +26,12 @@ update agents set status = 'failed' from {items}
 where agents.workspace = items.workspace and agents.id = items.id and agents.status in ('active', 'draining')
 returning agents.workspace, agents.id
 
+-- name: fail_lost_agent
+-- Its process has died. One that holds work all the same does so through another process.
+update agents set status = 'failed' where workspace = :workspace and id = :id and status in ('active', 'draining')
+  and not exists (select 1 from tasks t where t.agent_id = agents.id and t.workspace = agents.workspace and t.status <> 'validating')
+returning id
+
 -- name: live_agents
 select count(*) as total from agents a where a.workspace = :workspace and a.status = 'active' and (a.last_heartbeat > :since
   or exists (select 1 from tasks t join runtimes r on r.workspace = t.workspace and r.id = t.runtime_id

@@ -7,6 +7,7 @@ select t.*, b.body,
   exists (select 1 from dead_letters d where d.task_id = t.id) as has_letters,
   exists (select 1 from tags g where g.task_id = t.id) as has_tags,
   exists (select 1 from progress p where p.task_id = t.id) as has_progress,
+  exists (select 1 from aliases s where s.task_id = t.root_id) as has_aliases,
   (select r.heartbeat_at from runtimes r where r.workspace = t.workspace and r.id = t.runtime_id) as runtime_heartbeat_at
 from {items} join tasks t on t.id = items.id join bodies b on b.task_id = t.id order by t.id
 
@@ -54,6 +55,10 @@ where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id
 
 -- name: edges_of_dag
 select e.dependent, e.dependency from tasks t join edges e on e.dependent = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
+
+-- name: edges_into_dag
+-- Tasks of a DAG that others wait for, whichever DAG those are in.
+select distinct e.dependency from tasks t join edges e on e.dependency = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
 
 -- name: tag_counts
 select t.status, count(*) as total from tags g join tasks t on t.id = g.task_id

@@ -25,7 +25,7 @@ select t.id, t.root_id, t.newest_id from {items} join tasks t on t.id = items.id
 -- name: lineage_states
 -- The newest row of a lineage answers for it.
 -- rows items: id uuid
-select r.id as root_id, n.status, n.id, n.workspace from {items} join tasks r on r.id = items.id
+select r.id as root_id, n.status, n.id, n.workspace, n.dag_id from {items} join tasks r on r.id = items.id
 join tasks n on n.id = coalesce(r.newest_id, r.id)
 
 -- name: lineage_rows
@@ -51,8 +51,10 @@ select n.name, n.task_id, n.known from {items} join names n on n.workspace = :wo
 order by n.name {pg: for update of n}
 
 -- name: find_names
+-- One that names a merged submission leads to the task that it was merged into.
 -- rows items: name text
-select n.name, n.task_id, n.known from {items} join names n on n.workspace = :workspace and n.name = items.name
+select n.name, coalesce(a.task_id, n.task_id) as task_id, n.known from {items} join names n on n.workspace = :workspace and n.name = items.name
+left join aliases a on a.id = n.task_id
 
 -- name: know_names
 -- rows items: id uuid
@@ -67,13 +69,40 @@ returning keys.key
 
 -- name: read_keys
 -- rows items: workspace text, key text
-select k.workspace, k.key, k.task_id, t.status from {items} join keys k on k.workspace = items.workspace and k.key = items.key
+select k.workspace, k.key, k.task_id, t.status, t.root_id from {items} join keys k on k.workspace = items.workspace and k.key = items.key
 left join tasks t on t.id = k.task_id
 
 -- name: drop_keys
 -- Leaving the scope frees the key, where it still names this task.
 -- rows items: workspace text, key text, task_id uuid
 delete from keys where (workspace, key, task_id) in (select items.workspace, items.key, items.task_id from {items})
+
+-- name: pass_keys
+-- A new task has the key of one that has ended, where that still has it.
+-- rows items: workspace text, key text, task_id uuid, heir uuid, until float
+update keys set task_id = items.heir, until = items.until from {items}
+where keys.workspace = items.workspace and keys.key = items.key and keys.task_id = items.task_id
+
+-- name: insert_aliases
+-- insert aliases: id uuid, workspace text, task_id uuid
+on conflict do nothing
+
+-- name: aliases_of
+-- rows items: id uuid
+select a.id, a.workspace, a.task_id from {items} join aliases a on a.id = items.id
+
+-- name: alias_names
+-- The ids under which these tasks are known besides their own, as their submitters wrote them.
+-- rows items: id uuid
+select a.task_id, n.name from {items} join aliases a on a.task_id = items.id join names n on n.task_id = a.id order by a.task_id, n.name
+
+-- name: delete_aliases
+-- rows items: id uuid
+delete from aliases where task_id in (select items.id from {items})
+
+-- name: drop_edges
+-- rows items: dependent uuid, dependency uuid
+delete from edges where (dependent, dependency) in (select items.dependent, items.dependency from {items})
 
 -- name: move_keys
 -- A newer row of the lineage has the key from now on, where the older one still had it.
@@ -89,6 +118,15 @@ with recursive up(dependent, dependency) as (
   union
   select e.dependent, e.dependency from up join edges e on e.dependent = up.dependency and not e.satisfied
 ) select dependent, dependency from up
+
+-- name: edges_above
+-- Open edges to what these wait for, directly or not, the nearest first.
+-- rows items: id uuid
+with recursive up(dependent, dependency) as (
+  select e.dependent, e.dependency from {items} join edges e on e.dependent = items.id and not e.satisfied
+  union
+  select e.dependent, e.dependency from up join edges e on e.dependent = up.dependency and not e.satisfied
+) select dependent, dependency from up limit :count
 
 -- name: insert_dags
 -- insert dags: id uuid, workspace text, title text, created_by text, status text, open int, created_at float

@@ -106,7 +106,8 @@ delete from dead_letters where task_id in (select items.id from {items})
 
 -- name: delete_names
 -- rows items: id uuid
-delete from names where task_id in (select items.id from {items})
+delete from names where task_id in (select items.id from {items} union all
+                                    select a.id from {items} join aliases a on a.task_id = items.id)
 
 -- name: delete_own_edges
 -- rows items: id uuid
