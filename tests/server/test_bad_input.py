@@ -73,7 +73,7 @@ BAD_BODIES: dict[str, tuple[bytes, int, str, str | None]] = {
     "a type that is empty": (b'{"type": ""}', 422, "invalid_input", "type"),
     "a type that is long": (b'{"type": "' + b"a" * 256 + b'"}', 422, "invalid_input", "type"),
     "a field of the wrong kind": (b'{"type": "noop", "payload": []}', 422, "invalid_input", "payload"),
-    "one of a list": (b'[{"type": "a"}, {"type": 7}]', 422, "invalid_input", "[1].type"),
+    "one of a list": (b'[{"type": "a"}, {"type": 7}]', 422, "invalid_input", "tasks[1].type"),
     "a field nobody knows": (b'{"type": "noop", "colour": 1}', 422, "invalid_input", "colour"),
     "one inside another": (b'{"type": "noop", "spec": {"colour": 1}}', 422, "invalid_input", "spec.colour"),
     "infinity": (b'{"type": "noop", "priority": 1e999}', 422, "invalid_input", "priority"),
