@@ -177,6 +177,17 @@ async def test_an_id_that_would_close_a_circle_is_refused(queue: Queue) -> None:
         await queue.get("d2")
 
 
+@pytest.mark.parametrize("alias", ["d2", UUID], ids=["name", "uuid"])
+async def test_the_id_of_a_duplicate_does_not_pass_to_another_task(queue: Queue, alias: str) -> None:
+    first = await queue.submit(type="code", idempotency_key="k")
+    await queue.submit(type="code", id=alias, idempotency_key="k")
+    await queue.cancel(first.id)
+    await queue.submit(type="code", idempotency_key="k")
+    with pytest.raises(IdInUse):
+        await queue.submit(type="code", id=alias, idempotency_key="k")
+    assert (await queue.get(alias)).id == first.id
+
+
 async def test_the_id_of_a_duplicate_goes_with_a_purged_task(queue: Queue) -> None:
     await queue.set_setting("purge.mode", "delete")
     for name in ("d1", "d2"):

@@ -40,6 +40,10 @@ seldom = st.sampled_from([False, False, False, True])
 spending = st.sampled_from([None, {"cost_usd": 0.25, "tokens_in": 3}])
 
 
+ESTIMATE = 0.25
+"""What a task that names no price is granted, in dollars, as far as there is so much."""
+
+
 class Token(NamedTuple):
     text: str
     label: str
@@ -174,7 +178,7 @@ class Machine(RuleBasedStateMachine):
         for assignment in got:
             task = self.model.all[assignment.task().root_task_id]
             assert self.fits(task, agent, money), f"{agent} may not take {task}"
-            money = None if money is None else round(money - task.cost, 6)
+            money = None if money is None else round(money - (task.cost or min(ESTIMATE, money)), 6)
             self.model.claim(task, agent, assignment.token, self.now, start=start)
             self.tokens.append(Token(assignment.token, task.label))
         assert len(got) <= min(count, agent.slots - held)
@@ -316,8 +320,9 @@ class Machine(RuleBasedStateMachine):
         else:
             made = self.wait(call)
             plan.done(made, check_status=not park)
-            if park:
-                self.model.wait(task, [self.root_of(answer.id) for answer in made])
+            labels = [self.root_of(answer.id) for answer in made]
+            if park and not all(self.model.status_of(label) == "completed" for label in labels):
+                self.model.wait(task, labels)
 
     @precondition(lambda self: self.has({"running"}))
     @rule(at=index, after=st.lists(refs, max_size=2))

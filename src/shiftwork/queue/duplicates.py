@@ -287,9 +287,10 @@ async def _refuse_used(work: Work, named: Iterable[Duplicate]) -> None:
     """An id in the queue's own form may be another task's, also one that is in the archive or was purged."""
     given = {d.item.prepared.uuid: d for d in named if d.item.prepared.uuid is not None}
     items = [(uuid,) for uuid in sorted(given)]
-    for statement in ("names_in_use", "archived_states", "purged") if items else ():
+    for statement in ("names_in_use", "archived_states", "purged", "aliases_of") if items else ():
         for row in await work.tx.all(statement, items=items):
-            if await _root_of(work, row["id"]) != await _root_of(work, given[row["id"]].kept):
+            meant = row["task_id"] if statement == "aliases_of" else row["id"]
+            if await _root_of(work, meant) != await _root_of(work, given[row["id"]].kept):
                 raise IdInUse(f"a task with the id {ids.show_task(row['id'])} exists", where="id")
 
 
