@@ -95,6 +95,7 @@ async def test_the_second_failure_brings_the_fallback_models(factory: Queue, clo
         preferences.append(spec["constraints"]["model_preferences"])
         await pass_time(factory, clock, 300)
     assert preferences == [["large"], ["small"]]
+    await factory.register_agent(id="new", models_available=["small"])
     assert not await factory.claim("old", models=["large"])
     assert len(await factory.claim("new", models=["small"])) == 1
 

@@ -69,7 +69,7 @@ async def test_a_pattern_may_stand_in_an_object(queue: Queue) -> None:
 async def test_no_pattern_takes_longer_the_worse_it_fits(queue: Queue, pattern: str) -> None:
     """An engine that goes back would need longer than the sun for the first of these."""
     await queue.submit(type="x", output={"validation": "regex", "validation_schema": pattern}, max_attempts=1)
-    outcome = await queue.complete((await take(queue)).token, "a" * 100_000 + "?")
+    outcome = await queue.complete((await take(queue)).token, "a" * 30_000 + "?")
     assert outcome.status == ("dead_lettered" if pattern != "(.*a){12}" else "completed")
 
 
@@ -77,7 +77,7 @@ async def test_a_text_that_is_too_long_for_its_pattern_is_not_taken_for_right(qu
     await queue.submit(type="x", output={"validation": "regex", "validation_schema": "a{1,500}"}, max_attempts=1)
     task_id = (await take(queue)).id
     await queue.complete(f"{task_id}.1", "a" * 2_000_000)
-    assert "2000000 characters" in str((await queue.get(task_id)).last_error)
+    assert "2000000 bytes" in str((await queue.get(task_id)).last_error)
 
 
 @pytest.mark.parametrize(
@@ -537,3 +537,79 @@ async def test_a_report_is_wanted_after_a_review_too(queue: Queue) -> None:
     await queue.fail(token, "crash", retry=False)
     await queue.review(task_of(token), "modify_and_retry", change={"payload": {"n": 2}})
     assert (await refused(queue, (await take(queue)).token)).code == "report_required"
+
+
+# -- schemas that take long ----------------------------------------------------------------------------------------
+
+DOUBLING = {
+    "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)} | {"d40": {"type": "string"}},
+    "$ref": "#/$defs/d0",
+}
+"""2.8 KB that take 2^40 evaluations of a number."""
+
+
+async def test_schema_that_expands_too_far_is_refused_when_it_is_submitted(queue: Queue) -> None:
+    task: dict[str, Any] = {"type": "x", "output": {"validation": "json-schema", "validation_schema": DOUBLING}}
+    for submitted in (queue.submit(task), queue.submit_dag({"tasks": [task]})):
+        with pytest.raises(InputError) as refused:
+            await submitted
+        assert (refused.value.code, refused.value.where) == ("invalid_input", "output.validation_schema")
+        assert "Use fewer" in refused.value.how_to_mend
+    assert await queue.claim("ada") == []
+
+
+async def test_question_with_a_schema_that_expands_too_far_is_refused(queue: Queue) -> None:
+    await queue.submit(type="x")
+    token = (await take(queue)).token
+    with pytest.raises(InputError) as refused:
+        await queue.wait(token, "which", question="Which one?", schema=DOUBLING)
+    assert refused.value.where == "schema"
+    assert "Use fewer" in refused.value.how_to_mend
+
+
+async def test_trigger_whose_task_has_a_schema_that_expands_too_far_is_refused(queue: Queue) -> None:
+    task = {"type": "x", "output": {"validation": "json-schema", "validation_schema": DOUBLING}}
+    with pytest.raises(InputError, match="not a usable JSON Schema"):
+        await queue.save_trigger("bad", on={"kind": "hook"}, task=task)
+
+
+async def test_schema_stored_before_it_was_refused_fails_the_output(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("shiftwork.policy.verdict.check_schema", lambda *_: None)
+        asked = {"validation": "json-schema", "validation_schema": DOUBLING}
+        task_id = (await queue.submit(type="x", output=asked, max_attempts=1)).id
+        token = (await take(queue)).token
+    assert (await queue.complete(token, 1)).status == "dead_lettered"
+    assert "its schema is not usable" in str((await queue.get(task_id)).last_error)
+
+
+async def test_pattern_stored_before_it_was_refused_fails_the_output(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("shiftwork.policy.verdict.check_output", lambda _: None)
+        asked = {"validation": "regex", "validation_schema": r"\w" * 20_000}
+        task_id = (await queue.submit(type="x", output=asked, max_attempts=1)).id
+        token = (await take(queue)).token
+    assert (await queue.complete(token, "words")).status == "dead_lettered"
+    assert "is not a usable pattern" in str((await queue.get(task_id)).last_error)
+
+
+async def test_results_that_take_long_to_validate_are_handed_in_by_turns(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a transaction of its own here; together they are answered as one batch, and booked once."""
+    monkeypatch.setattr("shiftwork.queue.outputs.validation.MOST_STEPS", 1)
+    asked = {"validation": "json-schema", "validation_schema": {"items": {"type": "integer"}}}
+    made = await queue.submit_many([{"type": "x", "output": asked} for _ in range(4)])
+    tokens = [(await take(queue, agent)).token for agent in ("ada", "bob", "cyd", "dan")]
+    usage = {"cost_usd": 0.5}
+    results = [[1], ["a"], [2], [3]]
+    reports = [Report(token, data, usage=usage) for token, data in zip(tokens, results, strict=True)]
+    outcomes = await queue.complete_many([*reports, reports[0]])
+    assert [outcome.status for outcome in outcomes] == ["completed", "retrying", "completed", "completed", "completed"]
+    assert [outcome.error for outcome in outcomes] == [None] * 5
+    tasks = [await queue.get(task.id) for task in made]
+    assert sum(task.cost_usd for task in tasks) == pytest.approx(4 * 0.5)

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 import click
 
 STDIN = "-"
+_TOO_LONG = "not JSON that can be read: a number has thousands of digits"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
@@ -80,7 +81,7 @@ def duration(text: str) -> float:
     """A length of time in seconds: 90s, 15m, 2h, 3d, 1w."""
     if (seconds := _seconds(text)) is None:
         raise click.BadParameter(f"{text!r} is not a duration like 90s, 15m, 2h or 3d")
-    return seconds
+    return _finite(seconds)
 
 
 def _seconds(text: str) -> float | None:
@@ -156,6 +157,8 @@ def _parse(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise click.BadParameter(f"not JSON: {error.msg}, line {error.lineno} column {error.colno}") from None
+    except ValueError:
+        raise click.BadParameter(_TOO_LONG) from None
     except RecursionError:
         raise click.BadParameter("not JSON that can be read: nested too deeply") from None
 
@@ -174,6 +177,8 @@ def _word(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+    except ValueError:
+        raise click.BadParameter(_TOO_LONG) from None
 
 
 def given(options: Mapping[str, Any], now: float) -> dict[str, Any]:

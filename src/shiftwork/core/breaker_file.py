@@ -16,7 +16,7 @@ from msgspec import Meta
 from shiftwork.core.errors import InputError
 from shiftwork.core.resolve import LARGEST
 
-_LINE = re.compile(r"""(?:"([^"]+)"|'([^']+)'|([^\s"':-][^:]*?))\s*:(?:\s+(\S+))?""")
+_LINE = re.compile(r"""(?:"([^"]+)"\s*|'([^']+)'\s*|([^\s"':-][^:]*)):(?:\s+(\S+))?""")
 _MEND = "Write `defaults` and `overrides` by type, with failureThreshold, cooldownSeconds and halfOpenAfter."
 
 
@@ -97,7 +97,7 @@ def _pair(text: str, number: int) -> tuple[str, Any]:
     found = _LINE.fullmatch(text)
     if found is None:
         _refuse(number, f"{text!r} is not `name: value`")
-    name, value = found[1] or found[2] or found[3], found[4]
+    name, value = found[1] or found[2] or found[3].rstrip(), found[4]
     return name, None if value is None else _number(value, number)
 
 

@@ -171,7 +171,7 @@ def _choices(kind: Any) -> str:
 
 def _size(value: Any) -> str | None:
     if isinstance(value, int | float):
-        too_large = not math.isfinite(value) or abs(value) > LARGEST
+        too_large = abs(value) > LARGEST or not math.isfinite(value)  # in this order: a huge integer is no float
         return f"Expected a number between -{LARGEST:g} and {LARGEST:g}" if too_large else None
     if isinstance(value, Mapping):
         value = list(value.values())
@@ -216,6 +216,10 @@ def _check_together(s: Settings) -> None:
         raise InputError("The warning must not come after the critical mark", where="warning_at")
 
 
+LONGEST_KEY = 100
+"""Characters of a key that could be a known one with a mistake in it."""
+
+
 def _unknown(key: str, source: str) -> UnknownSetting:
     near = nearest(key)
     hint = f" (nearest: {', '.join(near)})" if near else ""
@@ -224,6 +228,8 @@ def _unknown(key: str, source: str) -> UnknownSetting:
 
 def nearest(key: str) -> list[str]:
     """Known keys that look like this one, best first; a last part that fits counts as well as the whole."""
+    if len(key) > LONGEST_KEY:
+        return []  # it looks like none of them, and to compare it with each takes a while
     known = [*KEYS, *(k for k, f in _fields(Settings).items() if f.group and not f.optional)]
     whole = difflib.get_close_matches(key, known, n=3, cutoff=0.7)
     last = key.rpartition(".")[2]

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from shiftwork.core.errors import InputError
+from shiftwork.core.errors import InputError, TooLarge
 from shiftwork.core.task import Fields, Name
 
-_NAMED = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
+_NAMED = re.compile(r"\{\{([^{}]*)\}\}")
+"""Blanks around the name are stripped afterwards: a pattern that leaves them out tries every way to divide them."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -23,6 +24,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 _SAMPLES: dict[str, Any] = {"string": "sample", "number": 1.5, "integer": 1, "boolean": True, "object": {}, "array": []}
 MISSING = object()
+LARGEST_FILLED = 8_388_608
+"""Characters that the values in one filled template may have together; a short template can name a long value often."""
+_INDEX_DIGITS = 9
 
 
 class Parameter(Fields):
@@ -40,11 +44,16 @@ def look_up(facts: Any, place: str) -> Any:
     for step in place.split("."):
         if isinstance(found, Mapping) and step in found:
             found = found[step]
-        elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
+        elif isinstance(found, list) and _is_index(step) and int(step) < len(found):
             found = found[int(step)]
         else:
             return MISSING
     return found
+
+
+def _is_index(step: str) -> bool:
+    """Python refuses to read a number of thousands of digits, and no list is that long."""
+    return step.isascii() and step.isdigit() and len(step) <= _INDEX_DIGITS
 
 
 def check_template(template: Any, parameters: Mapping[str, Parameter]) -> None:
@@ -100,28 +109,55 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def fill(template: Any, filling: Mapping[str, Any]) -> Any:
+class _Filling:
+    """The values of one template, each written as text once, and the room that is left for them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._texts: dict[str, str] = {}
+        self._left = LARGEST_FILLED
+
+    def value(self, name: str) -> Any:
+        self.text(name)
+        return self._values[name]
+
+    def text(self, name: str) -> str:
+        if name not in self._texts:
+            value = self._values[name]
+            self._texts[name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        text = self._texts[name]
+        self._left -= len(text)
+        if self._left < 0:
+            raise TooLarge(
+                f"its values have more than {LARGEST_FILLED} characters together",
+                where=f"parameters.{name}",
+                mend="Name the parameter less often, or pass a reference to a large value instead of the value.",
+            )
+        return text
+
+
+def fill(template: Any, values: Mapping[str, Any]) -> Any:
     """The template with its parameters replaced, once: what a value says is never read as a template."""
+    return _fill(template, _Filling(values))
+
+
+def _fill(template: Any, filling: _Filling) -> Any:
     if isinstance(template, str):
         return _fill_text(template, filling)
     if isinstance(template, Mapping):
-        return {key: fill(value, filling) for key, value in template.items()}
-    return [fill(value, filling) for value in template] if isinstance(template, list) else template
+        return {key: _fill(value, filling) for key, value in template.items()}
+    return [_fill(value, filling) for value in template] if isinstance(template, list) else template
 
 
-def _fill_text(text: str, filling: Mapping[str, Any]) -> Any:
+def _fill_text(text: str, filling: _Filling) -> Any:
     """A text that is one parameter and nothing else becomes the value with its type."""
     if whole := _NAMED.fullmatch(text):
-        return filling[whole[1]]
-    return _NAMED.sub(lambda match: _as_text(filling[match[1]]), text)
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        return filling.value(whole[1].strip())
+    return _NAMED.sub(lambda match: filling.text(match[1].strip()), text)
 
 
 def _named_in(template: Any) -> set[str]:
     if isinstance(template, str):
-        return set(_NAMED.findall(template))
+        return {name.strip() for name in _NAMED.findall(template)}
     inner = template.values() if isinstance(template, Mapping) else template if isinstance(template, list) else ()
     return {name for value in inner for name in _named_in(value)}

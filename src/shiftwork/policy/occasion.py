@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any
 
-from shiftwork.core import events
+from shiftwork.core import events, globs
 from shiftwork.core.errors import InputError
 from shiftwork.core.templates import MISSING, look_up
 from shiftwork.core.trigger import DagEnds, Files, Happens, Where
@@ -54,14 +52,6 @@ def _equal(found: Any, wanted: Any) -> bool:
     return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)
 
 
-@lru_cache(1024)
-def _file_pattern(pattern: str) -> re.Pattern[str]:
-    """`*` and `?` stand for what is between two slashes, `**/` for any folders."""
-    parts = re.split(r"(\*\*/|\*|\?)", pattern)
-    words = {"**/": "(?:[^/]+/)*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(words.get(part, re.escape(part)) for part in parts))
-
-
 def check_pattern(pattern: str) -> None:
     if pattern.startswith("/") or "\\" in pattern or ".." in pattern.split("/"):
         mend = "Write it as in `inbox/*.md` or `**/*.md`; the server says which folder it watches."
@@ -69,7 +59,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def is_file(on: Files, path: str) -> bool:
-    return _file_pattern(on.pattern).fullmatch(path) is not None
+    return globs.compiled(on.pattern).matches(path)
 
 
 def is_event(on: Happens, facts: Mapping[str, Any]) -> bool:

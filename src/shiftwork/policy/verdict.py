@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-import jsonschema_rs
 import msgspec
 
 from shiftwork.core.errors import InputError
 from shiftwork.core.task import NewVerdict, Output
+from shiftwork.policy import patterns
+from shiftwork.policy import schema as schemas
+from shiftwork.policy.expansion import Unusable
 
 MAX_ERRORS = 5
 SCHEMA_BYTES = 65_536
 LONGEST_REASON = 2_000
-
-PATTERNS = ((16_384, 1_048_576), (131_072, 262_144), (524_288, 65_536))
-"""Bytes of a compiled pattern, and characters of a text it is held against. Each character may be compared with all of
-the pattern, so the product bounds the time, whoever wrote the two: seconds at the very worst."""
 
 LATER = frozenset({"test-pass", "llm-judge"})
 """Methods whose verdict comes from outside, with the output or after it."""
@@ -63,25 +59,25 @@ def check_output(output: Output) -> None:
         command_of(schema)
 
 
-def check_schema(schema: Any) -> None:
-    """Refuse what is no JSON Schema, or too large a one."""
+def check_schema(schema: Any, where: str = _WHERE) -> None:
+    """Refuse what is no JSON Schema, too large a one, or one that could take too long to validate with."""
     text = msgspec.json.encode(schema)
     if len(text) > SCHEMA_BYTES:
-        raise InputError(f"the schema has {len(text)} bytes, at most {SCHEMA_BYTES} are allowed", where=_WHERE)
+        raise InputError(f"the schema has {len(text)} bytes, at most {SCHEMA_BYTES} are allowed", where=where)
     try:
-        _validator(text)
-    except (ValueError, jsonschema_rs.ReferencingError) as error:
-        raise InputError(f"not a usable JSON Schema: {_short(error)}", where=_WHERE) from None
+        schemas.compiled(text)
+    except Unusable as error:
+        raise InputError(f"not a usable JSON Schema: {_short(error)}", where=where, mend=error.fix) from None
 
 
 def _check_pattern(pattern: str) -> None:
     try:
-        _matcher(pattern)
+        patterns.matcher(pattern)
     except ValueError:
         raise InputError(
             f"{_clip(pattern, 100)!r} is not a usable pattern",
             where=_WHERE,
-            mend="Write it without look-around and back-references, and with smaller counts than {1,500}.",
+            mend=patterns.FIX,
         ) from None
 
 
@@ -119,22 +115,32 @@ def tests_of(output: Mapping[str, Any] | None) -> Trial | None:
 
 def against_schema(schema: Any, data: Any) -> list[str]:
     """What is wrong with the data, in the validator's words; empty when it passes."""
-    validator = _validator(msgspec.json.encode(schema))
-    found = []
-    for error in validator.iter_errors(data):
-        where = "/".join(str(part) for part in error.instance_path)
-        found.append(f"{where or 'output'}: {_short(error)}")
-        if len(found) == MAX_ERRORS:
-            break
-    return found
+    try:
+        found = schemas.compiled(msgspec.json.encode(schema)).wrong(data)
+    except Unusable as error:  # stored before such schemas were refused
+        return [f"output: cannot be checked, its schema is not usable: {_short(error)}"]
+    return [f"{'/'.join(map(str, each.path)) or 'output'}: {_short(each.what)}" for each in found]
+
+
+def steps_of(output: Mapping[str, Any], data: Any, text: str | None) -> float:
+    """How long validating this output may take: steps of 15 ns, one at least where there is something to validate."""
+    method, asked = output.get("validation", "none"), output.get("validation_schema")
+    if asked is None or method == "none":
+        return 0
+    if method == "regex":
+        return patterns.steps_of(pattern_of(asked), as_text(data, text))
+    return schemas.steps_of(msgspec.json.encode(asked), data)
 
 
 def against_pattern(schema: Any, text: str) -> list[str]:
     """The same for a pattern, which must be found somewhere in the text."""
     pattern = pattern_of(schema)
-    matcher, longest = _matcher(pattern)
-    if len(text) > longest:
-        return [f"output: {len(text)} characters, this pattern is held against {longest} at most"]
+    try:
+        matcher, longest = patterns.matcher(pattern)
+    except ValueError:  # stored before such patterns were refused
+        return [f"output: cannot be checked, {_clip(pattern, 100)!r} is not a usable pattern"]
+    if (size := len(text.encode())) > longest:
+        return [f"output: {size} bytes, this pattern is held against {longest} at most"]
     return [] if matcher.is_valid(text) else [f"output: {_clip(pattern, 200)} is not found in it"]
 
 
@@ -167,28 +173,8 @@ def of_judge(data: Any) -> tuple[bool, list[str]]:
     return data["verdict"] == "accept", [_clip(reason, LONGEST_REASON) for reason in reasons[:MAX_ERRORS]]
 
 
-@lru_cache(maxsize=512)
-def _validator(text: bytes) -> jsonschema_rs.Validator:
-    return jsonschema_rs.validator_for(msgspec.json.decode(text), retriever=_refuse)
-
-
-@lru_cache(maxsize=512)
-def _matcher(pattern: str) -> tuple[jsonschema_rs.Validator, int]:
-    """By an engine that never goes back in the text: a pattern such as ^(a+)+$ cannot hold the queue up."""
-    for size, longest in PATTERNS:
-        with suppress(ValueError):
-            options = jsonschema_rs.RegexOptions(size_limit=size)
-            return jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options), longest
-    raise ValueError(pattern)
-
-
-def _refuse(uri: str) -> NoReturn:
-    """By default the library would fetch addresses and read files that a submitter names."""
-    raise ValueError(f"references outside the schema are not followed: {uri}")
-
-
-def _short(error: BaseException) -> str:
-    return _clip(str(getattr(error, "message", error)).splitlines()[0], 300)
+def _short(text: object) -> str:
+    return _clip(str(text).splitlines()[0], 300)
 
 
 def _clip(text: str, most: int) -> str:

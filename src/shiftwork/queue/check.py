@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
@@ -107,6 +108,11 @@ def count(value: int, where: str, most: int) -> int:
     if type(value) is not int or not 1 <= value <= most:
         raise InputError(f"expected a whole number from 1 to {most}, got {value!r}", where=where)
     return value
+
+
+def is_float(value: float) -> bool:
+    """Whether both databases can hold this number as one; an integer of hundreds of digits is none."""
+    return abs(value) <= sys.float_info.max and math.isfinite(value)
 
 
 def page(limit: int, most: int = LARGEST_PAGE) -> int:

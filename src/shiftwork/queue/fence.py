@@ -40,6 +40,11 @@ class Outcome(NamedTuple):
     repeated: bool = False
     data: dict[str, Any] | None = None
 
+    @property
+    def postponed(self) -> bool:
+        """Neither answer nor error: it must be sent again, in a transaction of its own."""
+        return self.status is None and self.error is None
+
     def unwrap(self) -> Outcome:
         if self.error is not None:
             raise self.error

@@ -61,7 +61,10 @@ class Failure(NamedTuple):
 
 
 async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Completion]) -> list[Outcome]:
-    """Hand in results: each is validated, accepted once, and frees those that wait for it."""
+    """Hand in results: each is validated, accepted once, and frees those that wait for it.
+
+    Those that would take this transaction too long to validate are postponed; what they used is booked.
+    """
     requests = {item.token: item.request_id for item in items if item.request_id is not None}
     if len(requests) == 1:  # then it is the cause of all that follows, too
         caller = caller._replace(request_id=next(iter(requests.values())))
@@ -79,7 +82,7 @@ async def complete(tx: Tx, engine: Engine, caller: Caller, items: Sequence[Compl
     if left:
         outcomes.update(await _complete_slowly(work, left))
     outcomes.update(refused)
-    if named:
+    if named := {token: each for token, each in named.items() if not outcomes[token].postponed}:
         await results.use(work, named, outcomes)
     await _book_late(work, [item for token, item in by_token.items() if outcomes[token].error is not None])
     await work.save()
@@ -156,6 +159,7 @@ async def _complete_slowly(work: Work, items: list[Completion]) -> dict[Token, O
             live[item.token.id] = item
     checked = await validation.check(work, live, rows)
     outcomes.update({item.token: Outcome(ids.show_task(item.token.id), error=e) for item, e in checked.refused})
+    outcomes.update({item.token: Outcome(ids.show_task(item.token.id)) for item in checked.postponed})
     outcomes.update(await _accept(work, [live[id_] for id_ in checked.accepted], checked.accepted))
     outcomes.update(await _reject_outputs(work, checked.rejected))
     for awaited in checked.awaited:

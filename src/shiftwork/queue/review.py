@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -56,7 +55,7 @@ def check_verdict(verdict: Verdict) -> None:
     check.one_of(verdict.decision, DECISIONS, "decision")
     if verdict.decision == "modify_and_retry" and not verdict.change:
         raise InputError("modify_and_retry needs the fields to change", where="change")
-    if verdict.decision == "retry_later" and (verdict.at is None or not math.isfinite(verdict.at)):
+    if verdict.decision == "retry_later" and (verdict.at is None or not check.is_float(verdict.at)):
         raise InputError("retry_later needs a time", where="at")
 
 

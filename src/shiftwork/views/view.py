@@ -83,15 +83,16 @@ def time_out(moment: float) -> str:
 def time_in(text: Any) -> float:
     """Seconds since 1970 of an ISO time with an offset, or of a number, as shell scripts write it."""
     if isinstance(text, int | float) and not isinstance(text, bool):
-        return _within_dates(float(text))
+        return _within_dates(text)
     moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     if moment is None or moment.tzinfo is None:
         raise ValueError("expected an ISO 8601 time with its offset, such as 2026-02-09T12:00:00Z")
     return moment.timestamp()
 
 
-def _within_dates(moment: float) -> float:
+def _within_dates(number: float) -> float:
     try:
+        moment = float(number)  # a huge integer is no float
         datetime.fromtimestamp(moment, UTC)
     except (OverflowError, OSError, ValueError):
         raise ValueError("expected a time before the year 10000") from None

@@ -13,7 +13,7 @@ from shiftwork.core.errors import TooLarge
 from shiftwork.core.task import NewDag, NewTask, Submitted
 from shiftwork.queue import check
 from shiftwork.queue.face.handle import Handle
-from shiftwork.queue.prepare import Plans, Prepared, prepare, traced
+from shiftwork.queue.prepare import Plans, Prepared, let_others, prepare, traced
 from shiftwork.queue.protection.room import when_there_is_room
 from shiftwork.queue.submit import DagFields, ceiling, lanes_of, submit
 
@@ -76,6 +76,7 @@ class Producing(Handle):
                 where = "task" if alone else f"tasks[{place}]"
                 new = traced(check.read(task, NewTask, where), origin)
                 prepared.append(prepare(new, self.workspace, resolver, where, plans))
+                await let_others(new)
         return prepared
 
     async def _submit_lone(self, batch: Sequence[Prepared]) -> list[Submitted]:

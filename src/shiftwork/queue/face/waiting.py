@@ -132,7 +132,7 @@ def _new_wait(
 def _moment(value: float, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"expected a number of seconds, got {type(value).__name__}", where=where)
-    if not math.isfinite(value) or abs(value) > FURTHEST:
+    if abs(value) > FURTHEST or not math.isfinite(value):  # in this order: a huge integer is no float
         raise InputError(f"expected a number of seconds up to {FURTHEST:g}", where=where)
     return float(value)
 
@@ -141,10 +141,7 @@ def _schema(schema: Mapping[str, Any] | None) -> str | None:
     if schema is None:
         return None
     text = _json(schema, "schema")
-    try:
-        verdict.check_schema(schema)
-    except InputError as error:
-        raise InputError(error.what, where="schema") from None
+    verdict.check_schema(schema, "schema")
     return text
 
 

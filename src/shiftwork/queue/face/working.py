@@ -20,7 +20,7 @@ from shiftwork.queue.fence import Outcome, Token, Verb, for_each, unknown
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.in_hand import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.outputs import verdicts
-from shiftwork.queue.prepare import prepare, traced
+from shiftwork.queue.prepare import let_others, prepare, traced
 
 
 class Report(NamedTuple):
@@ -166,7 +166,14 @@ class Working(Handle):
         return await self._complete(items)
 
     async def _complete(self, items: Sequence[Completion | NotFound]) -> list[Outcome]:
-        return await self._each(finish.complete, items)
+        """In one transaction, unless validating takes long: then others have their turn in between."""
+        outcomes = await self._each(finish.complete, items)
+        while postponed := [place for place, outcome in enumerate(outcomes) if outcome.postponed]:
+            left = [items[place] for place in postponed]
+            unbooked = [item._replace(usage=finish.NO_USAGE) for item in left if isinstance(item, Completion)]
+            for place, outcome in zip(postponed, await self._each(finish.complete, unbooked), strict=True):
+                outcomes[place] = outcome
+        return outcomes
 
     async def verdict(
         self, token: str, *, passed: bool, evidence: Mapping[str, Any] | None = None, note: str | None = None
@@ -230,6 +237,7 @@ class Working(Handle):
             for place, task in enumerate(tasks):
                 new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
                 batch.append(prepare(new, self.workspace, resolver, f"tasks[{place}]"))
+                await let_others(new)
         if not batch:
             raise InputError("there is nothing to spawn", where="tasks")
         lanes = await self._engine.lanes.intern(self._engine.store, {prepared.lane for prepared in batch})

@@ -12,7 +12,7 @@ from shiftwork.core.errors import InputError, ReportRequired, ShiftworkError
 from shiftwork.core.settings import Settings
 from shiftwork.core.states import State
 from shiftwork.core.task import NewVerdict, Verdict
-from shiftwork.policy import lease, verdict
+from shiftwork.policy import lease, schema, verdict
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.outputs import judging
 from shiftwork.queue.prepare import Prepared
@@ -22,6 +22,8 @@ from shiftwork.store.store import Row
 if TYPE_CHECKING:
     from shiftwork.queue.finish import Completion
 
+MOST_STEPS = 4 * schema.MOST_STEPS
+"""Steps of validation in one transaction: a database that has one writer stands still meanwhile."""
 QUEUE = "queue"
 """Whose word a verdict is that the queue itself has come to."""
 
@@ -41,6 +43,14 @@ class Checked:
         self.rejected: list[tuple[Completion, Verdict]] = []
         self.awaited: list[Awaited] = []
         self.refused: list[tuple[Completion, ShiftworkError]] = []
+        self.postponed: list[Completion] = []
+        self._steps = 0.0
+
+    def has_room(self, output: Mapping[str, Any], item: Completion) -> bool:
+        """Whether this output is validated in this transaction, too: the first is, others while steps are left."""
+        before = self._steps
+        self._steps += verdict.steps_of(output, item.data, item.text)
+        return before == 0 or self._steps <= MOST_STEPS
 
     def note(self, item: Completion, found: Verdict | None) -> None:
         if found is None or found.passed:
@@ -80,6 +90,8 @@ async def check(work: Work, items: Mapping[str, Completion], rows: Mapping[str, 
             checked.awaited.append(Awaited(item))
         elif item.verdict is not None and method != "test-pass":
             checked.refused.append((item, _no_verdict_wanted(method)))
+        elif item.verdict is None and not checked.has_room(body.get("output") or {}, item):
+            checked.postponed.append(item)
         else:
             checked.note(item, _look(work, row, item, body.get("output") or {}))
     return checked
@@ -87,15 +99,15 @@ async def check(work: Work, items: Mapping[str, Completion], rows: Mapping[str, 
 
 def _look(work: Work, row: Row, item: Completion, output: Mapping[str, Any]) -> Verdict | None:
     """The verdict on one output; None where nothing was asked."""
-    method, schema = output.get("validation", "none"), output.get("validation_schema")
+    method, asked = output.get("validation", "none"), output.get("validation_schema")
     if item.verdict is not None:
         return given(item.verdict, work.caller.for_agent(row["agent_id"]), work.now)
-    if schema is None or method == "none":
+    if asked is None or method == "none":
         return None
     if method == "regex":
-        wrong = verdict.against_pattern(schema, verdict.as_text(item.data, item.text))
+        wrong = verdict.against_pattern(asked, verdict.as_text(item.data, item.text))
     else:
-        wrong = verdict.against_schema(schema, item.data)
+        wrong = verdict.against_schema(asked, item.data)
     return Verdict(method, not wrong, QUEUE, work.now, wrong)
 
 
