@@ -188,6 +188,15 @@ async def test_the_id_of_a_duplicate_does_not_pass_to_another_task(queue: Queue,
     assert (await queue.get(alias)).id == first.id
 
 
+@pytest.mark.parametrize("alias", ["d2", UUID], ids=["name", "uuid"])
+async def test_two_tasks_of_a_batch_cannot_have_one_id_though_one_is_a_duplicate(queue: Queue, alias: str) -> None:
+    await queue.submit(type="code", idempotency_key="k")
+    with pytest.raises(IdInUse):
+        await queue.submit_many([{"type": "docs", "id": alias}, {"type": "code", "id": alias, "idempotency_key": "k"}])
+    with pytest.raises(NotFound):
+        await queue.get(alias)
+
+
 async def test_the_id_of_a_duplicate_goes_with_a_purged_task(queue: Queue) -> None:
     await queue.set_setting("purge.mode", "delete")
     for name in ("d1", "d2"):

@@ -254,13 +254,19 @@ async def _join_dependencies(
 # -- the ids they came with --------------------------------------------------------------------------------------
 
 
-async def take_aliases(work: Work, workspace: str, duplicates: Sequence[Duplicate]) -> None:
+async def take_aliases(work: Work, workspace: str, items: Sequence[Item], duplicates: Sequence[Duplicate]) -> None:
     """The id that a duplicate came with names the existing task from now on, also for tasks that waited for that id."""
+    fresh = {item.name: item.id for item in items if item.name is not None}
+    taken = dict(fresh)
     named: dict[str, Duplicate] = {}
     for each in duplicates:
-        if each.item.name is not None and named.setdefault(each.item.name, each).kept != each.kept:
+        if (name := each.item.name) is None:
+            continue
+        if taken.setdefault(name, each.kept) != each.kept:
             what = f"two tasks of the batch have the same id, {each.item.prepared.new.id!r}"
             raise IdInUse(what, where=each.item.prepared.place_of("id"))
+        if name not in fresh:
+            named[name] = each
     if not named:
         return
     await _refuse_used(work, named.values())

@@ -88,7 +88,7 @@ async def submit(
     items, twice = await _take_names(tx, workspace, duplicates.fold_twins(items, twice), twice)
     local = _local_keys(items, batch, twice)
     await duplicates.lock_kept(work, twice)
-    await duplicates.take_aliases(work, workspace, twice)
+    await duplicates.take_aliases(work, workspace, items, twice)
     joined = [await duplicates.merge(work, workspace, each, local) for each in twice]
     edges = await _edges(work, workspace, items, local)
     _refuse_cycle(items, edges)
