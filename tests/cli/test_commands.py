@@ -178,7 +178,7 @@ COMMANDS = [
     ("migrate --check", "up to date", '"up_to_date": true'),
     ("doctor", "may be written", '"level": "ok"'),
     ("watch --once", "Running (", '"running": ['),
-    ("prove --tasks 5 --agents 1 --every 60", "outside actions done twice", '"lost": 0'),
+    ("prove --tasks 40 --agents 2 --every 0.3", "outside actions done twice", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
 ]
@@ -451,7 +451,8 @@ def test_work_hands_its_options_to_the_worker(terminal: Terminal, monkeypatch: p
     package.summing = SimpleNamespace()  # type: ignore[attr-defined]  # likewise
     monkeypatch.setitem(sys.modules, "shiftwork.worker", package)
     assert terminal.run("work", "app:worker", "--processes", "2", "--concurrency", "5", "--until-idle").code == 3
-    expected = {"url": terminal.url, "processes": 2, "concurrency": 5, "until_idle": True, "report": None}
+    expected = {"url": terminal.url, "runtime_id": None, "processes": 2, "concurrency": 5, "until_idle": True}
+    expected |= {"report": None}
     assert called == [(("app:worker",), expected)]
 
 

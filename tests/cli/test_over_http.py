@@ -13,7 +13,7 @@ from tests.cli.terminal import Run, Terminal
 from tests.cli.test_commands import COMMANDS
 from tests.client.serving import served
 
-ON_DATABASES = ("migrate", "migrate --check", "doctor", "duties --run", "prove --tasks 5 --agents 1 --every 60")
+ON_DATABASES = ("migrate", "migrate --check", "doctor", "duties --run", "prove --tasks 40 --agents 2 --every 0.3")
 LINES = [row for row in COMMANDS if row[0] not in ON_DATABASES]
 
 

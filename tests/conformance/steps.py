@@ -80,11 +80,15 @@ TABLES = {
 }
 
 
+_BY_ITSELF = frozenset({"meters", "duties"})
+"""Tables of metrics and maintenance."""
+
+
 async def everything(queue: Queue) -> dict[str, list[str]]:
-    """Every row of every table, to see whether anything changed; but for meters, which are written now and then."""
+    """Every row of every table, to see whether anything changed; but for what processes write by themselves."""
     if not queue.url.startswith("sqlite"):
         return await _everything_at_once(queue)
-    names = [row["name"] for row in await sql(queue, TABLES["sqlite"]) if row["name"] != "meters"]
+    names = [row["name"] for row in await sql(queue, TABLES["sqlite"]) if row["name"] not in _BY_ITSELF]
     tables = await _ask(queue, [f"select * from {name}" for name in names])
     return {name: sorted(map(str, rows)) for name, rows in zip(names, tables, strict=True)}
 
@@ -93,7 +97,7 @@ async def _everything_at_once(queue: Queue) -> dict[str, list[str]]:
     """A server takes longer to be asked for each of its tables than to answer."""
     server = await asyncpg.connect(queue.url)
     try:
-        names = [row["name"] for row in await server.fetch(TABLES["postgresql"]) if row["name"] != "meters"]
+        names = [row["name"] for row in await server.fetch(TABLES["postgresql"]) if row["name"] not in _BY_ITSELF]
         query = " union all ".join(f"select '{name}' as name, t::text as row from {name} t" for name in names)
         rows = await server.fetch(query)
     finally:

@@ -347,6 +347,7 @@ async def test_many_workspaces_are_measured_in_turn(
 
 
 async def test_old_snapshots_are_forgotten(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
     for _ in range(measuring.KEPT_SNAPSHOTS + 10):
         clock.advance(30)
         await runner.run_once(queue.engine)

@@ -193,9 +193,9 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "a batch with one bad task": (
         lambda q: q.submit_many([{"type": "a"}, {"type": ""}]), "invalid_input", "tasks[1].type"),
     "a batch with a key twice": (
-        lambda q: q.submit_many([{"type": "a", "key": "x"}, {"type": "a", "key": "x"}]), "invalid_input", "key"),
+        lambda q: q.submit_many([{"type": "a", "key": "x"}] * 2), "invalid_input", "tasks[1].key"),
     "a batch with an id twice": (
-        lambda q: q.submit_many([{"type": "a", "id": "x"}, {"type": "a", "id": "x"}]), "id_in_use", "id"),
+        lambda q: q.submit_many([{"type": "a", "id": "x"}, {"type": "a", "id": "x"}]), "id_in_use", "tasks[1].id"),
     "a batch with a ring": (
         lambda q: q.submit_many(
             [{"type": "a", "key": "x", "dependencies": ["y"]}, {"type": "a", "key": "y", "dependencies": ["x"]}]

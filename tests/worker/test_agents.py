@@ -310,7 +310,7 @@ async def test_a_killed_runner_leaves_no_process_and_its_task_goes_on_in_the_sam
     next_one = desk.start_agent(*KILLED)
     await until(lambda: len(desk.agents(task)) == 2)
     again = await shop.get(task)
-    assert (again.session_id, again.work_dir, again.attempts) == (session, str(desk.work_dir / task), 0)
+    assert (again.session_id, again.work_dir, again.attempts) == (session, str(desk.work_dir / task), 1)
     await shop.cancel(task)
     next_one.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(next_one.wait, PATIENCE_SEC) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple
 
 import msgspec
@@ -110,12 +109,6 @@ def prepare(
         uuid,
         where=where,
     )
-
-
-async def let_others(new: NewTask) -> None:
-    """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
-    if new.output is not None and new.output.validation_schema is not None:
-        await asyncio.sleep(0)
 
 
 def _known(plans: Plans, new: NewTask) -> Plan | None:

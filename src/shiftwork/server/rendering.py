@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from shiftwork.core import ids
 from shiftwork.core.errors import InputError
 from shiftwork.core.states import State
 from shiftwork.core.task import Dag, Result, Submitted, Task
@@ -97,7 +98,9 @@ async def names_in(answer: Any, view: View, queue: Queue) -> Names:
     if not view.own_names:
         return Names(view, {})
     found = {each for text in _texts(answer) for each in _ID.findall(text) if each.startswith("task_")}
-    return Names(view, await queue.own_names(sorted(found)) if found else {})
+    items = [(uuid,) for uuid in map(ids.parse, sorted(found)) if uuid is not None]
+    rows = await queue.engine.store.read(lambda tx: tx.all("own_names", items=items)) if items else []
+    return Names(view, {ids.show_task(row["id"]): row["external_id"] for row in rows})
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -287,12 +287,17 @@ class View:
 
         A `workspace_id` says where to submit and is for the caller to take out.
         """
-        missing = [name for name in self.required if fields.get(name) is None]
-        if missing:
-            raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
+        ours = self.record_in(fields)
         if not self.is_echo(fields):
             wished = ((path, value) for path, row, value in self._written(fields) if row.ours in WISHES)
             self._refuse({path: value for path, value in wished if not self._is_new(path, value)})
+        return ours
+
+    def record_in(self, fields: Record) -> dict[str, Any]:
+        """The same of a record that another program kept, and which has a history of its own."""
+        missing = [name for name in self.required if fields.get(name) is None]
+        if missing:
+            raise InputError(f"The {self.name} view needs {_listed(missing)}", where=missing[0], missing=missing)
         return {**self.defaults, **self._in(self.task, fields)}
 
     def changes_in(self, fields: Record, now: Record | None = None) -> dict[str, Any]:

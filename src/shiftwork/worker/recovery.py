@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from typing import Any
 
 from shiftwork.client.client import Client
 from shiftwork.client.opening import AnyQueue
+from shiftwork.core import reasons
 from shiftwork.core.errors import InputError, NotFound, ShiftworkError
 from shiftwork.core.states import State
+from shiftwork.core.task import Task
 from shiftwork.duties import presence
 from shiftwork.queue.fence import Outcome
 from shiftwork.queue.queue import Queue
@@ -21,14 +24,17 @@ WATCH_SEC = 6.0
 """A runtime that holds something and is silent for so long is dead: a living one beats every two seconds."""
 
 LOOK_SEC = 0.25
+LOOKED_AT = 1000
+"""Tasks that wait for their retry, among which those of dead workers are looked for."""
 
 
 class Recovery:
     """Of one start of a worker."""
 
-    def __init__(self, queue: AnyQueue, runtime_id: str) -> None:
+    def __init__(self, queue: AnyQueue, runtime_id: str, types: Collection[str]) -> None:
         self._queue = queue
         self._runtime_id = runtime_id
+        self._types = types
         self._roster = Roster(queue.url, queue.workspace) if isinstance(queue, Client) else None
         self._entry: Entry | None = None
         self._recovered: set[str] = set()
@@ -91,7 +97,12 @@ class Recovery:
         for task_id in list(self._recovered):
             if not await self._comes_again(task_id):
                 self._recovered.discard(task_id)
-        return bool(self._recovered)
+        return bool(self._recovered) or await self._is_lost_work_to_come()
+
+    async def _is_lost_work_to_come(self) -> bool:
+        """Whether others have taken back work of ours from a dead worker: a server, or the parent of a fleet."""
+        retrying = (await self._queue.tasks(status=State.RETRYING, limit=LOOKED_AT)).tasks
+        return any(task.type in self._types and _lost_its_worker(task) for task in retrying)
 
     async def _comes_again(self, task_id: str) -> bool:
         try:
@@ -101,3 +112,9 @@ class Recovery:
         except NotFound:
             return False
         return task.status == State.RETRYING
+
+
+def _lost_its_worker(task: Task) -> bool:
+    """By the note that names the lost worker, which the queue writes itself."""
+    last = task.failure_history[-1] if task.failure_history else None
+    return last is not None and last.reason in reasons.WORKER_LOST and last.note is not None

@@ -114,7 +114,7 @@ class Runner:
         self._life = asyncio.current_task()
         self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
-        self._recovery = Recovery(self._queue, self.runtime_id)
+        self._recovery = Recovery(self._queue, self.runtime_id, self._worker.handlers)
         self._recovery.begin()
         try:
             return await self._work_until_stopped(url, until_idle=until_idle)

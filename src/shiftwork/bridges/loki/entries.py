@@ -123,7 +123,7 @@ def error_of(entry: Mapping[str, Any]) -> str | None:
 
 def new_task(queue: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """A task that only the files know, as it is submitted. What completed has had all it waited for."""
-    fields = VIEW.task_in(entry)
+    fields = VIEW.record_in(entry)
     if queue == "completed":
         fields.pop("dependencies", None)
     return fields

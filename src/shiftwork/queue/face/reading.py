@@ -227,12 +227,6 @@ class Reading(Observing):
             for row in rows
         ]
 
-    async def own_names(self, task_ids: Sequence[str]) -> dict[str, str]:
-        """What their submitters call these tasks, by their ids, where they gave them a name."""
-        items = [(uuid,) for uuid in map(ids.parse, task_ids) if uuid is not None]
-        rows = await self._read(lambda tx: tx.all("own_names", items=items))
-        return {ids.show_task(row["id"]): row["external_id"] for row in rows}
-
     # -- for doors -------------------------------------------------------------------------------------------------
 
     async def find_token(self, secret: str) -> TokenInfo | None:

@@ -16,11 +16,12 @@ from shiftwork.policy.verdict import is_report
 from shiftwork.queue import agents, check, finish, in_hand, spawn
 from shiftwork.queue.agents import Agent, NewAgent
 from shiftwork.queue.face.handle import Handle, one
+from shiftwork.queue.face.producing import let_others
 from shiftwork.queue.fence import Outcome, Token, Verb, for_each, unknown
 from shiftwork.queue.finish import NO_USAGE, Completion, Failure
 from shiftwork.queue.in_hand import Beat, BeatAnswer, RuntimeAnswer
 from shiftwork.queue.outputs import verdicts
-from shiftwork.queue.prepare import let_others, prepare, traced
+from shiftwork.queue.prepare import prepare, traced
 
 
 class Report(NamedTuple):

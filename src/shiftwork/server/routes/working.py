@@ -104,8 +104,8 @@ async def claim(ask: Ask, body: ClaimBody) -> Any:
     if once is not None:  # by which its claims are found again
         ask.queue = ask.queue.speaking_as(ask.queue.caller._replace(request_id=once.key))
     try:
-        work = _claim_anywhere(ask, body) if ask.spans else _claim(ask, body, body.wait_sec)
         with ask.house.waits.place(ask.who) if body.wait_sec else nullcontext():
+            work = _claim_anywhere(ask, body) if ask.spans else _claim(ask, body, body.wait_sec)
             answer = await ask.while_wanted(work) or ClaimAnswer([])
     except Repeated:
         return await _made_before(ask, body)
