@@ -1,4 +1,4 @@
--- The SQL views name tasks as the documents' other doors do: `event_log` by the name that its submitter gave a task, or by
+-- The SQL views name tasks as the documents do elsewhere: `event_log` by the name that its submitter gave a task, or by
 -- the id in the streams (`task_` and 26 characters); `task_uuid` is the id that the tables have, and indexed.
 -- `agent_task_queue` has the text that an agent or its command printed as its output.
 drop view event_log;
