@@ -1,5 +1,6 @@
 -- The SQL views name tasks as the documents do elsewhere: `event_log` by the name that its submitter gave a task, or by
--- the id in the streams (`task_` and 26 characters); `task_uuid` is the id that the tables have, and indexed.
+-- the id in the streams (`task_` and 26 characters); `task_uuid` is the id that the tables have, and indexed. It has the
+-- end of every task: a cancelled or rejected one has failed, and an entry that cannot be understood is a dead letter.
 -- `agent_task_queue` has the text that an agent or its command printed as its output.
 drop view event_log;
 create view event_log as
