@@ -17,8 +17,12 @@ async def crash(bench: Bench) -> None:
     """From kill -9 of a worker process until its task is claimed by another that waits for work."""
     waits = []
     for _ in range(bench.size(5, 1)):
-        async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 2, 1) as members:
-            await queue.use_profile("coscientist")  # whose row it is: lost work is ready again without a delay
+        # In the profile whose row it is: lost work is ready again without a delay.
+        async with (
+            bench.place.url() as url,
+            await Queue.open(url, profile="coscientist") as queue,
+            fleet(queue, 2, 1) as members,
+        ):
             task = await queue.submit(type="hang")
             holder = None
             while holder is None:
