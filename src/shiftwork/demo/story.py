@@ -267,7 +267,7 @@ class Story:
 def _tell(screen: Screen, summary: Summary, folder: Path) -> None:
     screen.say()
     screen.say(f"The DAG is {summary.status}: {summary.completed} of {summary.tasks} tasks completed.", "bold")
-    screen.say(f"  attempts   {summary.attempts}, of which {summary.failed_attempts} failed and was retried")
+    screen.say(f"  attempts   {summary.attempts}, of which {summary.failed_attempts} failed; those tasks were retried")
     if summary.recovered:
         screen.say(
             f"  recovered  {summary.recovered!r}: {summary.killed} was killed, {summary.recovered_by} took it over "
