@@ -2,12 +2,18 @@
 # the tests fetch are in .servers, and both can be deleted at any time.
 
 PYTHON ?= python3
-# One more than two cores: a third of the time a test waits for a process that it started.
-WORKERS ?= 3
+# Twice two cores: half of the time a test waits for a process, a server or a timer.
+WORKERS ?= 4
 ARGS ?=
 
 PY := .venv/bin/python
 READY := .venv/.ready
+
+# ARGS of `make test` may be a folder of tests or one bare word, the name of a feature. Only files that mention the
+# word are read: reading all of them takes longer than the tests of one feature.
+WORD = $(if $(word 2,$(ARGS))$(filter -%,$(ARGS))$(findstring /,$(ARGS))$(findstring ::,$(ARGS)),,$(ARGS))
+MENTIONS = $(shell { grep -rli --include='test_*.py' '$(WORD)' tests; find tests -name 'test_*.py' -path '*$(WORD)*'; } | sort -u)
+TESTS = $(if $(WORD),$(or $(wildcard tests/$(WORD)),-k '$(WORD)' $(MENTIONS)),$(ARGS))
 
 # Without compiled files every process that a test starts, hundreds of them, compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -21,8 +27,8 @@ help: ## Show this list
 demo: $(READY) ## Watch a small fleet work through a queue
 	@$(PY) -m shiftwork.demo $(ARGS)
 
-test: $(READY) ## Run every test, with its own PostgreSQL, PgBouncer and Redis (ARGS="-k word")
-	@$(PY) -m tests.services -- $(PY) -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: $(READY) ## Run every test, with its own PostgreSQL, PgBouncer and Redis (ARGS=breakers: those of one feature)
+	@$(PY) -m tests.services -- $(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
 check: $(READY) ## Lint, formatting, types
 	@$(PY) -m ruff check .

@@ -118,9 +118,9 @@ def install(peer: Peer) -> Path:
         return python
     quiet = ("-m", "pip", "install", "-qq", "--disable-pip-version-check")
     for command in ([sys.executable, "-m", "venv", str(folder)], [str(python), *quiet, *peer.packages]):
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
-        if told.returncode:
-            last = (told.stderr or told.stdout).strip().splitlines()[-1:]
+        output = subprocess.run(command, capture_output=True, text=True, check=False)
+        if output.returncode:
+            last = (output.stderr or output.stdout).strip().splitlines()[-1:]
             raise RuntimeError(f"{peer.name} could not be installed, so nothing stands beside ours: {' '.join(last)}")
     done.write_text(wanted, encoding="utf-8")
     return python
@@ -130,10 +130,10 @@ async def _run(peer: Peer, python: Path, verb: str, url: str, *words: str) -> st
     """What a program of the peer says when it has ended."""
     command = [str(python), str(ROOT / "bench" / "peers" / peer.program), verb, url.removeprefix("sqlite:///"), *words]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
+    stated, _ = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"{peer.name} could not {verb}")
-    return said.decode()
+    return stated.decode()
 
 
 async def _drain(bench: Bench, peer: Peer, python: Path, count: int, processes: int) -> float:

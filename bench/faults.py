@@ -24,14 +24,14 @@ async def crash(bench: Bench) -> None:
             fleet(queue, 2, 1) as members,
         ):
             task = await queue.submit(type="hang")
-            holder = None
-            while holder is None:
-                holder = (await queue.get(task.id)).claim.runtime_id
+            owner = None
+            while owner is None:
+                owner = (await queue.get(task.id)).claim.runtime_id
                 await asyncio.sleep(0.02)
-            victim = next(member for member in members if member.runtime_id == holder)
+            victim = next(member for member in members if member.runtime_id == owner)
             killed = queue.now()
             victim.kill()
-            waits.append(await _claimed_again(queue, task.id, holder) - killed)
+            waits.append(await _claimed_again(queue, task.id, owner) - killed)
     bench.figure("kill -9 of a worker to its task claimed again", [1000 * wait for wait in waits], "ms")
     bench.check("C-260", "kill -9 of a worker to its task claimed again, slowest", max(waits), 1, "s")
 
@@ -68,12 +68,12 @@ async def _completed(bench: Bench, settings: dict[str, Any]) -> tuple[float, str
     short = {"retry.initial_delay_sec": 0.2, "maintenance.retry_promoter_sec": 0.25}
     async with bench.place.url() as url, await Queue.open(url) as queue:
         for key, value in (short | settings).items():
-            await queue.set_setting(key, value)
+            await queue.settings.set(key, value)
         await load(queue, count, {"type": "flaky"})
         async with fleet(queue, 2, 100):
             await finished(queue, count)
         counts = (await queue.status()).counts
-        letters = await queue.dead_letters(limit=1000)
+        letters = await queue.dead_letters.list(limit=1000)
         failed = await bench.place.sql(url, "select count(*) from attempts where outcome = 'failed'")
     poison = sum(letter.poison_pill for letter in letters)
     lost = count - sum(counts.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.stores import TICKS
 from shiftwork import Queue
-from shiftwork.queue.lanes import TARGETED
+from shiftwork.engine.lanes import TARGETED
 from shiftwork.store.store import Tx
 from shiftwork.worker.child import Start
 
@@ -70,7 +70,7 @@ async def fleet(queue: Queue, count: int, concurrency: int) -> AsyncIterator[Seq
 async def _wait_until_up(queue: Queue, members: Sequence[Member]) -> None:
     wanted = {member.runtime_id for member in members}
     async with asyncio.timeout(60):
-        while not wanted <= {runtime["id"] for runtime in await queue.runtimes()}:
+        while not wanted <= {runtime.id for runtime in await queue.runtimes.list()}:
             if any(member.process.returncode is not None for member in members):
                 raise RuntimeError("a worker process ended before it began")
             await asyncio.sleep(0.05)
@@ -89,7 +89,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def finished(queue: Queue, count: int, *, poll_sec: float = 0.1) -> None:
-    """Wait until so many tasks are completed, cancelled or dead letters.
+    """Wait until this many tasks are completed, cancelled or dead letters.
 
     They are counted only once nothing is ready any more: counting a large queue all the time would be measured, too.
     """

@@ -10,7 +10,7 @@ from bench.fleet import finished, fleet, resident_mib
 from bench.report import Bench, measurement, requirement
 from bench.throughput import NOOP, drain_in_process, load
 from bench.times import Times
-from shiftwork import Queue, Report
+from shiftwork import Completion, Queue
 
 CLAIMS = {1: 20, 50: 6}
 """How many claims of each size are timed; all of them together take fewer than the smallest backlog holds."""
@@ -23,7 +23,7 @@ async def depth(bench: Bench) -> None:
     settled: dict[tuple[int, int], float] = {}
     for ready in bench.sizes((1_000, 10_000, 100_000, 1_000_000), (1_000, 10_000)):
         async with bench.place.url() as url, await Queue.open(url) as queue:
-            await queue.register_agent(id="bench", max_concurrent_tasks=None)
+            await queue.agents.register(id="bench", max_concurrent_tasks=None)
             await _fill(bench, queue, url, ready)
             for state in ("cold", "settled"):
                 if state == "settled":
@@ -45,7 +45,7 @@ async def _claims(queue: Queue, most: int) -> Times:
     times = Times()
     for _ in range(CLAIMS[most]):
         held = await times.of(queue.claim("bench", most, start=True))
-        await queue.complete_many([Report(assignment.token) for assignment in held])
+        await queue.batch.complete([Completion(token=assignment.token) for assignment in held])
     return times
 
 
@@ -98,9 +98,9 @@ async def _rate_of(bench: Bench, workers: int) -> float:
     for _ in range(bench.size(3, 1)):
         async with bench.place.url() as url, await Queue.open(url) as queue:
             await load(queue, count, {"type": "sleep", "payload": {"seconds": 1.0}})
-            await queue.pause()
+            await queue.control.pause()
             async with fleet(queue, workers, 1):
-                await queue.resume()
+                await queue.control.resume()
                 await finished(queue, count)
             rows = await bench.place.sql(url, "select max(ended_at) - min(claimed_at) from attempts")
             values.append(count / rows[0][0])
@@ -111,7 +111,7 @@ async def _rate_of(bench: Bench, workers: int) -> float:
 @measurement
 @requirement("C-257")
 async def memory(bench: Bench) -> None:
-    """Resident memory of a worker and of a queue while many tasks pass, and with a backlog that lies there."""
+    """Resident memory of a worker and of a queue while many tasks pass, and with a backlog that is there."""
     rounds, each = bench.size(10, 3), bench.size(20_000, 2_000)
     sizes: list[float] = []
     async with bench.place.url() as url, await Queue.open(url) as queue, fleet(queue, 1, 1000) as members:
@@ -121,7 +121,7 @@ async def memory(bench: Bench) -> None:
             sizes.append(members[0].memory_mib())
     bench.figure(f"worker, after {each:,} and after {rounds * each:,} tasks", [sizes[0], sizes[-1]], "MiB")
     async with bench.place.url() as url, await Queue.open(url) as queue:
-        await queue.register_agent(id="bench", max_concurrent_tasks=None)
+        await queue.agents.register(id="bench", max_concurrent_tasks=None)
         await load(queue, 10_000)
         before = resident_mib(os.getpid())
         await load(queue, 10_000)

@@ -13,7 +13,7 @@ from bench.report import Bench, measurement, requirement
 from bench.throughput import NOOP, load
 from bench.times import Times
 from shiftwork import Queue
-from shiftwork.core.errors import LeaseLost
+from shiftwork.model.errors import LeaseLost
 
 T = TypeVar("T")
 PICKUP_EVERY_SEC = 0.05
@@ -64,7 +64,7 @@ async def calls(bench: Bench) -> None:
     )
     times = {name: Times() for name in names}
     async with bench.place.url() as url, await Queue.open(url) as queue:
-        await queue.register_agent(id="bench", max_concurrent_tasks=None)
+        await queue.agents.register(id="bench", max_concurrent_tasks=None)
         await load(queue, 1000)
         await bench.place.settle(url)
         await _life(queue, {name: Times() for name in names})  # warm: caches, prepared statements
@@ -113,7 +113,7 @@ async def _life(queue: Queue, times: dict[str, Times]) -> None:
     (held,) = await times["claim"].of(queue.claim("bench"))
     await times["start"].of(queue.start(held.token))
     await times["heartbeat"].of(queue.heartbeat(held.token))
-    await times["progress"].of(queue.progress(held.token, {"pct": 50}))
+    await times["progress"].of(queue.claims.progress(held.token, {"pct": 50}))
     await times["complete"].of(queue.complete(held.token, {"ok": True}))
     (held,) = await times["claim"].of(queue.claim("bench", start=True))
     await times["fail"].of(queue.fail(held.token, "crash", "no"))
@@ -234,6 +234,6 @@ async def cycle(bench: Bench) -> None:
             tasks = await queue.submit_dag({"tasks": chain})
             for place in (10, 30, 50, 70, 99):
                 new = {"dependencies": [tasks[place - 1].id, tasks[place // 2].id]}
-                await times.of(queue.update(tasks[place].id, new))
+                await times.of(queue.tasks.update(tasks[place].id, new))
     times.show(bench, "dependency added in a DAG of 100 tasks")
     bench.check("F-109", "dependency added in a DAG of 100 tasks, p99", times.at(0.99), 10, "ms")

@@ -165,12 +165,12 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _nanoseconds_per_turn(turns: int = 1_000_000) -> float:
+def _nanoseconds_per_turn(round_robin: int = 1_000_000) -> float:
     """How fast this processor is just now: figures of two runs are comparable as far as these are."""
     total, began = 0, time.process_time_ns()
-    for number in range(turns):
+    for number in range(round_robin):
         total += number * number
-    return (time.process_time_ns() - began) / turns
+    return (time.process_time_ns() - began) / round_robin
 
 
 def _syncs_per_second(count: int = 200) -> float:

@@ -8,16 +8,16 @@ from typing import Any
 
 from bench.fleet import finished, fleet
 from bench.report import Bench, measurement, requirement
-from shiftwork import Queue, Report
+from shiftwork import Completion, Queue
 
 AT_ONCE = 1000
-"""Two claims of 500, the most that a worker asks for: one is worked on while the other is claimed or handed in."""
+"""Two claims of 500, the most that a worker asks for: one is worked on while the other is claimed or submitted."""
 
 NOOP: dict[str, Any] = {"type": "noop", "payload": {"n": 1}}
 
 
 async def load(queue: Queue, count: int, task: dict[str, Any] | None = None) -> None:
-    """Submit so many tasks in batches of 1000."""
+    """Submit this many tasks in batches of 1000."""
     for first in range(0, count, 1000):
         await queue.submit_many([task or NOOP] * min(1000, count - first))
 
@@ -63,12 +63,12 @@ async def _by_many(queue: Queue, count: int, callers: int = 200) -> float:
 
 @measurement
 async def batches(bench: Bench) -> None:
-    """Claim and complete in this process: 500 are claimed while the 500 before are handed in."""
+    """Claim and complete in this process: 500 are claimed while the 500 before are submitted."""
     rates, ours, theirs = [], [], []
     count = bench.size(20_000, 2_000)
     for _ in range(bench.repetitions):
         async with bench.place.url() as url, await Queue.open(url) as queue:
-            await queue.register_agent(id="bench", max_concurrent_tasks=None)
+            await queue.agents.register(id="bench", max_concurrent_tasks=None)
             await load(queue, count)
             await bench.place.settle(url)
             cpu, server, began = time.process_time(), bench.place.server_cpu(), time.perf_counter()
@@ -87,8 +87,8 @@ async def drain_in_process(queue: Queue, batch: int = 500) -> int:
     while assignments := await queue.claim("bench", batch, start=True):
         if last is not None:
             await last
-        reports = [Report(assignment.token, 1) for assignment in assignments]
-        last = asyncio.create_task(queue.complete_many(reports))
+        reports = [Completion(1, token=assignment.token) for assignment in assignments]
+        last = asyncio.create_task(queue.batch.complete(reports))
         done += len(assignments)
     if last is not None:
         await last
@@ -123,10 +123,10 @@ async def drained(bench: Bench, count: int, processes: int) -> tuple[float, floa
     async with place.url() as url, await Queue.open(url) as queue:
         await load(queue, count)
         await place.settle(url)
-        await queue.pause()
+        await queue.control.pause()
         async with fleet(queue, processes, AT_ONCE) as members:
             used, server = sum(member.cpu() for member in members), place.server_cpu()
-            await queue.resume()
+            await queue.control.resume()
             await finished(queue, count)
             used = sum(member.cpu() for member in members) - used
             server = place.server_cpu() - server

@@ -29,7 +29,7 @@ class Times:
             self._spans.append((began, time.perf_counter()))
 
     def add(self, milliseconds: float, ended: float | None = None) -> None:
-        """What took so long until now, or until then."""
+        """What took this long until now, or until then."""
         ended = time.perf_counter() if ended is None else ended
         self._spans.append((ended - milliseconds / 1000, ended))
 

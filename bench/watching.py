@@ -11,7 +11,7 @@ from bench.report import Bench, measurement
 from bench.serving import served
 from bench.throughput import NOOP
 from bench.times import Times
-from tests.server.crowd import tell_crowd
+from tests.server.crowd import send_to_subscribers
 from tests.server.watching import watch
 
 
@@ -30,7 +30,7 @@ async def watching(bench: Bench) -> None:
         subscribers, events = bench.size(500, 20), bench.size(10_000, 120)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as http:
-            told = await tell_crowd(http, api.url, subscribers, events)
-        rate = subscribers * told.events / told.seconds
-        bench.figure(f"{subscribers} subscribers, {told.events:,} events each", [rate], "events/s")
+            output = await send_to_subscribers(http, api.url, subscribers, events)
+        rate = subscribers * output.events / output.seconds
+        bench.figure(f"{subscribers} subscribers, {output.events:,} events each", [rate], "events/s")
         bench.figure("memory of the server", [api.member.memory_mib()], "MiB")

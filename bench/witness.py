@@ -25,7 +25,7 @@ _files: list[Path] = []
 
 @contextmanager
 def watching() -> Iterator[bool]:
-    """Whether somebody watches; not where the system has no such priorities or does not allow them."""
+    """Whether someone watches; not where the system has no such priorities or does not allow them."""
     with tempfile.TemporaryDirectory(prefix="shiftwork-witness-") as folder:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         _files[:] = [Path(folder) / str(core) for core in cores]

@@ -1,9 +1,9 @@
-"""Agents that meet the queue through MCP only: a planner and two workers, each with a server of its own.
+"""Agents that use the queue over MCP only: a planner and two workers, each with its own server.
 
     python mcp_agents.py sqlite:///agents.db              # or postgresql://…, or http://127.0.0.1:8080
 
-It needs `pip install 'shiftwork[mcp]'`. Where a model would choose what to call, these follow a script; every call is
-one that a model could make, and its answer is all they know.
+It needs `pip install 'shiftwork[mcp]'`. A model would choose the calls; these agents follow a script. Every call is one
+that a model could make, and its answer is all they know.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ PLAN = [
 
 
 def server(store: str, *options: str) -> StdioServerParameters:
-    """What stands in a client's configuration."""
+    """The server as in a client's configuration."""
     return StdioServerParameters(
         command=sys.executable, args=["-m", "shiftwork", "mcp", "--store", store, "--keep", "5m", *options]
     )
 
 
 async def call(agent: Client, tool: str, **arguments: Any) -> Any:
-    """What the tool answers; a refusal says what to do next."""
+    """Return the tool's answer; an error contains the next step."""
     done = await agent.call_tool(tool, arguments)
     if done.is_error:
         raise RuntimeError(done.structured_content["error"]["next"])
@@ -40,14 +40,14 @@ async def call(agent: Client, tool: str, **arguments: Any) -> Any:
 
 
 async def plan(store: str) -> list[str]:
-    """The planner hands work in and knows nothing of who does it."""
+    """The planner submits work and does not know the workers."""
     async with Client(server(store, "--role", "submitter", "--agent", "planner")) as agent:
-        made = await call(agent, "submit", title="A page", tasks=PLAN)
-        return [task["task_id"] for task in made["tasks"]]
+        submitted = await call(agent, "submit", title="A page", tasks=PLAN)
+        return [task["task_id"] for task in submitted["tasks"]]
 
 
 async def work(store: str, kind: str) -> None:
-    """A worker does one task of its kind. What it has paid for is kept before it goes on."""
+    """A worker does one task of its type, and stores paid results before it continues."""
     async with Client(server(store, "--role", "worker", "--agent", f"{kind}er", "--type", kind)) as agent:
         task = None
         while task is None:

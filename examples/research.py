@@ -1,10 +1,10 @@
-"""A research fleet: a question is split into sources, agents read them side by side, and a report is written from all.
+"""A research fleet: split a question into sources, read them in parallel, and write a report from all of them.
 
     python research.py sqlite:///research.db                       # or postgresql://…, or http://127.0.0.1:8080
-    shiftwork --store sqlite:///research.db work research:worker   # or: a fleet that goes on working
+    shiftwork --store sqlite:///research.db work research:worker   # or: a fleet that keeps running
 
-Every call of a model is a step: it is paid for once, whatever fails or is killed afterwards. Where a model would think,
-this one looks its answers up.
+Every model call is a step: you pay for it once, whatever fails or is killed afterwards. Instead of calling a model,
+this example looks up its answers.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ calls: list[str] = []
 
 
 async def model(ctx: Context, prompt: str, answer: Any) -> Any:
-    """Stands for a model: it takes time and money, and its answer may differ each time it is asked."""
+    """Simulate a model: it takes time and money, and its answer may differ on every call."""
     calls.append(prompt)
     await asyncio.sleep(0.01)
     ctx.spent(cost_usd=0.02, tokens_in=len(prompt), tokens_out=len(str(answer)), model="a-model")
@@ -34,7 +34,7 @@ async def model(ctx: Context, prompt: str, answer: Any) -> Any:
 
 @worker.handler("research")
 async def research(ctx: Context) -> Done:
-    """The lead. It holds no slot while its readers read, and is run again from the top when they are done."""
+    """The lead. It occupies no slot while its readers read, and runs again from the top when they are done."""
     question = ctx.payload["question"]
     sources = await ctx.step("plan", model, ctx, f"Where to look: {question}", list(LIBRARY))
     readings = await ctx.spawn_and_wait([reading(source, question) for source in sources])
@@ -45,7 +45,7 @@ async def research(ctx: Context) -> Done:
 
 
 def reading(source: str, question: str) -> dict[str, Any]:
-    """A subtask: it belongs to the DAG of the task that spawns it, and shares its budget."""
+    """Return a subtask: it joins the DAG of the task that spawns it, and shares its budget."""
     return {
         "type": "read",
         "title": f"Read {source}",
@@ -56,32 +56,32 @@ def reading(source: str, question: str) -> dict[str, Any]:
 
 @worker.handler("read")
 async def read(ctx: Context) -> dict[str, str]:
-    """A reader. What it has fetched and found out is kept, so that a failed attempt costs nothing twice."""
+    """A reader. Fetched text and findings are stored, so a failed attempt costs nothing twice."""
     source = ctx.payload["source"]
     text = await ctx.step("fetch", LIBRARY.__getitem__, source)
     finding = await ctx.step("find", model, ctx, f"What does {source} say?", text.split(". ")[0] + ".")
     if source == "a thesis" and ctx.task.attempts == 0:
-        raise Fail("network", "the line broke after the model had answered")
+        raise Fail("network", "the connection broke after the model had answered")
     return {"source": source, "finding": finding}
 
 
 async def main(url: str) -> None:
-    async with await open_queue(url) as queue:
+    async with open_queue(url) as queue:
         task = await queue.submit(
             type="research",
             title="How do bees tell each other where to fly?",
             payload={"question": "How do bees tell each other where to fly?"},
-            tree_budget_usd=1.0,  # for itself and all it spawns; work stops when it is spent
+            tree_budget_usd=1.0,  # for the task and everything it spawns; work stops when it is spent
         )
         await worker.run(queue, until_idle=True)
 
         done = await queue.get(task.id)
         result = await queue.result(task.id)
-        readers = (await queue.tasks(parent=task.id)).tasks
+        readers = (await queue.tasks.list(parent=task.id)).tasks
         print(result.text)
         print("from", ", ".join(result.data["sources"]))
         print(f"{len(calls)} calls of the model, {sum(each.attempts for each in readers)} failed attempt")
-        steps = [step.name for step in await queue.steps(task.id)]
+        steps = [step.name for step in await queue.steps.list(task.id)]
         spent = done.cost_usd + sum(each.cost_usd for each in readers)
         print(f"steps of the lead: {', '.join(steps)}; spent {spent:.2f} USD")
 

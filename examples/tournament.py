@@ -1,9 +1,9 @@
-"""A co-scientist's tournament: ideas are proposed, judged in pairs, ranked by Elo, and the best are refined.
+"""A co-scientist's tournament: propose ideas, judge them in pairs, rank them by Elo, and refine the best.
 
     python tournament.py sqlite:///tournament.db          # or postgresql://…, or http://127.0.0.1:8080
 
-The tournament is one task that spawns a round of subtasks at a time and waits for them without holding a slot; a crash
-anywhere loses at most the subtasks that were running. Where models would argue, these go by a made-up measure.
+The tournament is one task that spawns one round of subtasks at a time and waits for them without occupying a slot. A
+crash loses at most the subtasks that were running. Instead of asking models, the judges use a made-up score.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ VERDICT = {
 
 
 def worth(idea: str) -> int:
-    """Stands for what an expert would think of it."""
+    """Simulate an expert's rating."""
     return sum(map(ord, idea)) % 101
 
 
 @worker.handler("tournament")
 async def tournament(ctx: Context) -> dict[str, Any]:
-    """Each round is there when the one before it is: the handler runs from the top until no round is missing."""
+    """Run the rounds in order: the handler runs from the top until every round is complete."""
     goal = ctx.payload["goal"]
     proposed = await a_round(ctx, "propose", [{"goal": goal, "strand": strand} for strand in STRANDS])
     ideas = sorted(proposed)
@@ -44,7 +44,7 @@ async def tournament(ctx: Context) -> dict[str, Any]:
 
 
 async def a_round(ctx: Context, kind: str, payloads: list[dict[str, Any]]) -> list[Any]:
-    """What came of the subtasks of one kind; the first time they are spawned, and the handler ends here."""
+    """Return the results of one kind of subtask; the first time, spawn them and end the handler here."""
     done = [subtask.data for subtask in await ctx.subtasks() if subtask.type == kind]
     if not done:
         await ctx.spawn_and_wait([a_task(kind, payload) for payload in payloads])
@@ -53,13 +53,13 @@ async def a_round(ctx: Context, kind: str, payloads: list[dict[str, Any]]) -> li
 
 def a_task(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
     task: dict[str, Any] = {"type": kind, "payload": payload, "retry": {"strategy": "immediate"}}
-    if kind == "judge":  # an answer that is no verdict is a failed attempt, whatever the judge thinks of it
+    if kind == "judge":  # an answer that is not a valid verdict is a failed attempt
         task["output"] = {"type": "json", "validation": "json-schema", "validation_schema": VERDICT}
     return task
 
 
 def ranked(count: int, verdicts: list[dict[str, Any]]) -> list[tuple[int, float]]:
-    """Places and their Elo ratings, the best first."""
+    """Return the indexes of the ideas with their Elo ratings, the best first."""
     ratings = dict.fromkeys(range(count), 1200.0)
     for verdict in sorted(verdicts, key=lambda each: (each["winner"], each["loser"])):
         winner, loser = verdict["winner"], verdict["loser"]
@@ -77,7 +77,7 @@ async def propose(ctx: Context) -> str:
 
 @worker.handler("judge")
 async def judge(ctx: Context) -> dict[str, Any]:
-    """One of two ideas wins. At its first try this judge is lost for words now and then, as models are."""
+    """Choose one of two ideas. On its first try, this judge sometimes gives an invalid answer, as models do."""
     (first, second), (one, other) = ctx.payload["pair"], ctx.payload["ideas"]
     ctx.spent(cost_usd=0.01)
     if ctx.task.attempts == 0 and first == 0:
@@ -94,7 +94,7 @@ async def refine(ctx: Context) -> str:
 
 
 async def main(url: str) -> None:
-    async with await open_queue(url) as queue:
+    async with open_queue(url) as queue:
         task = await queue.submit(type="tournament", payload={"goal": "finding the hive"}, tree_budget_usd=2.0)
         await worker.run(queue, until_idle=True)
 
@@ -102,8 +102,8 @@ async def main(url: str) -> None:
         for place, (idea, rating) in enumerate(result["ranking"], 1):
             print(f"{place}. {idea} ({rating})")
         print("refined:", "; ".join(result["refined"]))
-        played = (await queue.tasks(parent=task.id, type="judge")).tasks
-        spent = sum(each.cost_usd for each in (await queue.tasks(parent=task.id)).tasks)
+        played = (await queue.tasks.list(parent=task.id, type="judge")).tasks
+        spent = sum(each.cost_usd for each in (await queue.tasks.list(parent=task.id)).tasks)
         refused = sum(each.attempts for each in played)
         print(f"{len(played)} matches, {refused} verdicts refused, {spent:.2f} USD")
 

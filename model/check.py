@@ -13,7 +13,7 @@ from tests.services.programs import ServiceError, Wanted, find
 FOLDER = Path(__file__).resolve().parent
 MODELS = sorted(file.stem for file in FOLDER.glob("*.pml"))
 SPIN = Wanted(component="spin", variable="SHIFTWORK_TEST_SPIN", names=("spin",), debian="spin", says_version="-V")
-DEEPEST = 1_000_000
+MAX_DEPTH = 1_000_000
 """Steps of one path; a deeper one is an error and not a quiet end of the search."""
 
 _VARIANT = re.compile(r"^ \*   -D(\w+) +(.+)$", re.MULTILINE)
@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
 
     states: int
     error: str | None
-    """The first assertion that failed, or a state from which nothing can go on."""
+    """The first assertion that failed, or a state from which nothing can continue."""
 
 
 def variants(model: str) -> dict[str, str]:
@@ -41,7 +41,7 @@ def check(model: str, folder: Path, variant: str | None = None) -> Verdict:
     options = [f"-D{variant}"] if variant else []
     _run([str(spin.file), *options, "-a", str(FOLDER / f"{model}.pml")], folder)
     _run([compiler, "-O2", "-w", "-DSAFETY", "-o", "pan", "pan.c"], folder)
-    found = _run(["./pan", f"-m{DEEPEST}"], folder)
+    found = _run(["./pan", f"-m{MAX_DEPTH}"], folder)
     if (states := re.search(r"(\d+) states, stored", found)) is None or "max search depth too small" in found:
         raise ServiceError(f"spin did not search the whole of {model}: {found[:500]}")
     failed = re.search(r"^pan:\d+: (.+) \(at depth \d+\)", found, re.MULTILINE)

@@ -7,15 +7,15 @@ import random
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.core.errors import LeaseLost
+from shiftwork.model.errors import LeaseLost
 from simulate.plan import CALL_USD
 from simulate.provider import Provider
 
 THINK_SEC = (4.0, 16.0)
 """What an agent does between two calls."""
-LONGEST_BACKOFF_SEC = 60.0
+MAX_BACKOFF_SEC = 60.0
 DEATHS = 0.01
-"""Of so many claims the agent is never heard of again, until somebody starts it anew."""
+"""Of this many claims the agent is never heard of again, until someone starts it anew."""
 RESTART_SEC = 600.0
 
 
@@ -39,7 +39,7 @@ class Agent:
         return self._held is not None
 
     async def register(self, budget_usd: float) -> None:
-        await self._queue.register_agent(
+        await self._queue.agents.register(
             id=self.name,
             max_concurrent_tasks=1,
             provider=self.provider.name,
@@ -63,7 +63,7 @@ class Agent:
             self.deaths += 1
             return now + RESTART_SEC
         self._held = claimed[0]
-        done = len(await self._queue.steps(self._held.id))
+        done = len(await self._queue.steps.list(self._held.id))
         self._calls_left = self._held.payload["calls"] - done
         return now + self._pause()
 
@@ -87,7 +87,7 @@ class Agent:
             return await self._refused(now, wait)
         self._refusals, self._calls_left = 0, self._calls_left - 1
         name, spent = f"call {self._calls_left}", {"cost_usd": CALL_USD, "tokens_in": 900, "tokens_out": 300}
-        await self._queue.complete_step(self._held.token, name, "said", usage=spent)
+        await self._queue.steps.complete(self._held.token, name, "said", usage=spent)
         return now + self._pause()
 
     async def _rests_until(self, now: float) -> float:
@@ -95,12 +95,12 @@ class Agent:
         if not self._shares:
             return now
         key = f"provider:{self.provider.name}"
-        return max((each.until for each in await self._queue.cooldowns() if each.key == key), default=now)
+        return max((each.until for each in await self._queue.cooldowns.list() if each.key == key), default=now)
 
     async def _refused(self, now: float, wait: float) -> float:
         if not self._shares:
             self._refusals += 1
-            return now + min(LONGEST_BACKOFF_SEC, 2.0**self._refusals) * self._chance.uniform(0.5, 1.0)
+            return now + min(MAX_BACKOFF_SEC, 2.0**self._refusals) * self._chance.uniform(0.5, 1.0)
         await self._queue.fail(self._held.token, "rate_limit", f"429 Too Many Requests, Retry-After: {math.ceil(wait)}")
         self._held = None
         return now

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
 from simulate.agent import Agent
 from simulate.ledger import Ledger
@@ -20,7 +20,7 @@ from simulate.provider import Provider
 MIDNIGHT = 1_765_843_200.0
 HOUSEKEEPING_SEC = 20.0
 QUIET_SEC = 300.0
-"""The same while nobody works."""
+"""The same while no one works."""
 PER_MINUTE = 30
 EVENING = 20 * HOUR
 PATIENCE_DAYS = 3
@@ -77,9 +77,9 @@ class Day:
 
     async def _open_for_business(self) -> None:
         planned = sum(task["estimated_cost_usd"] for arrival in self._arrivals for task in arrival.tasks)
-        await self._queue.set_setting("budget.daily_usd", round(planned * 0.8, 2))
-        await self._queue.set_setting("cooldown.others", 1.0 if self._shares else 0.0)
-        await self._queue.set_setting("rate_limit.max_waits", 1000)
+        await self._queue.settings.set("budget.daily_usd", round(planned * 0.8, 2))
+        await self._queue.settings.set("cooldown.others", 1.0 if self._shares else 0.0)
+        await self._queue.settings.set("rate_limit.max_waits", 1000)
         for number, agent in enumerate(self._agents):
             await agent.register(budget_usd=round(planned, 2) if number else 10 * CALL_USD)
             self._idle[agent.name] = agent
@@ -100,8 +100,6 @@ class Day:
         counts = (await self._queue.status()).counts
         return not any(counts.get(status) for status in ("pending", "ready", "retrying", "claimed", "running"))
 
-    # -- what happens ----------------------------------------------------------------------------------------------
-
     async def _arrive(self, arrival: Arrival) -> None:
         self._to_come -= 1
         made = await self._queue.submit_dag({"tasks": arrival.tasks, "budget_ceiling_usd": arrival.ceiling_usd})
@@ -117,16 +115,16 @@ class Day:
     async def _raise_ceilings(self) -> None:
         """From the evening on an operator looks every hour what is held back, and pays for it."""
         await self.ledger.look()
-        for budget in await self._queue.budgets("dag", limit=1000):
+        for budget in await self._queue.budgets.list("dag", limit=1000):
             if budget.holds_back and budget.ceiling_usd is not None:
-                await self._queue.set_budget("dag", budget.id, 4 * budget.ceiling_usd)
+                await self._queue.budgets.set("dag", budget.id, ceiling_usd=4 * budget.ceiling_usd)
                 self.ledger.raised += 1
-        await self._queue.set_budget("day", ceiling_usd=1000.0)
+        await self._queue.budgets.set("day", ceiling_usd=1000.0)
         self._wake()
         self._at(self._clock() + HOUR, self._raise_ceilings)  # an agent that died took money along
 
     def _wake(self) -> None:
-        """One idle agent of each provider looks for work; whoever finds some wakes the next."""
+        """One idle agent of each provider looks for work; anyone who finds some wakes the next."""
         for provider in self.providers:
             agent = next((agent for agent in self._idle.values() if agent.provider is provider), None)
             if agent is not None:
@@ -149,7 +147,7 @@ async def one_day(folder: Path, size: Size, *, shares: bool, store: str | None =
     """Live through a day on a fresh queue, with agents that share what they learn or do not."""
     clock = MovedClock(MIDNIGHT)
     url = store or f"sqlite:///{folder}/{'shared' if shares else 'alone'}.db"
-    async with await Queue.open(url, clock=clock, seed=size.seed) as queue:
+    async with Queue.open(url, clock=clock, seed=size.seed) as queue:
         day = Day(queue, clock, size, shares=shares)
         await day.live()
         return day

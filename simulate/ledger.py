@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from shiftwork import Queue
-from shiftwork.core.task import Submitted
+from shiftwork.model.task import Submitted
 from simulate.plan import Arrival
 
 
@@ -35,7 +35,7 @@ class Ledger:
     async def look(self) -> None:
         """No budget may be exceeded at any instant by what is spent and granted together."""
         self.looks += 1
-        for budget in await self._queue.budgets(limit=1000):
+        for budget in await self._queue.budgets.list(limit=1000):
             if budget.ceiling_usd is None:
                 continue
             left = round(budget.ceiling_usd - budget.spent_usd - budget.granted_usd, 6)
@@ -44,14 +44,14 @@ class Ledger:
                 self.exceeded.append(f"{budget.kind} {budget.id}: {-left:.6f} USD too much")
 
     async def close(self, took_sec: float) -> None:
-        """At the end: where every task is, what it waited for, and whether money is still granted to nobody."""
+        """At the end: where every task is, what it waited for, and whether money is still granted to no one."""
         self.took_sec = took_sec
         self.counts = dict((await self._queue.status()).counts)
         for task_id, priority in self._tasks.items():
             self.spent_usd += (await self._queue.get(task_id)).cost_usd
-            history = await self._queue.transitions(task_id)
+            history = await self._queue.tasks.transitions(task_id)
             ready = next((move.at for move in history if move.to_status == "ready"), None)
             claimed = next((move.at for move in history if move.to_status == "claimed"), None)
             if ready is not None and claimed is not None:
                 self.waits[priority].append(claimed - ready)
-        self.leaked_usd = sum(budget.granted_usd for budget in await self._queue.budgets(limit=1000))
+        self.leaked_usd = sum(budget.granted_usd for budget in await self._queue.budgets.list(limit=1000))

@@ -12,7 +12,7 @@ RUSH_SEC = 900.0
 TYPES = ("code", "review", "research", "test", "docs")
 PRIORITIES = (5, 20, 50, 50, 50, 70, 90)
 CALL_USD = 0.02
-MOST_CALLS = 5
+MAX_CALLS = 5
 DAG_SIZE = 4
 DAG_SHARE = 0.2
 
@@ -51,7 +51,7 @@ def _time(chance: random.Random, hours: float) -> float:
 
 
 def _task(chance: random.Random, number: int) -> dict[str, Any]:
-    calls = chance.randint(1, MOST_CALLS)
+    calls = chance.randint(1, MAX_CALLS)
     return {
         "type": chance.choice(TYPES),
         "key": str(number),

@@ -1,4 +1,4 @@
-"""Where agents buy their calls: so many a minute, and a refusal with `Retry-After` beyond that."""
+"""Where agents buy their calls: this many a minute, and a refusal with `Retry-After` beyond that."""
 
 from __future__ import annotations
 

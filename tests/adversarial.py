@@ -11,27 +11,24 @@ from typing import Any, NamedTuple
 
 import shiftwork
 from shiftwork.cli import values
-from shiftwork.core import breaker_file, events, globs, graph, ids, keys, references, resolve, templates
-from shiftwork.core.settings import Bounds, Guard
-from shiftwork.core.trigger import Cron, DagEnds
-from shiftwork.policy import (
-    fingerprint,
-    guard,
-    occasion,
-    patterns,
-    provider_limits,
-    redact,
-    reset_times,
-    schedule,
-    signature,
-    verdict,
-    wants,
-)
-from shiftwork.policy import schema as schemas
-from shiftwork.queue import check
-from shiftwork.server import packing, telling
-from shiftwork.sinks.web import _retry_after
-from shiftwork.views import view
+from shiftwork.compat import loki_breaker_file
+from shiftwork.compat.views import view
+from shiftwork.engine import fingerprint
+from shiftwork.model import check, events, globs, graph, ids, keys, references
+from shiftwork.notifications import policy as notifications
+from shiftwork.notifications.model import Wants
+from shiftwork.notifications.webhooks import _retry_after
+from shiftwork.providers import provider_limits, reset_times
+from shiftwork.server import event_stream, packing
+from shiftwork.settings import resolve
+from shiftwork.settings.model import Bounds, Guard
+from shiftwork.triggers import policy as triggers
+from shiftwork.triggers import schedule_policy, templates
+from shiftwork.triggers.model import Cron, DagEnds
+from shiftwork.validation import patterns
+from shiftwork.validation import policy as verdict
+from shiftwork.validation import schema as schemas
+from shiftwork.waits import policy as guard
 
 SOURCE = Path(shiftwork.__file__).parent
 MATCHERS = frozenset({"re", "fnmatch", "difflib", "shlex", "cronsim", "jsonschema_rs"})
@@ -55,7 +52,7 @@ class Reader(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """A regular expression: the beginnings after which it goes on, and how much text it is given at most."""
+    """A regular expression: the beginnings after which it continues, and how much text it is given at most."""
 
     prefixes: tuple[str, ...] = ()
     largest: int = 32_000
@@ -88,15 +85,13 @@ def _refused(call: Callable[[Any], object]) -> Callable[[Any], object]:
     return answered
 
 
-# -- readers -----------------------------------------------------------------------------------------------------
-
 _NOW = 1_800_000_000.0
 
 
 def _cron(text: str) -> object:
     cron = Cron(at=text[:200], zone="America/New_York")
-    schedule.check(cron)
-    return schedule.due(cron, _NOW - 20 * 365 * 86_400, _NOW)
+    schedule_policy.check(cron)
+    return schedule_policy.due(cron, _NOW - 20 * 365 * 86_400, _NOW)
 
 
 _CRONS = ("* * 31 2 *", "0 0 29 2 1", "*/1 * 29 2 1", "* * 29 2 1#5", "59 23 L 2 *", "0 2 29 2 0", "* * * * *")
@@ -107,10 +102,10 @@ def _bomb(n: int, keyword: str = "anyOf") -> dict[str, Any]:
     return {"$defs": {**defs, f"d{n // 80}": {"type": "string"}}, "$ref": "#/$defs/d0"}
 
 
-def _tower(times: int, around: Callable[[Any], Any]) -> Any:
+def _tower(times: int, context: Callable[[Any], Any]) -> Any:
     inner: Any = {"type": "integer"}
     for _ in range(times):
-        inner = around(inner)
+        inner = context(inner)
     return inner
 
 
@@ -208,7 +203,7 @@ def _measured(text: str) -> object:
 
 def _signed(text: str) -> object:
     headers = {f"webhook-{name}": text for name in ("signature", "id", "timestamp")}
-    return signature.verify("standard", "whsec_" + "A" * 32, headers, b"{}", _NOW)
+    return triggers.verify_signature("standard", "whsec_" + "A" * 32, headers, b"{}", _NOW)
 
 
 READERS_OF_CALLERS: dict[str, Reader] = {
@@ -226,33 +221,34 @@ READERS_OF_CALLERS: dict[str, Reader] = {
         largest=8_000,
     ),
     "titles of DAGs": Reader(
-        lambda pair: occasion.is_end(DagEnds(title=pair[0][:1000]), pair[1], "completed"),
+        lambda pair: triggers.is_end(DagEnds(title=pair[0][:1000]), pair[1], "completed"),
         tuple(
             lambda n, part=part: (part * 1000 + "b", "a" * n)  # type: ignore[misc]  # bound above
             for part in ("*a", "*", "a", "[ab]", "*?", "*[!b]", "[")
         ),
     ),
     "conditions of triggers": Reader(
-        lambda n: occasion.unmet(
+        lambda n: triggers.unmet(
             {f"payload.{'a.' * i}x": {"contains": "a" * i} for i in range(9)}, {"payload": {"x": "a" * n}}
         ),
         (lambda n: n,),
     ),
     "events chosen": Reader(lambda text: events.chosen(text, events.every_name()), pumped("task.", "*.")),
     "filters of sinks": Reader(
-        lambda n: wants.wrong(wants.Wants(events=["task.*"] * 100, alerts=["*"] * n)), (lambda n: min(n, 100),)
+        lambda n: notifications.check_wants(Wants(events=["task.*"] * 100, alerts=["*"] * n)),
+        (lambda n: min(n, 100),),
     ),
     "guards": Reader(
         lambda n: guard.rule_for(
-            [Guard(tag=str(i)) for i in range(n // 100)], guard.Facts("x", None, ["a"] * 50, None, None, None)
+            [Guard(tag=str(i)) for i in range(n // 100)], guard.GuardFacts("x", None, ["a"] * 50, None, None, None)
         ),
         (lambda n: n,),
     ),
     "notifications": Reader(
-        redact.clean,
+        notifications.redact,
         pumped("eyJ", "eyJ-", "bearer ", "sk-", "-----BEGIN PRIVATE KEY-----", "password=", "://", "whsec_"),
     ),
-    "breaker files": Reader(breaker_file.parse, pumped("a", "a:", "a: 1", "'a", '"a', "{", " a:\n", "#")),
+    "breaker files": Reader(loki_breaker_file.parse, pumped("a", "a:", "a: 1", "'a", '"a', "{", " a:\n", "#")),
     "cron expressions": Reader(_cron, (*pumped("* ", "*/", "0-59/", "1,"), *(lambda _n, at=at: at for at in _CRONS))),
     "keys of cooldowns": Reader(keys.parse, pumped("model:", "provider:a,model:")),
     "references to artifacts": Reader(references.artifact_hash, pumped("artifact:sha256-")),
@@ -297,9 +293,10 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     "times in failures": Reader(lambda text: list(reset_times.find(text[:8_000], _NOW, UTC)), _FAILURES),
     "signatures": Reader(_signed, _HEADERS),
     "signatures of GitHub": Reader(
-        lambda text: signature.verify("github", "a" * 32, {"x-hub-signature-256": text}, text.encode(), _NOW), _HEADERS
+        lambda text: triggers.verify_signature("github", "a" * 32, {"x-hub-signature-256": text}, text.encode(), _NOW),
+        _HEADERS,
     ),
-    "secrets": Reader(lambda text: signature.check_secret("standard", text), pumped("whsec_")),
+    "secrets": Reader(lambda text: triggers.check_secret("standard", text), pumped("whsec_")),
     "JSON": Reader(
         lambda value: check.to_json(value, 10**8, Bounds(), "x"),
         (
@@ -314,7 +311,7 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     ),
     "dependencies": Reader(graph.find_cycle, (_graph, lambda n: {str(i): [str(i + 1)] for i in range(n // 8)})),
     "Accept-Encoding": Reader(packing.takes_gzip, pumped("gzip;", "gzip;q=0", "gzip;q")),
-    "Last-Event-ID": Reader(telling.cursor_in, pumped("1-", "1")),
+    "Last-Event-ID": Reader(event_stream.cursor_in, pumped("1-", "1")),
     "Retry-After of webhooks": Reader(lambda text: _retry_after(text, _NOW), pumped("Mon, ", "1 Jan ", "(")),
     "times of views": Reader(view.time_in, (*pumped("2026-01-01T00:00:00", "2026-"), lambda n: 10 ** min(n, 4_000))),
     "durations": Reader(values.duration, pumped("1", "1.")),
@@ -325,38 +322,36 @@ for _name, _reader in READERS_OF_CALLERS.items():
     READERS_OF_CALLERS[_name] = _reader._replace(call=_refused(_reader.call))
 
 
-# -- where they are ----------------------------------------------------------------------------------------------
-
 _SQL = NoCaller("reads our own SQL, when a store is opened")
 _ERROR_TEXTS = ("/a", "exit code ", '"type":"', '"message":"', "retry ", "0")
 _TIMES = ("1", "1h", "2026-01-01T", "Jan 1", "mon")
 _FAILURE_TEXT = 8_100
-"""Of an error so much is looked at, from its beginning and its end."""
+"""Of an error this much is looked at, from its beginning and its end."""
 
 PLACES: dict[str, Pattern | NoCaller | str] = {
-    "artifacts/depot.py:_PLACE": Pattern(("0" * 16 + "/",)),
-    "bridges/redis/foreign.py:TRACEPARENT": Pattern(("00-", "00-" + "1" * 32 + "-")),
+    "artifacts/blob_store.py:_PLACE": Pattern(("0" * 16 + "/",)),
+    "compat/bridges/redis/foreign.py:TRACEPARENT": Pattern(("00-", "00-" + "1" * 32 + "-")),
     "cli/values.py:_DURATION": Pattern(("1.",)),
     "cli/values.py:when": "times on the command line",
     "cli/values.py:_parse": "words of the command line",
     "cli/values.py:_word": "words of the command line",
     "cli/work.py:_words": NoCaller("splits an option that the one who runs the program typed"),
-    "client/handle.py:_HEADER": Pattern(("!",)),
-    "copying/folder.py:_NAME": Pattern(("20260101T000000.",), largest=255),
-    "copying/folder.py:time_of": NoCaller("reads names that _NAME has matched"),
-    "core/breaker_file.py:_LINE": Pattern(("a", '"a', "'a", "a:", "a: ")),
-    "core/globs.py:_PARTS": Pattern(("**/", "*"), largest=1_000),
-    "core/ids.py:_SHOWN": Pattern(("task_",)),
-    "core/ids.py:_UUID": Pattern(("00000000-",)),
-    "core/keys.py:_ESCAPE": Pattern(("%2",)),
-    "core/references.py:_ARTIFACT": Pattern(("artifact:sha256-",)),
-    "core/references.py:_OUTPUT": Pattern(("task:", "task:a:output")),
-    "core/resolve.py:load_profile": NoCaller("reads the profiles that come with the package"),
-    "core/resolve.py:nearest": "unknown settings",
-    "core/templates.py:_NAMED": Pattern(("{{", "{{a")),
-    "core/templates.py:_NAME": Pattern(("a",)),
+    "client/executor.py:_HEADER": Pattern(("!",)),
+    "snapshots/snapshot_folder.py:_NAME": Pattern(("20260101T000000.",), largest=255),
+    "snapshots/snapshot_folder.py:time_of": NoCaller("reads names that _NAME has matched"),
+    "compat/loki_breaker_file.py:_LINE": Pattern(("a", '"a', "'a", "a:", "a: ")),
+    "model/globs.py:_PARTS": Pattern(("**/", "*"), largest=1_000),
+    "model/ids.py:_SHOWN": Pattern(("task_",)),
+    "model/ids.py:_UUID": Pattern(("00000000-",)),
+    "model/keys.py:_ESCAPE": Pattern(("%2",)),
+    "model/references.py:_ARTIFACT": Pattern(("artifact:sha256-",)),
+    "model/references.py:_OUTPUT": Pattern(("task:", "task:a:output")),
+    "settings/resolve.py:load_profile": NoCaller("reads the profiles that come with the package"),
+    "settings/resolve.py:nearest": "unknown settings",
+    "triggers/templates.py:_NAMED": Pattern(("{{", "{{a")),
+    "triggers/templates.py:_NAME": Pattern(("a",)),
     **{
-        f"policy/fingerprint.py:{name}": Pattern(
+        f"engine/fingerprint.py:{name}": Pattern(
             ("/a", "exit code ", '"type":"', '"message":"', "retry ", "0"), largest=2_000
         )
         for name in (
@@ -372,26 +367,28 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
             "_TOKEN",
         )
     },
-    "policy/fingerprint.py:_NUMBERS": Pattern(("0.",), largest=2_000),
-    "policy/fingerprint.py:fold": "groups of failures",
-    "policy/occasion.py:is_end": "titles of DAGs",
-    "policy/patterns.py:_CLASSES": Pattern(("\\",)),
-    "policy/patterns.py:_COUNTS": Pattern(("{", "{1", "{1,")),
-    "policy/patterns.py:_compiled": "patterns that are taken",
-    "policy/provider_limits.py:_CAMEL": Pattern(("aA",), largest=80),
-    "policy/provider_limits.py:_time": "failures",
-    "policy/provider_messages.py:_known": "failures",
+    "engine/fingerprint.py:_NUMBERS": Pattern(("0.",), largest=2_000),
+    "engine/fingerprint.py:fold": "groups of failures",
+    "triggers/policy.py:is_end": "titles of DAGs",
+    "validation/patterns.py:_CLASSES": Pattern(("\\",)),
+    "validation/patterns.py:_COUNTS": Pattern(("{", "{1", "{1,")),
+    "validation/patterns.py:_compiled": "patterns that are taken",
+    "providers/provider_limits.py:_CAMEL": Pattern(("aA",), largest=80),
+    "providers/provider_limits.py:_time": "failures",
+    "providers/provider_messages.py:_known": "failures",
     **{
-        f"policy/provider_messages.py:{name}": Pattern(("error ", "429 ", "limit"), largest=_FAILURE_TEXT)
+        f"providers/provider_messages.py:{name}": Pattern(("error ", "429 ", "limit"), largest=_FAILURE_TEXT)
         for name in ("_HINT", "_OPENING_WORDS", "_ERROR_WORD", "_NOT_A_MESSAGE")
     },
-    "policy/redact.py:_NAMES": Pattern(("passw", "token")),
-    "policy/redact.py:_LOOKS": Pattern(("eyJ", "eyJ-", "sk-", "://", "-----BEGIN "), largest=redact.LOOKED_THROUGH),
-    "policy/redact.py:_SAID": Pattern(("bearer ", "token=", "secret"), largest=redact.LOOKED_THROUGH),
-    "policy/reset_times.py:_ANCHOR": Pattern(("retry-after", "resets "), largest=_FAILURE_TEXT),
+    "notifications/policy.py:_NAMES": Pattern(("passw", "token")),
+    "notifications/policy.py:_LOOKS": Pattern(
+        ("eyJ", "eyJ-", "sk-", "://", "-----BEGIN "), largest=notifications.LOOKED_THROUGH
+    ),
+    "notifications/policy.py:_SAID": Pattern(("bearer ", "token=", "secret"), largest=notifications.LOOKED_THROUGH),
+    "providers/reset_times.py:_ANCHOR": Pattern(("retry-after", "resets "), largest=_FAILURE_TEXT),
     **{
-        f"policy/reset_times.py:{name}": Pattern(
-            ("1", "1h", "2026-01-01T", "Jan 1", "mon"), largest=reset_times.LONGEST_TAIL
+        f"providers/reset_times.py:{name}": Pattern(
+            ("1", "1h", "2026-01-01T", "Jan 1", "mon"), largest=reset_times.MAX_TAIL_LENGTH
         )
         for name in (
             "_LEAD",
@@ -406,21 +403,25 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
             "_TOMORROW",
         )
     },
-    "policy/reset_times.py:_HTTP_DATE": Pattern(("Mon, ",), largest=reset_times.LONGEST_TAIL),
-    "policy/reset_times.py:_iso": "times in failures",
-    "policy/reset_times.py:_http_date": "times in failures",
-    "policy/schedule.py:_wrong": "cron expressions",
-    "policy/schedule.py:_fixed": "cron expressions",
-    "policy/schedule.py:_fitting": "cron expressions",
-    "policy/schema.py:__init__": "schemas that are taken",
-    "queue/check.py:_NUL": Pattern(("\\", "\\\\")),
-    "queue/face/storing.py:_MEDIA_TYPE": Pattern(("text/", "text/a;a=", "text/a; a=1")),
-    "queue/face/triggering.py:_NAME": Pattern(("a",)),
-    "queue/money/purse.py:span_of": NoCaller("reads days that the store wrote"),
-    "queue/notification/sinks.py:_LETTER": Pattern(("a@",), largest=2_000),
-    "queue/notification/sinks.py:_NUMBER": Pattern(("0x",), largest=2_000),
-    "queue/tokens.py:_SECRET": Pattern(("sw_",)),
+    "providers/reset_times.py:_HTTP_DATE": Pattern(("Mon, ",), largest=reset_times.MAX_TAIL_LENGTH),
+    "providers/reset_times.py:_iso": "times in failures",
+    "providers/reset_times.py:_http_date": "times in failures",
+    "triggers/schedule_policy.py:_wrong": "cron expressions",
+    "triggers/schedule_policy.py:_fixed": "cron expressions",
+    "triggers/schedule_policy.py:_fitting": "cron expressions",
+    "validation/schema.py:__init__": "schemas that are taken",
+    "model/check.py:_NUL": Pattern(("\\", "\\\\")),
+    "artifacts/api.py:_MEDIA_TYPE": Pattern(("text/", "text/a;a=", "text/a; a=1")),
+    "triggers/operations.py:_NAME": Pattern(("a",)),
+    "budgets/allocator.py:span_of": NoCaller("reads days that the store wrote"),
+    "notifications/policy.py:_LETTER": Pattern(("a@",), largest=2_000),
+    "notifications/policy.py:_NUMBER": Pattern(("0x",), largest=2_000),
+    "access/operations.py:_SECRET": Pattern(("sw_",)),
+    "operation/declare.py:__init__": NoCaller("reads the paths of our own operations"),
+    "operation/declare.py:reply": NoCaller("reads the names of our own operations"),
     "server/openapi.py:_path_parameters": NoCaller("reads the paths of our own operations"),
+    **{f"operation/declare.py:{name}": NoCaller("reads a declaration") for name in ("__init__", "reply")},
+    "server/openapi.py:_references": NoCaller("reads the schema that is made of declarations"),
     "server/packing.py:_NEVER": Pattern(("q", "q=0.", "q ")),
     "server/reading.py:_IF_MATCH": Pattern(("W/", '"1', "1")),
     "server/reading.py:_HEADER_TEXT": Pattern(("!",)),
@@ -431,8 +432,8 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     **{f"server/rendering.py:{name}": Pattern(("task_", "`", "`a", "1")) for name in ("_FIELD", "_ID", "_NUMBER")},
     "server/replacing.py:words": NoCaller("splits an option that the one who runs the server typed"),
     "server/routes/artifacts.py:_RANGE": Pattern(("bytes=", "bytes=1-")),
-    "server/telling.py:_CURSOR": Pattern(("1", "1-")),
-    "sinks/web.py:_retry_after": "Retry-After of webhooks",
+    "server/event_stream.py:_CURSOR": Pattern(("1", "1-")),
+    "notifications/webhooks.py:_retry_after": "Retry-After of webhooks",
     **{f"store/catalogue.py:{name}": _SQL for name in ("_STRICT", "_AT", "_TYPE")},
     **{f"store/migrate.py:{name}": _SQL for name in ("_FILE", "_INDEX", "statements_of")},
     **{f"store/postgres_tx.py:{name}": _SQL for name in ("_PLACEHOLDER", "_WRITING", "_WORD", "_TELLING")},
@@ -441,8 +442,8 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
         for name in ("_NAME", "_PART", "_ROWS", "_INSERT", "_ONLY", "_TABLE", "_LEADING", "_PARAMETER", "write_schema")
     },
     "tracing.py:_FORM": Pattern(("00-", "00-" + "1" * 32)),
-    "views/view.py:_BETWEEN": Pattern(("a.", "a[")),
-    "views/view.py:time_in": "times of views",
+    "compat/views/view.py:_BETWEEN": Pattern(("a.", "a[")),
+    "compat/views/view.py:time_in": "times of views",
     "worker/outbox.py:_file": NoCaller("writes claim tokens of the queue as names of files, one class of characters"),
     "worker/program.py:_PLACEHOLDER": Pattern(("{", "{prompt")),
     **{
@@ -500,7 +501,7 @@ def _is_use(node: ast.AST, imported: set[str]) -> bool:
 
 
 def expression(place: str) -> re.Pattern[Any]:
-    """The regular expression that stands at a place."""
+    """The regular expression that is at a place."""
     module, name = _module(place)
     found = getattr(module, name)
     assert isinstance(found, re.Pattern)

@@ -16,6 +16,11 @@ from tests.services import Databases, Migrated, shared
 from tests.services import redis as redis_server
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that may take long come first, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Databases]:
     """The shared PostgreSQL server; a test that stops or kills one starts its own (`Postgres.start()`)."""
@@ -113,7 +118,7 @@ def postgres_url(postgres: Databases, migrated: Migrated) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty queue on each store; one suite holds for both. Artifacts of a server's database lie in a folder, too."""
+    """An empty queue on each store; one suite holds for both. Artifacts of a server's database are in a folder, too."""
     if request.param == "postgres":
         monkeypatch.setenv("SHIFTWORK_ARTIFACTS", str(tmp_path / "artifacts"))
     url: str = request.getfixturevalue(f"{request.param}_url")
@@ -123,5 +128,5 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 @pytest.fixture
 async def queue(store_url: str, clock: MovedClock) -> AsyncIterator[Queue]:
     """A queue on each store, whose clock stands until the test moves it."""
-    async with await Queue.open(store_url, clock=clock, seed=7) as opened:
+    async with Queue.open(store_url, clock=clock, seed=7) as opened:
         yield opened

@@ -51,7 +51,7 @@ def _add(sums: list[int], attempt: dict[str, Any], granted: int) -> None:
 
 
 async def check_ceilings(queue: Queue) -> None:
-    """Where nobody used more than granted, no ceiling is passed."""
+    """Where no one used more than granted, no ceiling is passed."""
     _, _, budgets, agents, _ = await _read(queue)
     for row in [*budgets, *agents]:
         ceiling = row["ceiling"] if "ceiling" in row else row["budget"]

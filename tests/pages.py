@@ -1,4 +1,4 @@
-"""The commands on a page of docs/, run as somebody would who reads it."""
+"""The commands on a page of docs/, run as someone would who reads it."""
 
 import os
 import re

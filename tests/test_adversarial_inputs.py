@@ -1,4 +1,4 @@
-"""No input that a caller writes takes more than its share of time, and no reader of such input is left out here.
+"""No caller input takes more than linear time, and every reader of such input is covered here.
 
 Measured is the processor time of this thread, the best of several, so that a busy machine does not count. An input four
 times as large may take ten times as long, which is more than four and less than the square; and each has an end.
@@ -25,7 +25,7 @@ from tests.adversarial import (
     pumped,
 )
 
-LONGEST_SEC = 0.5
+MAX_SEC = 0.5
 """Processor time for the largest input, on a slow machine."""
 GROWTH = 10.0
 FREE_SEC = 0.02
@@ -34,7 +34,7 @@ GIVE_UP_SEC = 20.0
 PATTERNS = {place: found for place, found in PLACES.items() if isinstance(found, Pattern)}
 
 
-def test_every_matcher_in_the_source_is_measured_or_has_no_caller() -> None:
+def test_every_regular_expression_is_measured_or_has_no_caller() -> None:
     found = found_places()
     assert sorted(found - PLACES.keys()) == [], (
         "Add these to PLACES in tests/adversarial.py, with inputs that try them."
@@ -46,7 +46,7 @@ def test_every_matcher_in_the_source_is_measured_or_has_no_caller() -> None:
 
 
 @pytest.mark.parametrize("place", PATTERNS)
-def test_expression_takes_time_in_proportion_to_its_text(place: str) -> None:
+def test_expression_time_grows_linearly_with_its_text(place: str) -> None:
     pattern, known = expression(place), PATTERNS[place]
     is_bytes, used = isinstance(pattern.pattern, bytes), methods(place)
 
@@ -62,13 +62,13 @@ def test_expression_takes_time_in_proportion_to_its_text(place: str) -> None:
 
 
 @pytest.mark.parametrize("name", READERS_OF_CALLERS)
-def test_reader_takes_time_in_proportion_to_its_input(name: str) -> None:
+def test_reader_time_grows_linearly_with_its_input(name: str) -> None:
     check_growth(READERS_OF_CALLERS[name])
 
 
-def test_what_goes_back_in_its_text_is_noticed() -> None:
-    """The measure itself: expressions as they stood here once."""
-    import re  # noqa: PLC0415  # these are no part of the product
+def test_backtracking_expression_is_detected() -> None:
+    """The check itself: with former expressions of this code."""
+    import re  # noqa: PLC0415  # these are not part of the product
 
     before = ((r"\{\{\s*([^{}]*?)\s*\}\}", "{{", 1_000), (r"retry-after\s*[:=]?\s*(\d+)", "retry-after", 16_000))
     for pattern, prefix, largest in before:
@@ -84,7 +84,7 @@ def check_growth(reader: Reader) -> None:
             continue
         before = least(reader.call, small)
         shown = f"input {number}, such as {str(make(40))[:80]!r}"
-        assert took <= LONGEST_SEC, f"too long: {took:.2f} s for {shown}"
+        assert took <= MAX_SEC, f"too long: {took:.2f} s for {shown}"
         assert took <= GROWTH * before + FREE_SEC, f"too long: {before:.3f} s became {took:.3f} s for {shown}"
 
 
@@ -96,7 +96,7 @@ def least(call: Callable[[Any], object], value: Any) -> float:
             begun = time.thread_time()
             call(value)
             best = min(best, time.thread_time() - begun)
-            if not FREE_SEC / 2 < best < 2 * LONGEST_SEC:
+            if not FREE_SEC / 2 < best < 2 * MAX_SEC:
                 break
     return best
 

@@ -1,4 +1,4 @@
-"""The benchmark runs and writes its report. How fast it is, is no matter of a test."""
+"""The benchmark runs and writes its report; its speed is not tested."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from bench import beside, report
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_a_quick_benchmark_prints_its_table_and_writes_its_report(tmp_path: Path) -> None:
+def test_quick_benchmark_prints_its_table_and_writes_its_report(tmp_path: Path) -> None:
     out = tmp_path / "report.json"
     command = [sys.executable, "-m", "bench", "--quick", "--only", "submit", "--only", "cycle", "--store", "sqlite"]
     done = subprocess.run([*command, "--json", out], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -25,14 +25,14 @@ def test_a_quick_benchmark_prints_its_table_and_writes_its_report(tmp_path: Path
     assert report["environment"]["SQLite"].endswith("synchronous=FULL")
 
 
-def test_an_unknown_measurement_is_refused_with_the_list_of_those_there_are() -> None:
+def test_unknown_measurement_is_refused_with_the_known_ones() -> None:
     command = [sys.executable, "-m", "bench", "--only", "speed"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no measurement 'speed'; there are submit, batches, drain" in done.stderr
 
 
-def test_a_peer_that_cannot_be_installed_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_that_cannot_be_installed_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "PEERS_FOLDER", tmp_path)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     peer = beside.PEERS["sqlite"]._replace(packages=("no-such-queue-for-agents==1",))
@@ -49,7 +49,7 @@ async def one(_: report.Bench) -> None: ...
 async def other(_: report.Bench) -> None: ...
 
 
-def test_recorded_limits_keep_what_was_not_measured_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_limits_keep_incompletely_measured_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "MEASUREMENTS", {"one": one, "other": other})
     monkeypatch.setattr(report, "ROWS_OF", {one: ("C-104", "C-213"), other: ("C-213",)})
     file = tmp_path / "limits.json"

@@ -1,4 +1,4 @@
-"""The demo does what it says: real processes, one killed on the way, everything completed."""
+"""The demo does what it says: real processes, one killed during the run, everything completed."""
 
 import json
 import os
@@ -16,18 +16,18 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
-def test_the_demo_tells_how_a_killed_agents_task_is_recovered_and_all_is_completed() -> None:
+def test_demo_recovers_a_killed_agents_task_and_completes() -> None:
     done = demo()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is killed (SIGKILL) at" in done.stdout
     assert "recovered: " in done.stdout
     assert "failed at 'Design a wireframe': the model broke off in mid-sentence" in done.stdout
     assert "The DAG is completed: 8 of 8 tasks completed." in done.stdout
-    assert "To look further, keep the file: shiftwork demo --keep" in done.stdout
+    assert "To explore it, keep the file: shiftwork demo --keep" in done.stdout
     assert "\x1b" not in done.stdout
 
 
-def test_the_demo_as_json_is_one_document_and_keeps_its_file_when_told_to() -> None:
+def test_demo_prints_one_json_document_and_keeps_its_file() -> None:
     done = demo("--json", "--keep")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads(done.stdout)
@@ -39,14 +39,14 @@ def test_the_demo_as_json_is_one_document_and_keeps_its_file_when_told_to() -> N
     shutil.rmtree(kept.parent)
 
 
-def test_the_demo_works_where_its_folder_was_removed(tmp_path: Path) -> None:
+def test_demo_works_in_a_removed_folder(tmp_path: Path) -> None:
     line = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m shiftwork demo --json"
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_the_demo_leaves_nothing_behind_when_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+def test_demo_leaves_nothing_behind_when_it_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "shiftwork", "demo"]
     known = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known) as process:
@@ -64,8 +64,8 @@ def test_the_demo_leaves_nothing_behind_when_it_is_ended(tmp_path: Path, number:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_demo_that_shall_outlive_its_terminal_does_not_end_with_it(tmp_path: Path) -> None:
-    """As `nohup` starts it."""
+def test_demo_under_nohup_survives_its_terminal(tmp_path: Path) -> None:
+    """As started by `nohup`."""
     command = ["nohup", sys.executable, "-m", "shiftwork.demo", "--json"]
     known = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=known) as process:

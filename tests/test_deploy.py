@@ -1,4 +1,4 @@
-"""The files of deploy/ start the program as it is: their commands parse, and what they refer to exists."""
+"""The files of deploy/ are valid: their commands parse, and the files they name exist."""
 
 import configparser
 import json
@@ -43,13 +43,13 @@ def _accepts(arguments: list[str]) -> click.Context:
     return command.make_context(name, rest)
 
 
-def test_the_unit_starts_a_server_that_asks_for_tokens() -> None:
+def test_systemd_unit_starts_a_server_with_tokens() -> None:
     program, *arguments = shlex.split(_unit()["Service"]["ExecStart"])
     assert program.endswith("/shiftwork")
     assert _accepts(arguments).params["tokens"]
 
 
-def test_the_unit_of_the_bridge_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_unit_of_the_bridge_starts_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHIFTWORK_REDIS_URL", "redis://localhost:6379/0")
     program, group, *arguments = shlex.split(_unit("shiftwork-bridge.service")["Service"]["ExecStart"])
     assert program.endswith("/shiftwork")
@@ -60,27 +60,27 @@ def test_the_unit_of_the_bridge_starts_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert command.make_context(name, rest).params["role"] == "orchestrator"
 
 
-def test_the_image_starts_a_server_that_asks_for_tokens() -> None:
+def test_image_starts_a_server_with_tokens() -> None:
     assert _docker("ENTRYPOINT") == ["shiftwork"]
     context = _accepts(_docker("CMD"))
     assert (context.params["host"], context.params["tokens"]) == ("0.0.0.0", True)  # noqa: S104  # inside a container
 
 
-def test_the_image_is_healthy_while_a_door_that_exists_answers() -> None:
+def test_image_health_check_uses_an_existing_route() -> None:
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     paths = re.findall(r"http://127\.0\.0\.1:8080(/\w+)", text)
     assert paths
     assert set(paths) <= {door.path for door in DOORS}
 
 
-def test_the_image_copies_what_there_is() -> None:
+def test_image_copies_only_existing_files() -> None:
     for line in (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines():
         if line.startswith("COPY ") and "--from" not in line:
             assert all((ROOT / name).exists() for name in line.split()[1:-1]), line
 
 
 @pytest.mark.parametrize("name", ["server-1", "server-2"])
-def test_two_servers_share_one_postgresql(name: str) -> None:
+def test_compose_servers_share_one_postgresql(name: str) -> None:
     service = _compose()["services"][name]
     assert service["environment"]["SHIFTWORK_STORE"].startswith("postgresql://")
     assert service["depends_on"] == {"postgres": {"condition": "service_healthy"}}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 
 import apsw
 import pytest
@@ -67,7 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("code", snippets("python"))
-def test_a_python_snippet_runs_in_an_empty_folder(code: str, server: str, tmp_path: Path) -> None:
+def test_python_snippet_runs_in_an_empty_folder(code: str, server: str, tmp_path: Path) -> None:
     program = code.replace(SERVER, server)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -76,7 +77,7 @@ def test_a_python_snippet_runs_in_an_empty_folder(code: str, server: str, tmp_pa
 
 
 @pytest.mark.parametrize("code", snippets("sh", SERVER))
-def test_a_shell_snippet_runs_against_a_server(code: str, server: str, tmp_path: Path) -> None:
+def test_shell_snippet_runs_against_a_server(code: str, server: str, tmp_path: Path) -> None:
     known = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     line = ["sh", "-e", "-c", code.replace(SERVER, server)]
     done = subprocess.run(line, cwd=tmp_path, env=known, capture_output=True, text=True, check=False)
@@ -84,7 +85,7 @@ def test_a_shell_snippet_runs_against_a_server(code: str, server: str, tmp_path:
 
 
 @pytest.mark.parametrize("script", scripts())
-def test_the_shell_snippets_of_a_page_run_one_after_the_other(script: str, tmp_path: Path) -> None:
+def test_shell_snippets_of_a_page_run_in_sequence(script: str, tmp_path: Path) -> None:
     known = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     script = f"trap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n{script}"  # what a page leaves running
     line = ["bash", "-em", "-c", script.replace("8080", str(free_port()))]
@@ -92,15 +93,15 @@ def test_the_shell_snippets_of_a_page_run_one_after_the_other(script: str, tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_pages_that_are_run_elsewhere_are_named_there() -> None:
+def test_pages_run_by_other_tests_are_named_there() -> None:
     wrong = [page for page, test in RUN_ELSEWHERE.items() if Path(page).name not in (ROOT / test).read_text("utf-8")]
     assert wrong == []
 
 
 @pytest.mark.parametrize("code", snippets("sql"))
-def test_an_sql_snippet_runs(code: str, tmp_path: Path) -> None:
+def test_sql_snippet_returns_rows(code: str, tmp_path: Path) -> None:
     async def make() -> None:
-        async with await Queue.open(f"sqlite:///{tmp_path}/q.db") as queue:
+        async with Queue.open(f"sqlite:///{tmp_path}/q.db") as queue:
             await queue.submit(type="code")
             await queue.claim("a", start=True)
 
@@ -108,7 +109,7 @@ def test_an_sql_snippet_runs(code: str, tmp_path: Path) -> None:
     assert apsw.Connection(str(tmp_path / "q.db")).execute(code).fetchall()
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_between_pages_are_valid() -> None:
     broken = [
         f"{page.relative_to(ROOT)} -> {link}"
         for page in PAGES
@@ -118,7 +119,7 @@ def test_links_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_files_that_are_named_exist() -> None:
+def test_files_named_in_pages_exist() -> None:
     places = ROOT, ROOT / "src" / "shiftwork", ROOT / "src" / "shiftwork" / "store"
     missing = [
         f"{page.relative_to(ROOT)}: {name}"
@@ -131,22 +132,29 @@ def test_files_that_are_named_exist() -> None:
 
 
 @pytest.mark.requirement("F-213")
-def test_it_is_said_when_schedules_are_right_and_when_events() -> None:
+def test_trigger_page_says_when_to_use_schedules_or_events() -> None:
     page = (ROOT / "docs" / "howto" / "triggers.md").read_text(encoding="utf-8")
-    assert "Schedules are for what is predictable: nightly audits" in page
-    assert "are for what happens: a pull request was opened" in page
+    assert "Use schedules for predictable work: nightly audits" in page
+    assert "Use hooks and events to react: a pull request was opened" in " ".join(page.split())
 
 
-def test_the_readme_names_every_verb_of_the_queue() -> None:
+def test_readme_names_every_method_of_the_queue() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"\b[a-z_]+\b", readme))
+    found = set(re.findall(r"\b[a-z_]+\b", readme))
     public = {name for name in dir(Queue) if not name.startswith("_") and callable(getattr(Queue, name))}
     apart = {name for name in public if name.endswith("_many") or name.startswith(("set_agent", "unset"))}
-    quiet = {"open", "close", "now", "in_workspace", "as_caller", "claim_answer", "agent_heartbeat", "rerun_issue"}
+    quiet = {"open", "close", "now", "in_workspace", "as_caller", "rerun_issue"}
     quiet |= {"get_many", "tag_counts", "runtimes", "reviews", "duties", "follow"}
-    assert public - apart - quiet - told == set()
+    assert public - apart - quiet - found == set()
 
 
-def test_exported_names_exist() -> None:
+def test_every_public_class_is_on_the_python_page() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    exported = {name: getattr(shiftwork, name) for name in shiftwork.__all__}
+    described = [name for name, value in exported.items() if isinstance(value, type | FunctionType)]
+    assert [name for name in described if f"\n### {name}\n" not in page] == []
+
+
+def test_exported_names_exist_and_are_sorted() -> None:
     assert sorted(shiftwork.__all__) == shiftwork.__all__
     assert all(hasattr(shiftwork, name) for name in shiftwork.__all__)

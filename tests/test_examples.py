@@ -1,4 +1,4 @@
-"""The examples do what they say, as programs of their own; fleet, review and MCP are run beside what they show."""
+"""The examples do what they say, as separate programs; fleet, review and MCP are tested elsewhere."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ def run(name: str, folder: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_a_research_fleet_found_is_paid_for_once(store_url: str, tmp_path: Path) -> None:
+def test_research_fleet_charges_each_call_once(store_url: str, tmp_path: Path) -> None:
     assert run("research.py", tmp_path, store_url) == [
         f"{FIRST} The angle of the dance is the angle to the sun. I have followed them for years.",
         "from a thesis, field notes, letters",
@@ -33,7 +33,7 @@ def test_what_a_research_fleet_found_is_paid_for_once(store_url: str, tmp_path: 
     ]
 
 
-def test_a_tournament_has_a_ranking(store_url: str, tmp_path: Path) -> None:
+def test_tournament_example_prints_a_ranking(store_url: str, tmp_path: Path) -> None:
     assert run("tournament.py", tmp_path, store_url) == [
         "1. finding the hive by sound (1246)",
         "2. finding the hive by smell (1215)",
@@ -44,7 +44,7 @@ def test_a_tournament_has_a_ranking(store_url: str, tmp_path: Path) -> None:
     ]
 
 
-def test_a_week_of_audits_is_rehearsed(tmp_path: Path) -> None:
+def test_week_of_audits_runs_on_a_test_clock(tmp_path: Path) -> None:
     printed = run("audits.py", tmp_path)
     assert [line.split()[1] for line in printed[:6]] == ["fired", "fired", "fired", "fired", "skipped", "fired"]
     assert printed[4].endswith("has not ended")
@@ -57,30 +57,30 @@ def test_a_week_of_audits_is_rehearsed(tmp_path: Path) -> None:
     ]
 
 
-def test_audits_in_earnest_keep_the_schedule_and_work_until_stopped(store_url: str, tmp_path: Path) -> None:
+def test_audits_example_keeps_the_schedule_until_stopped(store_url: str, tmp_path: Path) -> None:
     line = [sys.executable, "-u", str(EXAMPLES / "audits.py"), store_url]
     with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert re.fullmatch(r"next audit: \d{4}-\d\d-\d\d 0[01]:30 UTC\n", process.stdout.readline())
-        assert asyncio.run(what_is_found_in_the_night(store_url, "2026-03-04")) == "left-pad is out of date"
+        assert asyncio.run(audit_result_of(store_url, "2026-03-04")) == "left-pad is out of date"
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
 
 
-async def what_is_found_in_the_night(store_url: str, night: str) -> object:
-    async with await Queue.open(store_url) as queue:
-        fired = await queue.fire_trigger("nightly", parameters={"night": night})
+async def audit_result_of(store_url: str, night: str) -> object:
+    async with Queue.open(store_url) as queue:
+        fired = await queue.triggers.fire("nightly", parameters={"night": night})
         await until_status(queue, fired.tasks[2], "completed")
         return (await queue.result(fired.tasks[2])).data
 
 
-def test_every_example_is_listed() -> None:
+def test_every_example_is_listed_in_its_readme() -> None:
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     programs = [str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")]
     assert [name for name in programs if f"]({name})" not in listed] == []
 
 
 @pytest.mark.parametrize("name", ["research", "audits", "tournament"])
-def test_it_declares_a_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_module_declares_a_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     assert load(f"{name}:worker").handlers

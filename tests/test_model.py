@@ -1,4 +1,4 @@
-"""The model of claims and dependencies holds in every interleaving, and the checker notices each deliberate mistake."""
+"""The model of claims and dependencies holds in every interleaving, and the checker finds each deliberate mistake."""
 
 from pathlib import Path
 
@@ -21,5 +21,5 @@ def test_checker_rejects_a_broken_variant(model: str, variant: str, tmp_path: Pa
     assert check(model, tmp_path, variant).error is not None
 
 
-def test_models_declare_their_variants() -> None:
+def test_models_declare_their_number_of_variants() -> None:
     assert {model: len(variants(model)) for model in MODELS} == {"claims": 4, "dependencies": 3}

@@ -1,4 +1,4 @@
-"""The files for Prometheus and Grafana load in the real tools, name only what is measured, and alert in time."""
+"""The Prometheus and Grafana files load in the real tools, use only existing metrics, and alert in time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from shiftwork.core.metrics import METRICS
-from shiftwork.queue.observation.metrics import metric_of
-from tests.conformance.steps import bury, finish
+from shiftwork.observe.metric_catalogue import METRICS
+from shiftwork.observe.metrics import metric_of
+from tests.conformance.steps import dead_letter, finish
 from tests.server.running import running
 from tests.services import promtool
 
@@ -54,13 +54,13 @@ def measured(expression: str) -> set[str]:
     return found
 
 
-def test_prometheus_loads_the_rules() -> None:
+def test_prometheus_loads_the_alert_rules() -> None:
     done = promtool.run("check", "rules", RULES)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
-def test_a_rule_reads_what_is_measured(rule: dict[str, Any]) -> None:
+def test_alert_rule_uses_only_existing_metrics(rule: dict[str, Any]) -> None:
     assert measured(rule["expr"])
     for name in re.findall(r"\$labels\.(\w+)", str(rule.get("annotations", ""))):
         assert name in {label for metric in measured(rule["expr"]) for label in METRICS[metric].labels} | OF_A_SCRAPE
@@ -87,15 +87,13 @@ SCENES = [
 ]  # fmt: skip
 
 
-def test_every_alert_has_a_scene() -> None:
+def test_every_alert_has_a_test_scene() -> None:
     assert [name for name, _ in SCENES] == [rule["alert"] for rule in rules() if "alert" in rule]
 
 
 @pytest.mark.parametrize(("alert", "series"), SCENES, ids=[name for name, _ in SCENES])
-def test_an_alert_is_raised_when_it_should_be_and_not_before(
-    alert: str, series: dict[str, str], tmp_path: Path
-) -> None:
-    """Prometheus' own evaluation: quiet at the beginning, told an hour later."""
+def test_alert_is_raised_in_its_scene_and_not_before(alert: str, series: dict[str, str], tmp_path: Path) -> None:
+    """Evaluated by Prometheus: silent at the beginning, raised an hour later."""
     inputs = [{"series": _selector(name), "values": values} for name, values in series.items()]
     scene = {
         "rule_files": [str(RULES)],
@@ -105,8 +103,8 @@ def test_an_alert_is_raised_when_it_should_be_and_not_before(
                 "interval": "1m",
                 "input_series": inputs,
                 "promql_expr_test": [
-                    {"expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})', "eval_time": at, **told}
-                    for at, told in (
+                    {"expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}})', "eval_time": at, **output}
+                    for at, output in (
                         ("0m", {"exp_samples": []}),
                         ("50m", {"exp_samples": [{"labels": "{}", "value": 1}]}),
                     )
@@ -124,7 +122,7 @@ def _selector(name: str) -> str:
     return f'{name}{"" if name.endswith("{") else ", "}job="queue"}}'
 
 
-def test_no_alert_is_raised_while_work_is_done(tmp_path: Path) -> None:
+def test_no_alert_is_raised_while_tasks_complete(tmp_path: Path) -> None:
     fine = {
         **WAITING,
         'tasks_completed_total{type="a"': "0+5x60",
@@ -143,14 +141,11 @@ def test_no_alert_is_raised_while_work_is_done(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 
 
-# -- Grafana -----------------------------------------------------------------------------------------------------
-
-
-def test_the_dashboard_shows_everything_that_is_measured() -> None:
+def test_grafana_dashboard_shows_every_metric() -> None:
     assert {name for expression in shown() for name in measured(expression)} == set(METRICS)
 
 
-def test_prometheus_reads_what_the_dashboard_asks_for(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_dashboard_expressions(tmp_path: Path) -> None:
     asked = [{"record": f"panel:{place}", "expr": expression} for place, expression in enumerate(shown())]
     file = tmp_path / "panels.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": asked}]}), encoding="utf-8")
@@ -158,8 +153,8 @@ def test_prometheus_reads_what_the_dashboard_asks_for(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_dashboard_is_one_that_grafana_imports() -> None:
-    """What its import needs: an identity, panels that do not overlap, a source that is asked for at the import."""
+def test_grafana_dashboard_can_be_imported() -> None:
+    """Requirements of its import: an identity, panels that do not overlap, and a data source to choose."""
     found = dashboard()
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= found.keys()
     panels = found["panels"]
@@ -179,15 +174,12 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
     assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) <= variables | {"__rate_interval"}
 
 
-# -- what is scraped ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-242")
-async def test_promtool_reads_a_scrape(tmp_path: Path) -> None:
+async def test_promtool_accepts_a_metrics_scrape(tmp_path: Path) -> None:
     async with running(f"sqlite:///{tmp_path}/q.db") as server:
         await server.post("/api/tasks", {"type": "code"})
         await finish(server.house.queue)
-        await bury(server.house.queue)
+        await dead_letter(server.house.queue)
         scraped = (await server.call("GET", "/metrics")).body
     done = promtool.run("check", "metrics", stdin=scraped)
     assert b"error while linting" not in done.stderr

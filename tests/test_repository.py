@@ -1,4 +1,4 @@
-"""Rules for the repository as a whole: no download addresses, nothing too long, no silent excuse."""
+"""Rules for the whole repository: no download addresses, size limits, no unexplained lint exception."""
 
 import ast
 import os
@@ -11,10 +11,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MOST_LINES_OF_A_FILE = 600
-MOST_LINES_OF_A_FUNCTION = 60
+MAX_LINES_OF_A_FILE = 600
+MAX_LINES_OF_A_FUNCTION = 60
 
-# Exact versions stand in constraints.txt; from where they come is the business of whoever installs them.
+# Exact versions are in constraints.txt; from where they come is the business of anyone who installs them.
 # (Each pattern is written so that it does not match itself.)
 ADDRESSES = [
     re.compile(r"https?://[^\s\"'<>)]+\.(?:whl|tar\.gz|tgz|deb)\b"),
@@ -67,18 +67,18 @@ def test_constraints_are_plain_versions() -> None:
     assert wrong == []
 
 
-def test_files_stay_short() -> None:
+def test_source_files_stay_under_the_line_limit() -> None:
     sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in source_files()}
-    assert {name: size for name, size in sizes.items() if size > MOST_LINES_OF_A_FILE} == {}
+    assert {name: size for name, size in sizes.items() if size > MAX_LINES_OF_A_FILE} == {}
 
 
-def test_functions_stay_short() -> None:
+def test_functions_stay_under_the_line_limit() -> None:
     long = []
     for path in source_files():
         for node in ast.walk(ast.parse(path.read_text(), str(path))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
-                if size > MOST_LINES_OF_A_FUNCTION:
+                if size > MAX_LINES_OF_A_FUNCTION:
                     long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name} has {size} lines")
     assert long == []
 
@@ -92,7 +92,7 @@ def silent(line: str) -> bool:
     return not (names_the_check and re.search(r"[A-Za-z]{3,}", excuse[2]))
 
 
-def test_every_excuse_has_a_reason() -> None:
+def test_every_lint_exception_has_a_reason() -> None:
     found = []
     for path in python_files():
         if path == Path(__file__):
@@ -117,7 +117,7 @@ def test_every_excuse_has_a_reason() -> None:
         ("x = 1  # type: ignore  # the stubs are wrong here", True),
     ],
 )
-def test_a_silent_excuse_is_found(line: str, *, expected: bool) -> None:
+def test_lint_exception_without_reason_is_detected(line: str, *, expected: bool) -> None:
     assert silent(line) is expected
 
 
@@ -130,10 +130,10 @@ def test_a_silent_excuse_is_found(line: str, *, expected: bool) -> None:
         (("test", "test WORKERS=0"), ["check", "test", "test WORKERS=0"], False),
     ],
 )
-def test_gate_passes_only_when_checks_and_tests_do(
+def test_gate_passes_only_when_checks_and_tests_pass(
     tmp_path: Path, fails: tuple[str, ...], runs: list[str], *, passes: bool
 ) -> None:
-    """`.ci/run` with a `make` that notes what it is asked for, and fails where the case says so."""
+    """`.ci/run` with a `make` that records its targets, and fails where the case says so."""
     gate = tmp_path / ".ci" / "run"
     gate.parent.mkdir()
     gate.write_bytes((ROOT / ".ci" / "run").read_bytes())

@@ -1,4 +1,4 @@
-"""The servers of the tests keep their promises: data survives, ports stay, and nothing outlives the run."""
+"""The test servers: data survives restarts, ports stay, and nothing outlives the run."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ async def test_each_test_gets_an_empty_database(postgres_dsn: str) -> None:
     await connection.close()
 
 
-async def test_a_database_is_copied_from_a_template(postgres: Databases) -> None:
+async def test_database_is_copied_from_a_template(postgres: Databases) -> None:
     template = postgres.create_database()
     execute(postgres.dsn(template), "CREATE TABLE t AS SELECT 7 AS n")
     copy = postgres.create_database(template)

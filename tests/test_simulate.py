@@ -1,4 +1,4 @@
-"""The simulated day, in a small size: what `make simulate` promises holds, and its report can be read."""
+"""A small simulated day: the promises of `make simulate` hold, and its report can be read."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ SMALL = Size(tasks=80, agents=30, providers=1, hours=1.0)
 
 
 @pytest.mark.timeout(300)
-async def test_a_fleet_that_shares_its_cooldowns_is_refused_ten_times_less_and_exceeds_no_budget(
+async def test_fleet_sharing_cooldowns_is_refused_ten_times_less_within_budget(
     tmp_path: Path,
 ) -> None:
     shared = await one_day(tmp_path, SMALL, shares=True)

@@ -1,4 +1,4 @@
-"""The site of docs/ is whole: every page is in it and listed, every link leads somewhere, no other host is asked."""
+"""The site of docs/ is complete: every page is listed, every link is valid, no other host is contacted."""
 
 import re
 import threading
@@ -67,7 +67,7 @@ def test_every_page_of_the_docs_is_in_the_navigation() -> None:
     assert len(listed) == len(set(listed))
 
 
-def test_every_link_of_the_site_leads_somewhere(pages: dict[Path, Links]) -> None:
+def test_every_link_of_the_site_is_valid(pages: dict[Path, Links]) -> None:
     broken = [
         f"{page.name} -> {link}" for page, found in pages.items() for link in found.leads_to if lost(page, link, pages)
     ]
@@ -85,13 +85,13 @@ def lost(page: Path, link: str, pages: dict[Path, Links]) -> bool:
     return not target.exists() or (target in pages and bool(parts.fragment) and unquote(parts.fragment) not in known)
 
 
-def test_what_is_linked_outside_of_the_docs_is_a_page(built: Path) -> None:
+def test_linked_files_outside_the_docs_are_pages(built: Path) -> None:
     assert "A small fleet of agents on one queue" in (built / "examples" / "fleet.py.html").read_text(encoding="utf-8")
     tutorial = (built / "tutorial.html").read_text(encoding="utf-8")
     assert re.search(r'href="examples/(index.html)?"', tutorial)
 
 
-def test_nothing_is_loaded_from_another_host(pages: dict[Path, Links]) -> None:
+def test_site_loads_nothing_from_another_host(pages: dict[Path, Links]) -> None:
     assert [loaded for found in pages.values() for loaded in found.loads if urlsplit(loaded).netloc] == []
 
 
@@ -109,7 +109,7 @@ def served(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_browser_asks_no_other_host(built: Path) -> None:
+def test_browser_on_the_site_contacts_no_other_host(built: Path) -> None:
     asked: list[str] = []
     with served(built) as address, opened_browser() as browser:
         tab = browser.new_page()

@@ -1,4 +1,4 @@
-"""The tutorial works as it is written: read from top to bottom in one folder, its commands print what it says."""
+"""The tutorial works as written: from top to bottom in one folder, its commands print what it says."""
 
 import os
 import re
@@ -29,12 +29,12 @@ def looks_like(expected: str) -> re.Pattern[str]:
         ("… bees", "a  b  bees", True),
     ],
 )
-def test_a_line_is_compared(expected: str, printed: str, *, fits: bool) -> None:
+def test_printed_line_is_compared_with_placeholders(expected: str, printed: str, *, fits: bool) -> None:
     assert bool(looks_like(expected).fullmatch(printed)) is fits
 
 
 @pytest.mark.timeout(300)  # forty commands, each a process of its own
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_tutorial_commands_print_what_it_says(tmp_path: Path) -> None:
     port = str(free_port())
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     printed: list[str] = []

@@ -1,4 +1,4 @@
-"""The benchmark knows what was measured while the machine stood still, and checks its limits with it all the same."""
+"""The benchmark knows which measurements a stalled machine disturbed, and still checks its limits with them."""
 
 from pathlib import Path
 
@@ -30,12 +30,12 @@ def stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (6.5, 7, True),
     ],
 )
-def test_a_span_is_free_if_no_core_stood_still_during_it(began: float, ended: float, *, free: bool) -> None:
+def test_span_is_undisturbed_when_no_core_stalled(began: float, ended: float, *, free: bool) -> None:
     assert witness.undisturbed([(began, ended)]) == [(began, ended)] * free
 
 
 @pytest.mark.usefixtures("stood")
-def test_the_share_of_a_time_in_which_a_core_stood_still() -> None:
+def test_stalled_share_is_averaged_over_cores() -> None:
     assert witness.share(0, 10) == pytest.approx((1 + 1 + 1.5) / 10 / 2)
     assert witness.share(5.5, 6.5) == pytest.approx(0.5 / 1 / 2)
     assert witness.share(3, 5) == 0

@@ -1,4 +1,4 @@
-"""One word for each thing: what was once called otherwise does not come back, and the glossary says each word once."""
+"""One word per thing: replaced words do not return, and the glossary defines each word once."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shiftwork.core import errors
+from shiftwork.model import errors
 from tests.test_repository import ROOT, files
 
 SIZES = "body_bytes|result_bytes|text_chars|depth|batch|dependencies|step_bytes|step_inline_bytes|artifact_bytes|steps"
@@ -26,12 +26,33 @@ INSTEAD = {
     r"\bshiftwork (token|artifact) |\balerts ack\b|\bsinks change\b|\bchange_sink\b": "the words of verbs and paths",
     r"\beffects resolve .*--(not-)?done\b": "--happened: a step or an effect is done",
     r"\bGiveBack\b": "Release",
+    r"\bhow_to_mend\b|\bmend *=|[\"'`.]mend[\"'`]": "hint",
+    r"\btell_of\b|\btell_of_claim\b|\bwork\.tell\b": "emit and emit_for",
+    r"\b(take_up|let_through|hand_over|take_turn|look_at_room|tend)\(": "load_locked, advisory_lock ...",
+    r"\bfor_ever\b": "forever",
+    r"\b(Purse|LaneBook|SettingsBook|QuotaBook)\b": "BudgetAllocator, LaneRegistry, SettingsCache, QuotaCache",
+    r"\b(Courier|Depot|FolderDepot|BucketDepot|Seat|Teller|Deed|Vault|Parcel)\b": "NotificationSender, BlobStore ...",
+    r"\b(Gatekeeper|Complaints|Sight|PulseThread)\b": "Authenticator, ErrorThrottle, StreamState, HeartbeatThread",
+    r"\bclass (Work|Ends|Once|Told|Said|Kept|Held|Hold|Holder|Which|Wants|Look|Looks)\b": "what it is: UnitOfWork ...",
+    r"\b_?(MOST|LARGEST|LONGEST|SLOWEST|DEEPEST)_(?!URGENT\b)[A-Z]": "MAX_",
+    r"\b_?(LEAST|SHORTEST|FEWEST|SMALLEST)_[A-Z]": "MIN_",
+    r"(?m)^\s*# -{2,} .*-{5,}$": "a file per topic, without banners",
+    r"\bnoqa: A002\b": "nothing: the rule is off",
 }
+
+PLAIN = {
+    r"\b(some|no|every|any)body\b|\bwhoever\b": "someone, no one, everyone, anyone, or a noun",
+    r"\bmend(s|ed)?\b(?!\")": "fix",
+    r"\bfor ever\b": "forever",
+    r"\{(lite|pg):": "{sqlite: ...} and {postgres: ...}",
+    r"(?<![.\w/])(courier|depot)\b(?!\.)": "notification sender, blob store",
+}
+"""Words of another language's English, which stay out of the source and its statements, in any case of letters."""
 
 EXEMPT = {ROOT / "CHANGELOG.md", Path(__file__).resolve()}
 
 FAMILIES = {errors.ShiftworkError, errors.InputError, errors.ConflictError}
-"""Their names say who can mend it; their codes are for errors that have none of their own."""
+"""Their names say who can fix it; their codes are for errors that have none of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +63,17 @@ def text() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("old", INSTEAD, ids=INSTEAD.values())
-def test_an_old_word_does_not_come_back(text: dict[str, str], old: str) -> None:
+def test_replaced_word_does_not_return(text: dict[str, str], old: str) -> None:
     assert {name: found[0] for name, all_ in text.items() if (found := re.search(old, all_))} == {}
 
 
-def test_an_error_is_called_as_its_code_is() -> None:
+@pytest.mark.parametrize("old", PLAIN, ids=PLAIN.values())
+def test_the_source_is_written_in_plain_words(text: dict[str, str], old: str) -> None:
+    source = {name: all_ for name, all_ in text.items() if name.startswith("src/") and "/migrations/" not in name}
+    assert {name: found[0] for name, all_ in source.items() if (found := re.search(old, all_, re.IGNORECASE))} == {}
+
+
+def test_error_class_is_named_like_its_code() -> None:
     def words(kind: type[errors.ShiftworkError]) -> str:
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
@@ -56,7 +83,7 @@ def test_an_error_is_called_as_its_code_is() -> None:
     assert {kind.__name__: kind.code for kind in kinds if kind not in FAMILIES and words(kind) != kind.code} == {}
 
 
-def test_the_glossary_says_each_word_once() -> None:
+def test_glossary_defines_each_word_once() -> None:
     said = Counter(re.findall(r"\*\*([^*]+)\*\*:", (ROOT / "docs" / "glossary.md").read_text()))
     assert [word for word, times in said.items() if times > 1] == []
     assert len(said) > 80

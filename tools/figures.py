@@ -1,4 +1,4 @@
-"""Count the package as its peers were counted. The table stands in docs/explanation/house.md."""
+"""Count the package as its peers were counted. The table is in docs/explanation/house.md."""
 
 from __future__ import annotations
 

@@ -1,54 +1,61 @@
-"""The page of HTTP operations, made from the doors of the server and the OpenAPI document that it serves."""
+"""The page of HTTP operations, generated from the server's routes and its OpenAPI document."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.model.errors import ShiftworkError
 from shiftwork.server.door import Door
 from shiftwork.server.openapi import document, refusals
 from shiftwork.server.routes import DOORS
 
 INTRODUCTION = """# HTTP
 
-Every operation of `shiftwork serve`; `/openapi.json` says the same with every type. How headers, pages, views and
-errors work stands in [serve the queue over HTTP](../howto/serve.md).
+Every operation of `shiftwork serve`. `/openapi.json` describes the same operations with every type.
+For headers, pages, views and errors, see [serve the queue over HTTP](../howto/serve.md).
 
-*Scope* is what a [token](../howto/access.md) must have where tokens are asked for; `-` lets everybody in. *Takes* are
-the fields of the body and, after `?`, of the query; **bold** ones are required. Every operation takes `?workspace=`
-and `?view=`; those marked *view* have records of their own in the documents.
+*Scope* is the scope a [token](../howto/access.md) needs, if tokens are required; `-` is open to
+everyone. *Takes* lists the fields of the body and, after `?`, of the query; **bold** ones are
+required. Every operation takes `?workspace=` and `?view=`; those marked *view* have their own records
+in the documents.
 
-An operation with a scope may be refused with {always}, and one that changes something with {changing} besides. *Errors*
-are what else it may be refused with; [all of them](errors.md).
+{always}
+
+{changing}
+
+*Errors* lists the others; see [all errors](errors.md).
 """
 GROUP = """## {name}
 
-| operation | scope | what it does | errors |
+| operation | scope | description | errors |
 |---|---|---|---|
 {rows}
 """
 
 
 def http_page() -> str:
-    """Every operation by its group, in the order in which the server declares them."""
-    told = document(DOORS)
+    """Return every operation by group, in the order of declaration."""
+    reply = document(DOORS)
     read, written = _without_own_errors("GET"), _without_own_errors("POST")
-    parts = [INTRODUCTION.format(always=_listed(read), changing=_listed(written - read))]
+    always = _filled(f"Every operation with a scope can fail with {_listed(read)}.")
+    changing = _filled(f"Every change can also fail with {_listed(written - read)}.")
+    parts = [INTRODUCTION.format(always=always, changing=changing)]
     for name in dict.fromkeys(door.group for door in DOORS):
-        rows = [_row(door, told) for door in DOORS if door.group == name]
+        rows = [_row(door, reply) for door in DOORS if door.group == name]
         parts.append(GROUP.format(name=name, rows="\n".join(rows)))
     return "\n".join(parts)
 
 
 def _without_own_errors(method: str) -> set[type[ShiftworkError]]:
-    """What any operation of this method and some scope can be refused with."""
+    """Return the errors that any operation of this method with a scope can raise."""
     (some, *_) = (door for door in DOORS if door.method == method and door.scope is not None)
     return refusals(some._replace(errors=()))
 
 
-def _row(door: Door, told: dict[str, Any]) -> str:
-    operation = told["paths"][door.path][door.method.lower()]
-    takes = " ".join(filter(None, (_fields(operation, told), _query(operation))))
+def _row(door: Door, data: dict[str, Any]) -> str:
+    operation = data["paths"][door.path][door.method.lower()]
+    takes = " ".join(filter(None, (_fields(operation, data), _query(operation, data))))
     what = " ".join(door.description.split()) + (" *view*" if door.viewed else "")
     own = set(door.errors) - refusals(door._replace(errors=()))
     return (
@@ -57,16 +64,16 @@ def _row(door: Door, told: dict[str, Any]) -> str:
     )
 
 
-def _fields(operation: dict[str, Any], told: dict[str, Any]) -> str:
+def _fields(operation: dict[str, Any], data: dict[str, Any]) -> str:
     content = operation.get("requestBody", {}).get("content", {})
     if "application/octet-stream" in content:
         return "bytes"
-    schema = _struct(content.get("application/json", {}).get("schema", {}), told["components"]["schemas"])
+    schema = _struct(content.get("application/json", {}).get("schema", {}), data["components"]["schemas"])
     return _names(list(schema.get("properties", {})), schema.get("required", []))
 
 
 def _struct(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """The first object with fields of its own that a schema leads to."""
+    """Return the first object with fields that a schema leads to."""
     if "$ref" in schema:
         return _struct(components[schema["$ref"].rpartition("/")[2]], components)
     if "properties" in schema:
@@ -75,12 +82,16 @@ def _struct(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any
     return next((found for part in inner if (found := _struct(part, components))), {})
 
 
-def _query(operation: dict[str, Any]) -> str:
-    own = [
-        each for each in operation["parameters"] if each["in"] == "query" and each["name"] not in {"workspace", "view"}
-    ]
+def _query(operation: dict[str, Any], data: dict[str, Any]) -> str:
+    shared = data["components"]["parameters"]
+    parameters = [shared[each["$ref"].rpartition("/")[2]] for each in operation["parameters"]]
+    own = [each for each in parameters if each["in"] == "query" and each["name"] not in {"workspace", "view"}]
     names = _names([each["name"] for each in own], [each["name"] for each in own if each["required"]])
     return f"?{names}" if names else ""
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _names(names: list[str], required: list[str]) -> str:

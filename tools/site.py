@@ -38,7 +38,7 @@ def place(file: Path) -> Path:
 
 
 def leads_to(file: Path) -> list[Path]:
-    """The pages that a page links to; pictures lie in docs/ and go with it."""
+    """The pages that a page links to; pictures are in docs/ and go with it."""
     if file.suffix != ".md":
         return []
     linked = [target(file, link) for link in LINK.findall(file.read_text(encoding="utf-8"))]
@@ -50,7 +50,7 @@ def target(file: Path, link: str) -> Path:
 
 
 def text(file: Path, places: dict[Path, Path]) -> str:
-    """What stands on the page of a file: its own text with links as they are in the site, or its code."""
+    """What is on the page of a file: its own text with links as they are in the site, or its code."""
     written = file.read_text(encoding="utf-8")
     if file.suffix != ".md":
         return f"# {file.relative_to(ROOT)}\n\n````{LANGUAGES.get(file.suffix, 'text')}\n{written}````\n"

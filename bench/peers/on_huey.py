@@ -1,6 +1,6 @@
 """huey on SQLite, as it is unless told otherwise: one thread, a sync for each commit.
 
-`fill FILE COUNT` puts so many in, `work FILE MARKS` works, `send FILE COUNT EVERY` submits one by one, with the time
+`fill FILE COUNT` puts this many in, `work FILE MARKS` works, `send FILE COUNT EVERY` submits one by one, with the time
 of the call.
 """
 

@@ -1,10 +1,10 @@
-"""A code review for every pull request, started by GitHub itself. Run it in this folder, beside a running server:
+"""A code review for every pull request, started by GitHub. Start a server, then run this in its folder:
 
     shiftwork serve
     python review.py http://127.0.0.1:8080
 
 It saves the trigger of `trigger.json`, delivers the recorded pull request as GitHub would, and does the review. For
-real deliveries enter `https://your-server/api/hooks/review` and the secret as a webhook of the repository.
+real deliveries, add `https://your-server/api/hooks/review` and the secret as a webhook of the repository.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ worker = Worker()
 
 @worker.handler("check-style")
 async def check_style(ctx: Context) -> dict[str, Any]:
-    """What a linter would say about the commit."""
+    """Simulate a linter."""
     return {"commit": ctx.payload["commit"], "complaints": 0}
 
 
 @worker.handler("review-code")
 async def review_code(ctx: Context) -> dict[str, Any]:
-    """What an agent would say about it."""
+    """Simulate an agent's review."""
     return {"commit": ctx.payload["commit"], "verdict": "looks good"}
 
 
 @worker.handler("comment")
 async def comment(ctx: Context) -> str:
-    """Last, since it depends on both."""
+    """Runs last, because it depends on both."""
     return f"commented on {ctx.payload['repo']}#{ctx.payload['number']}"
 
 
 async def deliver(url: str) -> Any:
-    """As GitHub does."""
+    """Send the recorded pull request with GitHub's headers and signature."""
     body = (HERE / "pull_request.json").read_bytes()
     headers = {
         "X-GitHub-Event": "pull_request",
@@ -57,11 +57,11 @@ async def deliver(url: str) -> Any:
 
 
 async def main(url: str) -> None:
-    async with await Client.open(url) as queue:
-        await queue.save_trigger("review", json.loads((HERE / "trigger.json").read_text()), secret=SECRET)
+    async with Client.open(url) as queue:
+        await queue.triggers.save("review", **json.loads((HERE / "trigger.json").read_text()), secret=SECRET)
         fired = await deliver(url)
         await worker.run(queue, until_idle=True)
-        for task in await queue.get_many(fired["tasks"]):
+        for task in await queue.batch.get(fired["tasks"]):
             print(task.type, task.status, task.result and (task.result.data or task.result.text))
 
 

@@ -6,27 +6,29 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shiftwork.client import AnyQueue, Client, SyncClient, open_queue
-    from shiftwork.core.errors import ShiftworkError
-    from shiftwork.core.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
-    from shiftwork.queue.agents import Agent, NewAgent
-    from shiftwork.queue.claim import Assignment
-    from shiftwork.queue.content.artifacts import Artifact
-    from shiftwork.queue.face.working import Problem, Report
-    from shiftwork.queue.queue import Queue
+    from shiftwork.agents.model import Agent, NewAgent
+    from shiftwork.artifacts.model import Artifact
+    from shiftwork.client import AnyQueue, Client, open_queue
+    from shiftwork.client.blocking import SyncQueue
+    from shiftwork.engine.assignment import Assignment, ClaimResult
+    from shiftwork.model.errors import ShiftworkError
+    from shiftwork.model.reports import Completion, Failure, Heartbeat
+    from shiftwork.model.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
+    from shiftwork.queue import Queue
     from shiftwork.worker import Context, Done, Fail, Release, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
 _HOME = {
-    **dict.fromkeys(("AnyQueue", "Client", "SyncClient", "open_queue"), "client"),
-    "ShiftworkError": "core.errors",
-    **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage", "Wait"), "core.task"),
-    **dict.fromkeys(("Agent", "NewAgent"), "queue.agents"),
-    "Artifact": "queue.content.artifacts",
-    "Assignment": "queue.claim",
-    "Queue": "queue.queue",
-    **dict.fromkeys(("Problem", "Report"), "queue.face.working"),
+    **dict.fromkeys(("AnyQueue", "Client", "open_queue"), "client"),
+    "SyncQueue": "client.blocking",
+    "ShiftworkError": "model.errors",
+    **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage", "Wait"), "model.task"),
+    **dict.fromkeys(("Agent", "NewAgent"), "agents.model"),
+    "Artifact": "artifacts.model",
+    **dict.fromkeys(("Assignment", "ClaimResult"), "engine.assignment"),
+    "Queue": "queue",
+    **dict.fromkeys(("Completion", "Failure", "Heartbeat"), "model.reports"),
     **dict.fromkeys(("Context", "Done", "Fail", "Release", "WaitExpired", "Worker"), "worker"),
 }
 
@@ -35,22 +37,24 @@ __all__ = [
     "AnyQueue",
     "Artifact",
     "Assignment",
+    "ClaimResult",
     "Client",
+    "Completion",
     "Context",
     "Dag",
     "Done",
     "Fail",
+    "Failure",
+    "Heartbeat",
     "NewAgent",
     "NewDag",
     "NewTask",
-    "Problem",
     "Queue",
     "Release",
-    "Report",
     "Result",
     "ShiftworkError",
     "Submitted",
-    "SyncClient",
+    "SyncQueue",
     "Task",
     "Usage",
     "Wait",

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from shiftwork import tracing
-from shiftwork.core.text import one_line, printable
+from shiftwork.model.text import one_line, printable
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 

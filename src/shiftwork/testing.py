@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shiftwork.core.task import Task
-from shiftwork.duties.runner import run_once
-from shiftwork.queue.queue import Queue
+from shiftwork.maintenance.loop import run_once
+from shiftwork.model.task import Task
+from shiftwork.queue import Queue
 from shiftwork.worker.delivery import Summary
 from shiftwork.worker.worker import Worker
 
@@ -23,7 +23,7 @@ class MovedClock:
 
 
 async def pass_time(queue: Queue, clock: MovedClock, seconds: float) -> dict[str, dict[str, int]]:
-    """Move the clock and run every duty once; what they did."""
+    """Move the clock and run every maintenance job once; what they did."""
     clock.advance(seconds)
     return await run_once(queue.engine, force=True)
 
@@ -31,14 +31,15 @@ async def pass_time(queue: Queue, clock: MovedClock, seconds: float) -> dict[str
 async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | None = None) -> Summary:
     """Let a worker do all it can on an open queue. With its `clock`, retries come at once instead of after their delay.
 
-    The clock is moved to the next retry or the next time a task waits for, and the duties run, until none is left.
+    The clock is moved to the next retry or the next time a task waits for, and the maintenance jobs run, until none is
+    left.
     """
     total = Summary()
     while True:
         done = await worker.run(queue, until_idle=True)
         for field in ("completed", "failed", "released", "parked", "cancelled", "lost"):
             setattr(total, field, getattr(total, field) + getattr(done, field))
-        due = [task.available_at for task in (await queue.tasks(status="retrying", limit=1000)).tasks]
+        due = [task.available_at for task in (await queue.tasks.list(status="retrying", limit=1000)).tasks]
         due += [wait.until for task in await _parked(queue) for wait in task.waits if wait.kind == "time"]
         times = [at for at in due if at is not None]
         if clock is None or not times:
@@ -47,4 +48,4 @@ async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | No
 
 
 async def _parked(queue: Queue) -> list[Task]:
-    return (await queue.tasks(status="pending", limit=1000)).tasks
+    return (await queue.tasks.list(status="pending", limit=1000)).tasks

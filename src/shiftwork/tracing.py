@@ -66,7 +66,7 @@ def is_on() -> bool:
 
 
 def read(text: str | None) -> str | None:
-    """A traceparent as it was sent; what is none belongs to no trace, and is nobody's error."""
+    """A traceparent as it was sent; what is none belongs to no trace, and is no one's error."""
     return text if text is not None and _FORM.match(text) else None
 
 
@@ -80,7 +80,7 @@ def current() -> str | None:
 
 
 def of_environment() -> str | None:
-    """The trace that whoever started this process works in."""
+    """The trace that anyone who started this process works in."""
     return read(os.environ.get(VARIABLE))
 
 
@@ -141,7 +141,7 @@ def _span(api: Any, name: str, kind: Kind, above: str | None, facts: dict[str, s
 
 
 def _context(api: Any, parent: str) -> Any:
-    """What a span below this one begins in. That of the caller goes on, so that what else it carries is kept."""
+    """What a span below this one begins in. That of the caller continues, so that what else it carries is kept."""
     here = api.get_current_span().get_span_context()
     _, trace_id, span_id, flags = parent.split("-")
     if here.is_valid and here.span_id == int(span_id, 16):

@@ -1,4 +1,4 @@
-"""The calls of the Aegis document as somebody makes them who knows only that document."""
+"""The calls of the Aegis document as someone makes them who knows only that document."""
 
 from __future__ import annotations
 
@@ -36,15 +36,13 @@ class Aegis:
         return reply.json
 
     async def pass_time(self, seconds: float, *alive: str) -> None:
-        """Time passes while these runtimes beat; the server's own duties run."""
+        """Time passes while these runtimes beat; the server's own maintenance jobs run."""
         while seconds > 0:
             for runtime in alive:
                 await self.ask(f"POST /api/runtimes/{runtime}/heartbeat")
             step = min(70.0, seconds) if alive else seconds
             await self.api.pass_time(step)
             seconds -= step
-
-    # -- users -----------------------------------------------------------------------------------------------------
 
     async def create(self, **fields: Any) -> dict[str, Any]:
         """A queued task for the agent and the issue, unless said otherwise."""
@@ -68,8 +66,6 @@ class Aegis:
         """The document's events about a task, in order."""
         page = await self.ask(f"GET /api/events?task={task['id']}")
         return [event["event"] for event in page["events"]]
-
-    # -- the daemon ------------------------------------------------------------------------------------------------
 
     async def claim(self, runtime: str = RUNTIME) -> Any:
         """The next queued task for this runtime, or None."""
@@ -97,6 +93,6 @@ class Aegis:
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Aegis]:
     """A server whose clock stands until it is moved, so that 4:59 is 4:59."""
-    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="aegis", **options) as api:
         yield Aegis(api)

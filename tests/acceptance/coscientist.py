@@ -51,10 +51,8 @@ class Coscientist:
     def _here(self, path: str) -> str:
         return f"{path}{'&' if '?' in path else '?'}workspace={self.workspace}"
 
-    # -- the Supervisor --------------------------------------------------------------------------------------------
-
     def task(self, priority: str, **fields: Any) -> dict[str, Any]:
-        """A task that is no duplicate of another: its payload is its own."""
+        """A task that is not a duplicate of another: its payload is its own."""
         return {"agent_type": "Ranking", "priority": priority, "payload": {"n": next(self._numbers)}, **fields}
 
     async def submit(self, priority: str = "Medium", **fields: Any) -> dict[str, Any]:
@@ -118,7 +116,7 @@ class Coscientist:
         return found
 
     async def told(self, *names: str) -> list[str]:
-        """What the Supervisor is told of these, in order."""
+        """What the Supervisor is notified of these, in order."""
         return [event["event"] for event in await self.events() if event["event"] in names]
 
     async def events(self) -> list[dict[str, Any]]:
@@ -127,8 +125,6 @@ class Coscientist:
             events += page["events"]
             after = page["next"]
         return events
-
-    # -- workers ---------------------------------------------------------------------------------------------------
 
     async def register(self, worker: str, **fields: Any) -> dict[str, Any]:
         registered: dict[str, Any] = await self.ask("POST /api/agents", {"worker_id": worker, **fields})
@@ -169,14 +165,14 @@ class Coscientist:
 
     async def report(self, assignment: dict[str, Any], verb: str, **body: Any) -> dict[str, Any]:
         """What a worker says under its assignment."""
-        said = {"assignment_id": assignment["assignment_id"], **body}
-        after: dict[str, Any] = await self.ask(f"POST /api/tasks/{assignment['task']['id']}/{verb}", said)
+        stated = {"assignment_id": assignment["assignment_id"], **body}
+        after: dict[str, Any] = await self.ask(f"POST /api/tasks/{assignment['task']['id']}/{verb}", stated)
         return after
 
 
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Coscientist]:
     """A server whose clock stands until it is moved."""
-    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="coscientist", **options) as api:
         yield Coscientist(api)

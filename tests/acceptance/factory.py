@@ -58,8 +58,6 @@ class Factory:
         reply = await self.api.call("PATCH", "/api/settings", {"set": settings})
         assert reply.status == 200, reply
 
-    # -- people ----------------------------------------------------------------------------------------------------
-
     async def create(self, **fields: Any) -> Task:
         task: Task = await self.ask("POST /api/tasks", {"type": "code", **fields})
         return task
@@ -97,8 +95,6 @@ class Factory:
         )["dead_letters"]
         return found
 
-    # -- agents ----------------------------------------------------------------------------------------------------
-
     async def register(self, name: str = CODER, **fields: Any) -> dict[str, Any]:
         agent: dict[str, Any] = await self.ask("POST /api/agents", {"id": name, "capabilities": ABLE, **fields})
         return agent
@@ -131,18 +127,18 @@ class Factory:
         await self.report(claimed, "start")
         return claimed
 
-    async def finish(self, agent: str = CODER, **said: Any) -> Task:
+    async def finish(self, agent: str = CODER, **stated: Any) -> Task:
         """What this agent gets next, done."""
         claimed: Task = await self.claim(agent)
         await self.report(claimed, "start")
-        done: Task = await self.report(claimed, "complete", **said)
+        done: Task = await self.report(claimed, "complete", **stated)
         return done
 
 
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Factory]:
     """A server whose clock stands until it is moved."""
-    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="factory", **options) as api:
         factory = Factory(api)
         await api.call("PATCH", "/api/settings", {"profile": "factory"})  # where the workspace was there before

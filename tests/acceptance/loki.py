@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shiftwork.views.view import time_in
+from shiftwork.compat.views.view import time_in
 from tests.server.running import Running, running
 
 STANDS_AT = 1_790_000_000.0
@@ -43,10 +43,8 @@ class Loki:
     async def pass_time(self, seconds: float) -> None:
         await self.api.pass_time(seconds)
 
-    # -- the orchestrator ------------------------------------------------------------------------------------------
-
     async def enqueue(self, type_: str = "eng-backend", **fields: Any) -> dict[str, Any]:
-        """A task that is no duplicate of another: its payload is its own."""
+        """A task that is not a duplicate of another: its payload is its own."""
         payload = {"action": "implement", "n": next(self._numbers)}
         task: dict[str, Any] = await self.ask("POST /api/tasks", {"type": type_, "payload": payload, **fields})
         return task
@@ -58,8 +56,6 @@ class Loki:
 
     async def alerts(self) -> list[str]:
         return [alert["message"] for alert in (await self.read("/api/alerts"))["alerts"]]
-
-    # -- an agent --------------------------------------------------------------------------------------------------
 
     async def claim(self, agent: str = "a1", *types: str) -> Any:
         """The task this agent gets, or None."""
@@ -73,7 +69,7 @@ class Loki:
     async def fail(self, task: dict[str, Any], error: str = "it broke", agent: str = "a1", **fields: Any) -> Any:
         return await self.ask(f"POST /api/tasks/{task['id']}/fail", {"agent_id": agent, "error": error, **fields})
 
-    async def bury(self, count: int, type_: str = "eng-backend") -> None:
+    async def dead_letter(self, count: int, type_: str = "eng-backend") -> None:
         """So many dead letters of a type."""
         for _ in range(count):
             await self.enqueue(type_, maxRetries=1)
@@ -87,6 +83,6 @@ def _here(path: str) -> str:
 @asynccontextmanager
 async def served(store_url: str, patch: pytest.MonkeyPatch, **options: Any) -> AsyncIterator[Loki]:
     """A server whose clock stands until it is moved."""
-    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     async with running(store_url, profile="loki", **options) as api:
         yield Loki(api)

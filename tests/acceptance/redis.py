@@ -39,11 +39,9 @@ class Protocol:
         await self.bridge.run_once()
 
     async def pass_time(self, seconds: float) -> None:
-        """By the server's clock; its duties run."""
+        """By the server's clock; its maintenance jobs run."""
         await self.api.pass_time(seconds)
         await self.look()
-
-    # -- the orchestrator ------------------------------------------------------------------------------------------
 
     async def create(self, **fields: Any) -> dict[str, Any]:
         """A task with a key of its own, unless one is given."""
@@ -67,8 +65,6 @@ class Protocol:
     async def logged(self, task: dict[str, Any]) -> list[str]:
         return [row["event_type"] for row in await self.event_log(task)]
 
-    # -- workers ---------------------------------------------------------------------------------------------------
-
     def worker(self, name: str = "worker-1") -> HandWorker:
         return HandWorker(self.redis, name)
 
@@ -91,7 +87,7 @@ class Protocol:
 @asynccontextmanager
 async def served(store_url: str, redis_url: str, patch: pytest.MonkeyPatch) -> AsyncIterator[Protocol]:
     """A server whose clock stands until it is moved."""
-    patch.setattr("shiftwork.server.house.time", SimpleNamespace(time=lambda: STANDS_AT))
+    patch.setattr("shiftwork.server.state.time", SimpleNamespace(time=lambda: STANDS_AT))
     redis = Redis.from_url(redis_url, decode_responses=True)
     async with running(store_url, profile="redis") as api:
         protocol = Protocol(api, redis, redis_url)

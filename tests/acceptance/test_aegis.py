@@ -1,4 +1,4 @@
-"""The Aegis document from top to bottom, over HTTP only, in its own names and its own profile.
+"""The Aegis document from top to bottom, over HTTP only, with its own names and profile.
 
 Its events over WebSocket are followed in `tests/server/test_live.py`.
 """
@@ -33,11 +33,8 @@ def at(seconds: float) -> str:
     return datetime.fromtimestamp(STANDS_AT + seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-# -- overview ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("A-004", "A-033", "A-034", "A-058", "A-087")
-async def test_a_session_is_part_of_its_task(aegis: Aegis) -> None:
+async def test_session_is_part_of_its_task(aegis: Aegis) -> None:
     task = await aegis.running()
     pinned = await aegis.report(task, "session", session_id="sess-1", work_dir="/srv/work/1")
     assert (pinned["session_id"], pinned["work_dir"]) == ("sess-1", "/srv/work/1")
@@ -45,8 +42,6 @@ async def test_a_session_is_part_of_its_task(aegis: Aegis) -> None:
     stored = await row(aegis, task)
     assert (stored["session_id"], stored["work_dir"]) == ("sess-1", "/srv/work/1")
 
-
-# -- state machine ---------------------------------------------------------------------------------------------------
 
 STATES = ["queued", "dispatched", "running", "completed", "failed", "cancelled"]
 DRAWN = {
@@ -105,7 +100,7 @@ class Pair:
 @pytest.mark.requirement("A-006", "A-007", "A-008", "A-009", "A-010", "A-012", "A-018", "A-096", "A-105")
 @pytest.mark.requirement("A-024", "A-054", "A-055", "A-059")
 @pytest.mark.parametrize("state", STATES)
-async def test_from_each_state_what_is_drawn_happens_and_all_else_is_refused(aegis: Aegis, state: str) -> None:
+async def test_every_documented_transition_happens_and_others_are_refused(aegis: Aegis, state: str) -> None:
     for wanted in STATES:
         pair = Pair(aegis, f"{state}-{wanted}")
         await pair.bring_to(state)
@@ -129,8 +124,6 @@ async def test_from_each_state_what_is_drawn_happens_and_all_else_is_refused(aeg
                 assert reply.status == (200 if (state, wanted) in SAID_AGAIN else 409), (wanted, reply)
 
 
-# -- database schema -------------------------------------------------------------------------------------------------
-
 COLUMNS = (
     *("id", "workspace_id", "agent_id", "issue_id", "status", "trigger_type", "trigger_comment_id"),
     *("trigger_summary", "session_id", "work_dir", "output", "attempt", "max_attempts", "failure_reason"),
@@ -139,7 +132,7 @@ COLUMNS = (
 
 
 @pytest.mark.requirement("A-019", "A-020", "A-024", "A-036", "A-037", "A-087")
-async def test_a_new_task_has_the_columns_of_the_table_and_their_defaults(aegis: Aegis) -> None:
+async def test_new_task_has_documented_columns_and_defaults(aegis: Aegis) -> None:
     task = await aegis.ask("POST /api/tasks", {"workspace_id": WORKSPACE, "agent_id": AGENT})
     assert UUID(task["id"]).version == 7
     assert (task["status"], task["attempt"], task["max_attempts"]) == ("queued", 1, 2)
@@ -152,7 +145,7 @@ async def test_a_new_task_has_the_columns_of_the_table_and_their_defaults(aegis:
 
 
 @pytest.mark.requirement("A-021", "A-022", "A-023", "A-031", "A-035")
-async def test_what_is_written_is_read_back_from_the_api_and_from_the_table(aegis: Aegis) -> None:
+async def test_written_fields_are_read_back_from_api_and_table(aegis: Aegis) -> None:
     comment = "9f3c1d52-1f6a-4f7e-9d0b-3f6d2b8f1c44"
     written = {
         "workspace_id": WORKSPACE,
@@ -160,7 +153,7 @@ async def test_what_is_written_is_read_back_from_the_api_and_from_the_table(aegi
         "issue_id": ISSUE,
         "trigger_type": "mention",
         "trigger_comment_id": comment,
-        "trigger_summary": "@coder please mend the login",
+        "trigger_summary": "@coder please fix the login",
         "session_id": "sess-0",
         "work_dir": "/srv/work/0",
     }
@@ -179,7 +172,7 @@ async def test_what_is_written_is_read_back_from_the_api_and_from_the_table(aegi
 
 @pytest.mark.requirement("A-021", "A-022")
 @pytest.mark.parametrize("missing", ["workspace_id", "agent_id"])
-async def test_a_task_needs_its_workspace_and_its_agent(aegis: Aegis, missing: str) -> None:
+async def test_task_requires_its_workspace_and_agent(aegis: Aegis, missing: str) -> None:
     fields = {"workspace_id": WORKSPACE, "agent_id": AGENT}
     del fields[missing]
     reply = await aegis.call("POST /api/tasks", fields)
@@ -187,7 +180,7 @@ async def test_a_task_needs_its_workspace_and_its_agent(aegis: Aegis, missing: s
     assert await aegis.listed("") == []
 
 
-async def test_a_workspace_is_the_one_that_the_task_names(aegis: Aegis) -> None:
+async def test_task_belongs_to_the_workspace_it_names(aegis: Aegis) -> None:
     first, second = [await aegis.create(workspace_id=name, issue_id=None) for name in (WORKSPACE, "elsewhere")]
     assert (await aegis.get(second))["workspace_id"] == "elsewhere"
     assert [task["id"] for task in await aegis.listed("")] == [first["id"], second["id"]]
@@ -200,7 +193,7 @@ async def test_a_workspace_is_the_one_that_the_task_names(aegis: Aegis) -> None:
 
 @pytest.mark.requirement("A-025", "A-023")
 @pytest.mark.parametrize("trigger", ["assignment", "mention", "chat", "autopilot", "manual_rerun"])
-async def test_each_of_the_five_triggers_is_kept(aegis: Aegis, trigger: str) -> None:
+async def test_each_of_the_five_trigger_types_is_kept(aegis: Aegis, trigger: str) -> None:
     issue = None if trigger in {"chat", "autopilot"} else ISSUE
     task = await aegis.create(trigger_type=trigger, issue_id=issue)
     assert (task["trigger_type"], task["issue_id"]) == (trigger, issue)
@@ -209,7 +202,7 @@ async def test_each_of_the_five_triggers_is_kept(aegis: Aegis, trigger: str) -> 
 
 
 @pytest.mark.requirement("A-032")
-async def test_a_long_trigger_is_shortened_for_lists(aegis: Aegis) -> None:
+async def test_long_trigger_summary_is_shortened_in_lists(aegis: Aegis) -> None:
     await aegis.create(trigger_summary="please " * 100)
     (listed,) = await aegis.listed()
     assert len(listed["trigger_summary"]) == 200
@@ -218,7 +211,7 @@ async def test_a_long_trigger_is_shortened_for_lists(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-014", "A-015", "A-016", "A-044", "A-045", "A-046", "A-047", "A-048")
-async def test_each_step_leaves_its_time(aegis: Aegis) -> None:
+async def test_each_step_sets_its_timestamp(aegis: Aegis) -> None:
     task = await aegis.create()
     seen = [await aegis.get(task)]
     for step in ("claim", "start", "progress", "session", "complete"):
@@ -238,7 +231,7 @@ async def test_each_step_leaves_its_time(aegis: Aegis) -> None:
     assert times[5] == (at(0), at(1), at(2), at(5), at(5))
 
 
-async def test_a_task_given_back_has_no_times_of_its_execution(aegis: Aegis) -> None:
+async def test_released_task_has_no_execution_times(aegis: Aegis) -> None:
     task = await aegis.running()
     released = await aegis.report(task, "release")
     stored = await row(aegis, task)
@@ -247,7 +240,7 @@ async def test_a_task_given_back_has_no_times_of_its_execution(aegis: Aegis) -> 
 
 
 @pytest.mark.requirement("A-049", "A-050", "A-051")
-async def test_the_tables_indexes_are_there(aegis: Aegis) -> None:
+async def test_documented_indexes_of_the_table_exist(aegis: Aegis) -> None:
     queue = aegis.api.house.queue
     table, name, text = ("pg_indexes", "indexname", "indexdef")
     if queue.url.startswith("sqlite"):
@@ -260,11 +253,8 @@ async def test_the_tables_indexes_are_there(aegis: Aegis) -> None:
     assert "(issue_id)" in indexes["idx_task_queue_issue"]
 
 
-# -- endpoints for the daemon ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("A-052", "A-053", "A-081")
-async def test_a_runtime_claims_the_next_task_whichever_agent_it_is_for(aegis: Aegis) -> None:
+async def test_runtime_claims_the_next_task_for_any_agent(aegis: Aegis) -> None:
     made = []
     for agent in ("coder", "reviewer", "coder"):
         made.append((await aegis.create(agent_id=agent))["id"])
@@ -276,14 +266,14 @@ async def test_a_runtime_claims_the_next_task_whichever_agent_it_is_for(aegis: A
     assert await aegis.claim() is None
 
 
-async def test_a_daemon_that_hosts_one_agent_claims_for_that_agent(aegis: Aegis) -> None:
+async def test_daemon_of_one_agent_claims_for_that_agent(aegis: Aegis) -> None:
     await aegis.create(agent_id="coder")
     review = await aegis.create(agent_id="reviewer")
     answer = await aegis.ask("POST /api/tasks/claim", {"runtime_id": RUNTIME, "agent_id": "reviewer"})
     assert answer["task"]["id"] == review["id"]
 
 
-async def test_an_agent_set_offline_does_not_hold_up_the_others(aegis: Aegis) -> None:
+async def test_offline_agent_does_not_block_the_others(aegis: Aegis) -> None:
     away = await aegis.dispatched(agent_id="away")
     await aegis.create(agent_id="away")
     await aegis.api.call("PATCH", f"/api/agents/away?workspace={WORKSPACE}", {"status": "offline"})
@@ -293,7 +283,7 @@ async def test_an_agent_set_offline_does_not_hold_up_the_others(aegis: Aegis) ->
     assert (await aegis.get(away))["status"] == "dispatched"
 
 
-async def test_a_claim_that_waits_is_answered_as_soon_as_there_is_a_task(aegis: Aegis) -> None:
+async def test_waiting_claim_is_answered_when_a_task_arrives(aegis: Aegis) -> None:
     waiting = asyncio.create_task(aegis.ask("POST /api/tasks/claim", {"runtime_id": RUNTIME, "wait_sec": 25}))
     while not (await aegis.api.get("/api/runtimes"))["items"]:
         continue  # it has not looked yet
@@ -303,7 +293,7 @@ async def test_a_claim_that_waits_is_answered_as_soon_as_there_is_a_task(aegis: 
 
 
 @pytest.mark.requirement("A-097", "A-035", "A-041", "A-056")
-async def test_a_daemon_claims_starts_completes_and_fails_over_http(aegis: Aegis) -> None:
+async def test_daemon_claims_starts_completes_and_fails_over_http(aegis: Aegis) -> None:
     done = await aegis.running()
     assert (await aegis.report(done, "complete", output="ok"))["status"] == "completed"
     failed = await aegis.running()
@@ -312,14 +302,14 @@ async def test_a_daemon_claims_starts_completes_and_fails_over_http(aegis: Aegis
 
 
 @pytest.mark.requirement("A-057")
-async def test_progress_is_stored_and_announced(aegis: Aegis) -> None:
+async def test_progress_is_stored_and_emits_an_event(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.report(task, "progress", step=2, of=5, summary="tests are green")
     assert (await aegis.get(task))["progress"] == {"step": 2, "of": 5, "summary": "tests are green"}
     assert (await aegis.told(task))[-1] == "task:progress"
 
 
-async def test_only_the_runtime_that_holds_a_task_may_write_to_it(aegis: Aegis) -> None:
+async def test_only_the_claiming_runtime_can_write_to_a_task(aegis: Aegis) -> None:
     task = await aegis.running("laptop-1")
     before = await aegis.get(task)
     for verb in ("start", "complete", "fail", "progress", "session"):
@@ -330,7 +320,7 @@ async def test_only_the_runtime_that_holds_a_task_may_write_to_it(aegis: Aegis) 
     assert (await aegis.report(task, "complete", runtime_id="laptop-1", agent_id=AGENT))["status"] == "completed"
 
 
-async def test_with_its_token_a_report_about_an_earlier_claim_is_refused(aegis: Aegis) -> None:
+async def test_report_with_an_earlier_token_is_refused(aegis: Aegis) -> None:
     first = await aegis.dispatched()
     await aegis.report(first, "release")
     assert (await aegis.claim())["id"] == first["id"]
@@ -339,7 +329,7 @@ async def test_with_its_token_a_report_about_an_earlier_claim_is_refused(aegis: 
     assert (await aegis.get(first))["status"] == "dispatched"
 
 
-async def test_a_runtime_learns_from_its_heartbeat_what_was_cancelled(aegis: Aegis) -> None:
+async def test_runtime_heartbeat_reports_cancelled_tasks(aegis: Aegis) -> None:
     kept, cancelled = await aegis.dispatched(), await aegis.dispatched()
     await aegis.report(cancelled, "cancel", reason="not needed")
     holding = {"holding": [kept["token"], cancelled["token"]]}
@@ -347,7 +337,7 @@ async def test_a_runtime_learns_from_its_heartbeat_what_was_cancelled(aegis: Aeg
     assert answer["cancel"] == {cancelled["token"]: "not needed"}
 
 
-async def test_a_body_that_is_no_object_is_refused(aegis: Aegis) -> None:
+async def test_body_that_is_not_an_object_is_refused(aegis: Aegis) -> None:
     task = await aegis.running()
     for verb in ("start", "complete", "fail", "progress", "session", "cancel"):
         assert (await aegis.call(f"POST /api/tasks/{task['id']}/{verb}", [])).status == 422
@@ -355,14 +345,11 @@ async def test_a_body_that_is_no_object_is_refused(aegis: Aegis) -> None:
 
 @pytest.mark.requirement("A-059", "A-042")
 @pytest.mark.parametrize("state", ["queued", "dispatched", "running"])
-async def test_cancel_ends_a_task_wherever_it_is(aegis: Aegis, state: str) -> None:
+async def test_cancel_ends_a_task_in_every_state(aegis: Aegis, state: str) -> None:
     make = {"queued": aegis.create, "dispatched": aegis.dispatched, "running": aegis.running}[state]
     cancelled = await aegis.report(await make(), "cancel")
     assert (cancelled["status"], cancelled["failure_reason"]) == ("cancelled", "cancelled")
     assert await aegis.claim() is None
-
-
-# -- endpoints for users -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("A-061", "A-062", "A-063", "A-064")
@@ -384,7 +371,7 @@ async def test_tasks_are_listed_by_agent_issue_and_status(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-065")
-async def test_details_are_the_whole_task_and_an_unknown_one_is_not_found(aegis: Aegis) -> None:
+async def test_task_details_are_complete_and_unknown_task_is_not_found(aegis: Aegis) -> None:
     task = await aegis.create()
     assert await aegis.get(task) == task
     for call in ("GET /api/tasks/{}", "POST /api/tasks/{}/start", "POST /api/tasks/{}/cancel"):
@@ -393,7 +380,7 @@ async def test_details_are_the_whole_task_and_an_unknown_one_is_not_found(aegis:
 
 
 @pytest.mark.requirement("A-066", "A-067")
-async def test_an_issue_is_run_again_from_its_newest_task_or_the_one_named(aegis: Aegis) -> None:
+async def test_issue_is_rerun_from_its_newest_or_named_task(aegis: Aegis) -> None:
     older, newer = await aegis.running(agent_id="first"), await aegis.running(agent_id="second")
     for task in (older, newer):
         await aegis.report(task, "complete")
@@ -407,11 +394,8 @@ async def test_an_issue_is_run_again_from_its_newest_task_or_the_one_named(aegis
     assert (await aegis.call("POST /api/issues/unknown/rerun", {"task_id": older["id"]})).status == 404
 
 
-# -- timeout rules -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("A-040", "A-068", "A-103", "A-105")
-async def test_dispatched_but_not_started_for_five_minutes_fails_as_a_timeout(aegis: Aegis) -> None:
+async def test_task_dispatched_for_five_minutes_fails_with_timeout(aegis: Aegis) -> None:
     task = await aegis.dispatched()
     await aegis.pass_time(299, RUNTIME)
     assert (await aegis.get(task))["status"] == "dispatched"
@@ -422,7 +406,7 @@ async def test_dispatched_but_not_started_for_five_minutes_fails_as_a_timeout(ae
 
 
 @pytest.mark.requirement("A-069", "A-084")
-async def test_running_for_two_and_a_half_hours_fails_as_a_timeout(aegis: Aegis) -> None:
+async def test_task_running_for_two_and_a_half_hours_fails_with_timeout(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.pass_time(8999, RUNTIME)
     assert (await aegis.get(task))["status"] == "running"
@@ -434,7 +418,7 @@ async def test_running_for_two_and_a_half_hours_fails_as_a_timeout(aegis: Aegis)
 
 @pytest.mark.requirement("A-039", "A-071", "A-084")
 @pytest.mark.parametrize("state", ["dispatched", "running"])
-async def test_a_runtime_silent_for_75_seconds_is_offline(aegis: Aegis, state: str) -> None:
+async def test_runtime_silent_for_75_seconds_is_offline(aegis: Aegis, state: str) -> None:
     task = await (aegis.dispatched if state == "dispatched" else aegis.running)()
     other = await aegis.running("laptop-2", issue_id="other")
     await aegis.pass_time(74)
@@ -448,7 +432,7 @@ async def test_a_runtime_silent_for_75_seconds_is_offline(aegis: Aegis, state: s
 
 
 @pytest.mark.parametrize("sign", ["claim", "start", "progress", "session", "messages", "heartbeat"])
-async def test_whatever_a_runtime_says_shows_that_it_is_there(aegis: Aegis, sign: str) -> None:
+async def test_every_call_of_a_runtime_counts_as_heartbeat(aegis: Aegis, sign: str) -> None:
     task = await aegis.running()
     other = await aegis.dispatched(issue_id="other")
     await aegis.pass_time(70)
@@ -463,9 +447,6 @@ async def test_whatever_a_runtime_says_shows_that_it_is_there(aegis: Aegis, sign
     assert (await aegis.get(task))["status"] == "running"
     await aegis.pass_time(1)
     assert (await aegis.get(task))["failure_reason"] == "runtime_offline"
-
-
-# -- retry rules -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("A-070", "A-073", "A-074", "A-111")
@@ -492,7 +473,7 @@ async def test_only_timeouts_and_offline_runtimes_are_retried(
 
 
 @pytest.mark.requirement("A-011", "A-013", "A-072", "A-078", "A-098", "A-105")
-async def test_there_are_two_attempts_and_the_second_has_the_session_of_the_first(aegis: Aegis) -> None:
+async def test_second_attempt_is_the_last_and_resumes_the_session(aegis: Aegis) -> None:
     first = await aegis.running()
     await aegis.report(first, "session", session_id="sess-1", work_dir="/srv/1")
     await aegis.pass_time(9000)
@@ -506,7 +487,7 @@ async def test_there_are_two_attempts_and_the_second_has_the_session_of_the_firs
     assert await aegis.claim() is None
 
 
-async def test_a_retry_waits_half_a_minute_for_the_runtime_that_has_its_session(aegis: Aegis) -> None:
+async def test_retry_waits_half_a_minute_for_the_runtime_of_its_session(aegis: Aegis) -> None:
     task = await aegis.running("laptop-1")
     await aegis.report(task, "fail", failure_reason="timeout")
     await aegis.pass_time(29)
@@ -529,7 +510,7 @@ async def test_autopilot_work_is_never_retried(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-030", "A-076", "A-077", "A-099", "A-113")
-async def test_a_manual_rerun_starts_a_fresh_session(aegis: Aegis) -> None:
+async def test_manual_rerun_starts_a_fresh_session(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.report(task, "session", session_id="sess-1", work_dir="/srv/1")
     await aegis.report(task, "fail", failure_reason="agent_error")
@@ -540,7 +521,7 @@ async def test_a_manual_rerun_starts_a_fresh_session(aegis: Aegis) -> None:
     assert (await aegis.claim())["force_fresh_session"] is True
 
 
-async def test_a_manual_rerun_takes_the_place_of_a_retry_that_waits(aegis: Aegis) -> None:
+async def test_manual_rerun_replaces_a_waiting_retry(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.report(task, "fail", failure_reason="timeout")
     rerun = await aegis.ask(f"POST /api/issues/{ISSUE}/rerun")
@@ -549,11 +530,8 @@ async def test_a_manual_rerun_takes_the_place_of_a_retry_that_waits(aegis: Aegis
     assert await aegis.claim() is None
 
 
-# -- orphan recovery ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("A-060", "A-080", "A-081", "A-082", "A-083", "A-100", "A-105")
-async def test_a_restarted_daemon_gets_what_it_held_failed_and_retried_at_once(aegis: Aegis) -> None:
+async def test_restarted_daemon_has_its_tasks_failed_and_retried_at_once(aegis: Aegis) -> None:
     dispatched, started = await aegis.dispatched(), await aegis.running()
     autopilot = await aegis.running(trigger_type="autopilot")
     elsewhere = await aegis.running("laptop-2")
@@ -579,7 +557,7 @@ async def test_an_orphan_of_the_second_attempt_stays_failed(aegis: Aegis) -> Non
 
 
 @pytest.mark.requirement("A-086", "A-101")
-async def test_a_pinned_session_outlives_its_daemon(aegis: Aegis) -> None:
+async def test_pinned_session_outlives_its_daemon(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.report(task, "session", session_id="sess-1", work_dir="/srv/1")
     await aegis.ask(f"POST /api/runtime/{RUNTIME}/orphans")

@@ -1,4 +1,4 @@
-"""The Aegis document's eleven end-to-end tests, a real daemon that is killed, and the page that explains it all."""
+"""The eleven end-to-end tests of the Aegis document, a real daemon that is killed, and the page about the document."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ async def aegis(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield server
 
 
-# -- the eleven ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("A-106", "A-107", "A-108", "A-109")
-async def test_1_to_4_created_claimed_started_completed_with_its_events(aegis: Aegis) -> None:
+async def test_1_to_4_task_is_created_claimed_started_completed_with_events(aegis: Aegis) -> None:
     task = await aegis.create()
     assert (await aegis.get(task))["status"] == "queued"
     assert (await aegis.claim())["id"] == task["id"]
@@ -45,7 +42,7 @@ async def test_1_to_4_created_claimed_started_completed_with_its_events(aegis: A
 
 
 @pytest.mark.requirement("A-043", "A-056", "A-110")
-async def test_5_a_retryable_failure_makes_a_retry_task(aegis: Aegis) -> None:
+async def test_5_retryable_failure_creates_a_retry_task(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.report(task, "fail", failure_reason="timeout")
     failed, retry = await aegis.listed()
@@ -56,14 +53,14 @@ async def test_5_a_retryable_failure_makes_a_retry_task(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-111")
-async def test_6_a_failure_that_is_not_retryable_makes_none(aegis: Aegis) -> None:
+async def test_6_non_retryable_failure_creates_no_retry(aegis: Aegis) -> None:
     await aegis.report(await aegis.running(), "fail", failure_reason="agent_error")
     assert await aegis.statuses() == ["failed"]
     assert await aegis.claim() is None
 
 
 @pytest.mark.requirement("A-112")
-async def test_7_after_the_last_attempt_it_stays_failed(aegis: Aegis) -> None:
+async def test_7_task_stays_failed_after_the_last_attempt(aegis: Aegis) -> None:
     await aegis.create()
     for _ in range(2):
         task = await aegis.claim()
@@ -75,7 +72,7 @@ async def test_7_after_the_last_attempt_it_stays_failed(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-113")
-async def test_8_a_manual_rerun_is_a_new_task_with_a_fresh_session(aegis: Aegis) -> None:
+async def test_8_manual_rerun_is_a_new_task_with_a_fresh_session(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.report(task, "session", session_id="sess-1", work_dir="/srv/1")
     await aegis.report(task, "complete")
@@ -84,7 +81,7 @@ async def test_8_a_manual_rerun_is_a_new_task_with_a_fresh_session(aegis: Aegis)
 
 
 @pytest.mark.requirement("A-114")
-async def test_9_orphans_are_recovered(aegis: Aegis) -> None:
+async def test_9_orphans_are_failed_and_retried(aegis: Aegis) -> None:
     await aegis.dispatched()
     await aegis.running()
     await aegis.ask(f"POST /api/runtime/{RUNTIME}/orphans")
@@ -92,7 +89,7 @@ async def test_9_orphans_are_recovered(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-115")
-async def test_10_a_timeout_moves_a_task_to_failed(aegis: Aegis) -> None:
+async def test_10_timeout_moves_a_task_to_failed(aegis: Aegis) -> None:
     never_started, runs_on = await aegis.dispatched(), await aegis.running()
     await aegis.pass_time(300, RUNTIME)
     assert (await aegis.get(never_started))["status"] == "failed"
@@ -102,7 +99,7 @@ async def test_10_a_timeout_moves_a_task_to_failed(aegis: Aegis) -> None:
 
 
 @pytest.mark.requirement("A-116")
-async def test_11_cancelled_while_it_runs(aegis: Aegis) -> None:
+async def test_11_running_task_is_cancelled(aegis: Aegis) -> None:
     task = await aegis.running()
     await aegis.ask(f"POST /api/tasks/{task['id']}/cancel")
     assert (await aegis.get(task))["status"] == "cancelled"
@@ -112,16 +109,13 @@ async def test_11_cancelled_while_it_runs(aegis: Aegis) -> None:
     assert (await aegis.told(task))[-1] == "task:cancelled"
 
 
-# -- with tokens ---------------------------------------------------------------------------------------------------
-
-
-async def test_with_a_token_the_calls_need_no_workspace_and_hold_for_that_daemon_only(
+async def test_token_sets_the_workspace_and_is_limited_to_its_daemon(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(store_url, monkeypatch, tokens=True) as aegis:
         queue = aegis.api.house.queue.in_workspace(WORKSPACE)
-        user = (await queue.create_token("user", ["read", "submit", "operate"])).secret
-        daemons = [(await queue.create_token(f"daemon-{n}", ["work"])).secret for n in (1, 2)]
+        user = (await queue.tokens.create("user", ["read", "submit", "operate"])).secret
+        daemons = [(await queue.tokens.create(f"daemon-{n}", ["work"])).secret for n in (1, 2)]
 
         async def call(token: str, method: str, path: str, body: Any = None) -> Reply:
             headers = {"Authorization": f"Bearer {token}"}
@@ -138,9 +132,6 @@ async def test_with_a_token_the_calls_need_no_workspace_and_hold_for_that_daemon
         other = await call(user, "POST", "/api/tasks", {"workspace_id": "elsewhere", "agent_id": "coder"})
         assert (other.status, other.json["where"]) == (404, "workspace_id")
         assert (await aegis.api.call("GET", task)).status == 401
-
-
-# -- a daemon of flesh and blood -----------------------------------------------------------------------------------
 
 
 class Daemon:
@@ -186,7 +177,7 @@ async def started(aegis: Aegis) -> AsyncIterator[Daemon]:
 
 
 @pytest.mark.requirement("A-001", "A-079", "A-085", "A-086", "A-100", "A-101")
-async def test_a_killed_daemon_comes_back_and_goes_on_with_its_session(aegis: Aegis) -> None:
+async def test_restarted_daemon_resumes_its_session_after_a_kill(aegis: Aegis) -> None:
     task = await aegis.create()
     async with started(aegis) as daemon:
         assert await daemon.says("recovered") == []
@@ -209,7 +200,7 @@ async def test_a_killed_daemon_comes_back_and_goes_on_with_its_session(aegis: Ae
     assert (done["parent_task_id"], done["session_id"]) == (task["id"], session)
 
 
-async def test_a_daemon_reports_what_it_does_and_stops_when_told(aegis: Aegis) -> None:
+async def test_daemon_reports_its_work_and_stops_on_cancel(aegis: Aegis) -> None:
     async with started(aegis) as daemon:
         assert await daemon.says("recovered") == []
         task = await aegis.create()
@@ -230,8 +221,6 @@ async def test_a_daemon_reports_what_it_does_and_stops_when_told(aegis: Aegis) -
         assert await daemon.says("stopped") == [cancelled["id"]]
     assert await aegis.statuses() == ["failed", "cancelled"]
 
-
-# -- the page ------------------------------------------------------------------------------------------------------
 
 _BLOCK = re.compile(r"```(sh|json)\n(.*?)```", re.DOTALL)
 _KEPT = re.compile(r"(\w+)=\$\((curl .*) \| jq -r \.(\S+)\)")
@@ -266,7 +255,7 @@ def missing(expected: Any, actual: Any, where: str = "") -> list[str]:
     return [] if expected in ("…", actual) else [f"{where}: {actual!r} is not {expected!r}"]
 
 
-async def test_the_page_about_the_document_is_true(aegis: Aegis) -> None:
+async def test_page_about_the_document_is_true(aegis: Aegis) -> None:
     await aegis.api.call("PATCH", "/api/settings", {"profile": "aegis"})
     variables: dict[str, str] = {}
     answer: Any = None

@@ -1,6 +1,6 @@
-"""The co-scientist's document from its overview to its example scenarios, over HTTP, in its own names and profile.
+"""The co-scientist document from its overview to its example scenarios, over HTTP, with its own names and profile.
 
-Capacity and worker failure stand in test_coscientist_capacity.py, recovery, timing and conflicts in
+Capacity and worker failure are in test_coscientist_capacity.py, recovery, timing and conflicts in
 test_coscientist_recovery.py.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from shiftwork.compat.views.view import time_in
 from shiftwork.server.routes import DOORS
-from shiftwork.views.view import time_in
 from tests.acceptance.coscientist import Coscientist, at, served
 from tests.worker.steps import until
 
@@ -24,8 +24,6 @@ async def queue(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     async with served(store_url, monkeypatch) as opened:
         yield opened
 
-
-# -- Overview ----------------------------------------------------------------------------------------------------
 
 INTERFACES = {
     "Supervisor Agent": {
@@ -57,7 +55,7 @@ async def test_supervisor_workers_and_memory_have_their_interfaces(queue: Coscie
 
 
 @pytest.mark.requirement("C-003", "C-004", "C-136")
-async def test_workers_come_and_go_while_the_queue_runs(queue: Coscientist) -> None:
+async def test_workers_join_and_leave_while_the_queue_runs(queue: Coscientist) -> None:
     await queue.fill("Medium", 3)
     await queue.register("early")
     await queue.complete(await queue.take("early"))
@@ -69,12 +67,9 @@ async def test_workers_come_and_go_while_the_queue_runs(queue: Coscientist) -> N
     assert (await queue.query())["completions"] == 3
 
 
-# -- Core Behaviors / 1. Task Lifecycle Management ---------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-005", "C-006", "C-007", "C-008", "C-009", "C-010", "C-080", "C-158")
 @pytest.mark.requirement("C-011", "C-012", "C-013", "C-015", "C-016", "C-017", "C-082", "C-084", "C-085")
-async def test_a_task_goes_through_the_states_as_they_are_drawn(queue: Coscientist) -> None:
+async def test_task_passes_the_documented_states(queue: Coscientist) -> None:
     task = await queue.submit()
     assert task["status"] == "Pending"
     first = await queue.request("w1")
@@ -99,7 +94,7 @@ async def test_a_task_goes_through_the_states_as_they_are_drawn(queue: Coscienti
 
 
 @pytest.mark.requirement("C-014", "C-031", "C-081", "C-221", "C-242")
-async def test_an_assignment_that_nobody_acknowledges_fails_after_five_seconds_and_is_unlocked(
+async def test_unacknowledged_assignment_is_released_after_five_seconds(
     queue: Coscientist,
 ) -> None:
     task = await queue.submit()
@@ -110,15 +105,12 @@ async def test_an_assignment_that_nobody_acknowledges_fails_after_five_seconds_a
     assert await queue.history(task) == ["Pending → Assigned", "Assigned → Failed", "Failed → Pending"]
     assert (await queue.get(task))["retry_count"] == 0
     assert (await queue.request("w2"))["task"]["id"] == task["id"]
-    said = {"assignment_id": lost["assignment_id"]}
-    assert (await queue.call(f"POST /api/tasks/{task['id']}/start", said)).code == "lease_lost"
-
-
-# -- Core Behaviors / 2. Priority-Based Ordering -----------------------------------------------------------------
+    stated = {"assignment_id": lost["assignment_id"]}
+    assert (await queue.call(f"POST /api/tasks/{task['id']}/start", stated)).code == "lease_lost"
 
 
 @pytest.mark.requirement("C-018", "C-019", "C-022", "C-023", "C-078", "C-234", "C-250", "C-254")
-async def test_high_goes_before_medium_and_low_and_older_before_newer(queue: Coscientist) -> None:
+async def test_high_goes_before_medium_and_low_and_older_first(queue: Coscientist) -> None:
     made: dict[str, list[str]] = {"High": [], "Medium": [], "Low": []}
     for priority in ("Low", "Medium", "High", "Medium", "High", "Low", "Medium"):
         made[priority].append((await queue.submit(priority))["id"])
@@ -128,7 +120,7 @@ async def test_high_goes_before_medium_and_low_and_older_before_newer(queue: Cos
 
 
 @pytest.mark.requirement("C-020", "C-021", "C-083")
-async def test_a_retry_and_an_agent_type_may_have_another_priority(queue: Coscientist) -> None:
+async def test_retry_and_agent_type_can_change_priority(queue: Coscientist) -> None:
     await queue.configure_type("MetaReview", {"type_boost": 10})
     await queue.configure_type("Evolution", {"retry.priority_delta": -30})
     failed = await queue.submit(agent_type="Evolution")
@@ -141,7 +133,7 @@ async def test_a_retry_and_an_agent_type_may_have_another_priority(queue: Coscie
 
 
 @pytest.mark.requirement("C-024", "C-225", "C-226")
-async def test_a_low_task_is_medium_after_ten_minutes_and_high_after_twenty(queue: Coscientist) -> None:
+async def test_low_task_is_medium_after_ten_minutes_and_high_after_twenty(queue: Coscientist) -> None:
     task = await queue.submit("Low")
     seen = []
     for step in (599, 1, 599, 1):
@@ -152,11 +144,8 @@ async def test_a_low_task_is_medium_after_ten_minutes_and_high_after_twenty(queu
     assert await queue.took("w1") == task["id"]
 
 
-# -- Core Behaviors / 3. Worker Assignment, Inputs / Worker Commands ---------------------------------------------
-
-
 @pytest.mark.requirement("C-025", "C-026", "C-027", "C-029", "C-047", "C-048", "C-051", "C-126", "C-137")
-async def test_a_worker_registers_requests_and_beats(queue: Coscientist) -> None:
+async def test_worker_registers_claims_and_sends_heartbeats(queue: Coscientist) -> None:
     registered = await queue.register("w1", capabilities=["gpu"], agent_types=["Ranking"])
     assert (registered["status"], registered["capabilities"]) == ("idle", ["gpu"])
     assert (registered["heartbeat"], registered["heartbeat_interval"]) == (at(0), 30)
@@ -174,11 +163,8 @@ async def test_a_worker_registers_requests_and_beats(queue: Coscientist) -> None
     assert await queue.status(task) == "Executing", "the worker's beat counts for what it holds"
 
 
-# -- Inputs / Task Submission ------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-039", "C-040", "C-042", "C-043", "C-044", "C-045", "C-046", "C-076", "C-132")
-async def test_a_task_comes_back_as_it_was_sent(queue: Coscientist) -> None:
+async def test_task_is_returned_as_sent(queue: Coscientist) -> None:
     await queue.submit("High", id="generation-1", agent_type="Generation")
     sent = {
         "id": "match-1",
@@ -217,17 +203,14 @@ async def test_a_task_comes_back_as_it_was_sent(queue: Coscientist) -> None:
         ({"retry_policy": {"max_attempts": 0}}, "task.retry_policy.max_attempts"),
     ],
 )
-async def test_a_malformed_task_is_refused(queue: Coscientist, wrong: dict[str, Any], where: str) -> None:
+async def test_malformed_task_is_refused(queue: Coscientist, wrong: dict[str, Any], where: str) -> None:
     reply = await queue.call("POST /api/tasks", {**queue.task("Low"), **wrong})
     assert (reply.status, reply.code, reply.json["where"]) == (422, "invalid_input", where)
     assert (await queue.ask("GET /api/tasks"))["tasks"] == []
 
 
-# -- Inputs / Management Commands --------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-053", "C-134")
-async def test_purge_removes_what_matches(queue: Coscientist) -> None:
+async def test_purge_removes_matching_tasks(queue: Coscientist) -> None:
     await queue.fill("Low", 3)
     held = await queue.take("w1")
     await queue.fill("Medium", 2)
@@ -238,7 +221,7 @@ async def test_purge_removes_what_matches(queue: Coscientist) -> None:
 
 
 @pytest.mark.requirement("C-054", "C-055", "C-134")
-async def test_a_paused_queue_assigns_nothing_and_lets_running_work_end(queue: Coscientist) -> None:
+async def test_paused_queue_assigns_nothing_and_lets_running_tasks_complete(queue: Coscientist) -> None:
     await queue.fill("High", 2)
     held = await queue.take("w1")
     await queue.ask("POST /api/queue/pause")
@@ -249,7 +232,7 @@ async def test_a_paused_queue_assigns_nothing_and_lets_running_work_end(queue: C
 
 
 @pytest.mark.requirement("C-056", "C-134")
-async def test_rebalance_gives_what_was_not_begun_to_idle_workers(queue: Coscientist) -> None:
+async def test_rebalance_moves_unstarted_tasks_to_idle_workers(queue: Coscientist) -> None:
     await queue.register("loaded", max_concurrent_tasks=3)
     await queue.fill("Medium", 3)
     claimed = await queue.ask("POST /api/tasks/claim", {"worker_id": "loaded", "count": 3})
@@ -260,11 +243,8 @@ async def test_rebalance_gives_what_was_not_begun_to_idle_workers(queue: Coscien
     assert await queue.took("idle") == moved["task_id"] != held[0]["task"]["id"]
 
 
-# -- Outputs -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-057", "C-058", "C-059", "C-060", "C-222", "C-241")
-async def test_an_assignment_is_the_whole_task_with_its_deadlines(queue: Coscientist) -> None:
+async def test_assignment_contains_the_whole_task_and_its_deadlines(queue: Coscientist) -> None:
     task = await queue.submit(timeout=100)
     await queue.pass_time(1)
     first = await queue.request("w1")
@@ -286,7 +266,7 @@ async def test_an_assignment_is_the_whole_task_with_its_deadlines(queue: Coscien
 
 
 @pytest.mark.requirement("C-052", "C-061", "C-062", "C-063", "C-064", "C-065", "C-066", "C-133")
-async def test_query_answers_queue_status(queue: Coscientist) -> None:
+async def test_queue_status_has_documented_fields(queue: Coscientist) -> None:
     await queue.fill("High", 2)
     await queue.fill("Low", 2)
     await queue.pass_time(10)
@@ -318,7 +298,7 @@ async def test_query_answers_queue_status(queue: Coscientist) -> None:
 
 
 @pytest.mark.requirement("C-049", "C-050", "C-067", "C-068", "C-069", "C-070", "C-071", "C-072", "C-073", "C-138")
-async def test_the_results_of_completed_and_of_failed_work(queue: Coscientist) -> None:
+async def test_results_of_completed_and_failed_tasks_have_documented_fields(queue: Coscientist) -> None:
     done, failed = await queue.submit("High", id="done"), await queue.submit("Low", id="failed")
     held = await queue.take("w1")
     await queue.pass_time(2)
@@ -338,11 +318,8 @@ async def test_the_results_of_completed_and_of_failed_work(queue: Coscientist) -
     assert (result["result"], result["worker_id"], result["completed_at"]) == (None, "w1", at(2))
 
 
-# -- Queue Operations --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-077")
-async def test_enqueue_wakes_an_idle_worker(queue: Coscientist) -> None:
+async def test_submit_wakes_an_idle_worker(queue: Coscientist) -> None:
     await queue.configure(fallback_poll_sec=3600)
     waiting = asyncio.create_task(queue.request("idle", wait_sec=25))
 
@@ -355,7 +332,7 @@ async def test_enqueue_wakes_an_idle_worker(queue: Coscientist) -> None:
 
 
 @pytest.mark.requirement("C-079", "C-086", "C-087", "C-088", "C-199", "C-251")
-async def test_a_task_is_assigned_when_its_dependencies_are_completed(queue: Coscientist) -> None:
+async def test_task_is_assigned_when_its_dependencies_are_completed(queue: Coscientist) -> None:
     first, second = await queue.submit("Low", id="a"), await queue.submit("Low", id="b")
     last = await queue.submit("High", dependencies=["a", "b"])
     held = [await queue.take("w1"), await queue.take("w2")]
@@ -372,7 +349,7 @@ async def test_a_task_is_assigned_when_its_dependencies_are_completed(queue: Cos
 
 
 @pytest.mark.requirement("C-089", "C-090", "C-091", "C-099", "C-127", "C-168", "C-171")
-async def test_after_three_attempts_a_task_is_a_dead_letter_with_its_history_until_somebody_retries_it(
+async def test_third_failure_dead_letters_the_task_until_it_is_retried(
     queue: Coscientist,
 ) -> None:
     task = await queue.submit(id="stubborn")
@@ -395,11 +372,8 @@ async def test_after_three_attempts_a_task_is_a_dead_letter_with_its_history_unt
     await queue.complete(await queue.take("w1"))
 
 
-# -- Error Handling ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-095", "C-096", "C-097", "C-028", "C-139", "C-182", "C-183", "C-184")
-async def test_the_task_of_a_silent_worker_goes_to_another_with_what_was_done(queue: Coscientist) -> None:
+async def test_task_of_a_silent_worker_goes_to_another_with_its_progress(queue: Coscientist) -> None:
     await queue.submit(id="older")
     await queue.fail(await queue.take("w0"), "network error", "reset")
     await queue.pass_time(1)
@@ -416,7 +390,7 @@ async def test_the_task_of_a_silent_worker_goes_to_another_with_what_was_done(qu
 
 
 @pytest.mark.requirement("C-098", "C-128", "C-129", "C-169")
-async def test_delays_are_5_30_and_120_seconds_with_jitter_or_double_up_to_300(queue: Coscientist) -> None:
+async def test_delays_are_5_30_and_120_seconds_or_exponential_up_to_300(queue: Coscientist) -> None:
     async def delays(attempts: int, strategy: str) -> list[float]:
         policy = {"max_attempts": attempts, "backoff_strategy": strategy}
         task = await queue.submit(retry_policy=policy)
@@ -438,7 +412,7 @@ async def test_delays_are_5_30_and_120_seconds_with_jitter_or_double_up_to_300(q
 
 
 @pytest.mark.requirement("C-100", "C-116", "C-263")
-async def test_failures_that_repeat_are_reported_as_a_pattern(queue: Coscientist) -> None:
+async def test_repeated_failures_are_reported_as_a_pattern(queue: Coscientist) -> None:
     for number in range(3):
         await queue.submit("High", agent_type="Evolution")
         await queue.fail(await queue.take(f"w{number}"), "safety violation", f"forbidden compound {number}")
@@ -448,11 +422,8 @@ async def test_failures_that_repeat_are_reported_as_a_pattern(queue: Coscientist
     assert (by_type["value"], by_type["total"], by_type["rate"]) == ("Evolution", 3, 1.0)
 
 
-# -- Monitoring and Observability --------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-113", "C-114", "C-115", "C-116", "C-117")
-async def test_the_metrics_that_the_document_lists_are_exposed(queue: Coscientist) -> None:
+async def test_documented_metrics_are_exposed(queue: Coscientist) -> None:
     await queue.fill("High", 3)
     await queue.pass_time(1)
     await queue.complete(await queue.take("w1"))
@@ -471,11 +442,8 @@ async def test_the_metrics_that_the_document_lists_are_exposed(queue: Coscientis
         assert line in text, line
 
 
-# -- Example Scenarios -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-144", "C-145", "C-146", "C-147")
-async def test_hypothesis_generation_burst(queue: Coscientist) -> None:
+async def test_burst_of_fifty_generations_is_completed(queue: Coscientist) -> None:
     made = await queue.fill("Medium", 50, agent_type="Generation")
     assert (await queue.query())["depth"]["medium"] == 50
     workers = [f"w{n}" for n in range(5)]
@@ -497,7 +465,7 @@ async def test_hypothesis_generation_burst(queue: Coscientist) -> None:
 
 
 @pytest.mark.requirement("C-148", "C-149", "C-150", "C-151", "C-170")
-async def test_tournament_scheduling(queue: Coscientist) -> None:
+async def test_tournament_matches_run_first_and_report_progress(queue: Coscientist) -> None:
     await queue.fill("Medium", 2)
     await queue.fill("Low", 2)
     matches = await queue.fill("High", 4, tags=["tournament-1"])

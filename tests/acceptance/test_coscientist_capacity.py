@@ -1,10 +1,10 @@
-"""The co-scientist's document on capacity, worker failure, alerts and overflow, followed from top to bottom."""
+"""The co-scientist document on capacity, worker failure, alerts and overflow, from top to bottom."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from shiftwork.views.view import time_in
+from shiftwork.compat.views.view import time_in
 from tests.acceptance.coscientist import Coscientist, served
 
 CAPACITY = ("capacity.warning", "capacity.critical", "capacity.normal")
@@ -21,12 +21,9 @@ async def _small(queue: Coscientist) -> None:
     await queue.configure(max_queue_size=100, priority_quotas={"high": 10, "medium": 50, "low": 40})
 
 
-# -- Core Behaviors / 4. Queue Capacity Management ---------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-033", "C-124")
 @pytest.mark.timeout(120)
-async def test_the_1001st_high_task_hits_the_quota(queue: Coscientist) -> None:
+async def test_task_1001_of_level_high_exceeds_its_quota(queue: Coscientist) -> None:
     settings = await queue.settings()
     assert [settings[f"priority_quotas.{level}"] for level in ("high", "medium", "low")] == [1000, 5000, 4000]
     await queue.fill("High", 1000)
@@ -36,7 +33,7 @@ async def test_the_1001st_high_task_hits_the_quota(queue: Coscientist) -> None:
 
 
 @pytest.mark.requirement("C-034", "C-135")
-async def test_the_supervisor_is_told_when_limits_are_approached(queue: Coscientist) -> None:
+async def test_supervisor_is_alerted_when_limits_are_approached(queue: Coscientist) -> None:
     await _small(queue)
     await queue.fill("Medium", 39)
     assert (await queue.read("/api/queue/backpressure"))["state"] == "normal"
@@ -49,7 +46,7 @@ async def test_the_supervisor_is_told_when_limits_are_approached(queue: Coscient
 
 
 @pytest.mark.requirement("C-035", "C-036", "C-075")
-async def test_a_new_high_task_displaces_the_oldest_low_one(queue: Coscientist) -> None:
+async def test_new_high_task_displaces_the_oldest_low_one(queue: Coscientist) -> None:
     await _small(queue)
     oldest = await queue.submit("Low")
     await queue.fill("Low", 39)
@@ -71,11 +68,8 @@ async def test_warning_thresholds_are_configurable(queue: Coscientist) -> None:
     assert (await queue.query())["capacity_warnings"] == ["warning: medium 25 of 50"]
 
 
-# -- Outputs / To Supervisor -------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-052", "C-061", "C-062", "C-066")
-async def test_query_tells_depth_workers_and_warnings(queue: Coscientist) -> None:
+async def test_status_reports_depth_workers_and_warnings(queue: Coscientist) -> None:
     await _small(queue)
     for worker in ("w1", "w2", "w3", "w4"):
         await queue.register(worker)
@@ -93,26 +87,20 @@ async def test_query_tells_depth_workers_and_warnings(queue: Coscientist) -> Non
     assert status["capacity_warnings"] == ["warning: low 32 of 40"]
 
 
-# -- Error Handling / System Failures ----------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-101", "C-261")
-async def test_an_overflowing_queue_rejects_gracefully_and_works_on(queue: Coscientist) -> None:
+async def test_full_queue_refuses_with_429_and_continues(queue: Coscientist) -> None:
     await _small(queue)
     await queue.fill("Low", 40)
     for _ in range(5):
         refused = await queue.refused("Low")
         assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "queue_full", "5")
-        assert refused.json["mend"]
+        assert refused.json["hint"]
     await queue.complete(await queue.take("w1"))
     await queue.submit("Low")
 
 
-# -- Monitoring and Observability / alerts -----------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-118")
-async def test_a_depth_above_the_threshold_is_an_alert(queue: Coscientist) -> None:
+async def test_depth_above_the_threshold_raises_an_alert(queue: Coscientist) -> None:
     await queue.configure(**{"alerts.queue_depth": 10})
     await queue.fill("Medium", 10)
     await queue.pass_time(30)
@@ -123,7 +111,7 @@ async def test_a_depth_above_the_threshold_is_an_alert(queue: Coscientist) -> No
 
 
 @pytest.mark.requirement("C-119", "C-185", "C-186")
-async def test_a_pool_below_its_minimum_is_an_alert_and_asks_for_workers(queue: Coscientist) -> None:
+async def test_pool_below_its_minimum_raises_an_alert(queue: Coscientist) -> None:
     await queue.configure(min_agents=2)
     await queue.register("w1")
     await queue.pass_time(30)
@@ -133,7 +121,7 @@ async def test_a_pool_below_its_minimum_is_an_alert_and_asks_for_workers(queue: 
 
 
 @pytest.mark.requirement("C-120")
-async def test_a_failure_rate_above_what_is_acceptable_is_an_alert(queue: Coscientist) -> None:
+async def test_failure_rate_above_the_threshold_raises_an_alert(queue: Coscientist) -> None:
     await queue.configure(**{"alerts.failure_rate": 0.2, "alerts.failure_count": 5})
     await queue.fill("Medium", 5)
     for _ in range(4):
@@ -147,7 +135,7 @@ async def test_a_failure_rate_above_what_is_acceptable_is_an_alert(queue: Coscie
 
 
 @pytest.mark.requirement("C-121")
-async def test_a_task_stuck_in_executing_is_an_alert(queue: Coscientist) -> None:
+async def test_task_stuck_in_executing_raises_an_alert(queue: Coscientist) -> None:
     task = await queue.submit("High", timeout=100)
     held = await queue.take("w1")
     for _ in range(4):
@@ -158,7 +146,7 @@ async def test_a_task_stuck_in_executing_is_an_alert(queue: Coscientist) -> None
     assert alert["task_id"] == task["id"]
 
 
-async def test_what_alerts_go_by_is_looked_at_every_thirty_seconds(queue: Coscientist) -> None:
+async def test_alert_conditions_are_checked_every_thirty_seconds(queue: Coscientist) -> None:
     async def looked() -> tuple[int, float]:
         (duty,) = [duty for duty in (await queue.read("/api/duties"))["items"] if duty["name"] == "alerts"]
         return duty["runs"], time_in(duty["last_run_at"])
@@ -171,27 +159,21 @@ async def test_what_alerts_go_by_is_looked_at_every_thirty_seconds(queue: Coscie
     assert await looked() == (runs + 1, at + 30)
 
 
-# -- Error Recovery Behaviors / Task Failure ---------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-157", "C-159")
-async def test_the_supervisor_is_told_of_each_failure_with_its_context(queue: Coscientist) -> None:
+async def test_each_failure_emits_an_event_with_its_context(queue: Coscientist) -> None:
     task = await queue.submit("High")
     await queue.fail(await queue.take("w1"), "network", "connection reset")
     events = (await queue.read(f"/api/events?task={task['id']}"))["events"]
     (failed,) = [event for event in events if event["event"] == "task.attempt_failed"]
     assert (failed["task_id"], failed["reason"]) == (task["id"], "network error")
-    told = {name: failed["data"][name] for name in ("error", "agent", "attempt", "type")}
-    assert told == {"error": "connection reset", "agent": "w1", "attempt": 1, "type": "Ranking"}
+    outcome = {name: failed["data"][name] for name in ("error", "agent", "attempt", "type")}
+    assert outcome == {"error": "connection reset", "agent": "w1", "attempt": 1, "type": "Ranking"}
     (recent,) = (await queue.query())["failed_tasks"]
     assert (recent["task_id"], recent["error"], recent["worker_id"]) == (task["id"], "connection reset", "w1")
 
 
-# -- Error Recovery Behaviors / Worker Failure -------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-175", "C-176", "C-177", "C-178", "C-179", "C-180")
-async def test_a_worker_that_misses_three_checks_is_failed(queue: Coscientist) -> None:
+async def test_worker_missing_three_checks_is_failed(queue: Coscientist) -> None:
     await queue.register("w1")
     assert await queue.workers() == {"w1": "idle"}
     task = await queue.submit("High")
@@ -209,7 +191,7 @@ async def test_a_worker_that_misses_three_checks_is_failed(queue: Coscientist) -
 
 
 @pytest.mark.requirement("C-173")
-async def test_a_single_check_of_thirty_seconds_is_a_setting(queue: Coscientist) -> None:
+async def test_number_of_health_checks_is_a_setting(queue: Coscientist) -> None:
     await queue.configure(health_checks=1)
     await queue.register("w1")
     await queue.pass_time(29)
@@ -219,7 +201,7 @@ async def test_a_single_check_of_thirty_seconds_is_a_setting(queue: Coscientist)
 
 
 @pytest.mark.requirement("C-125")
-async def test_an_unresponsive_worker_loses_its_tasks_after_300_seconds(queue: Coscientist) -> None:
+async def test_unresponsive_worker_loses_its_tasks_after_300_seconds(queue: Coscientist) -> None:
     assert (await queue.settings())["agent_timeout_sec"] == 300
     await queue.configure(heartbeat_timeout_sec=None)
     task = await queue.submit("High", timeout=9000)
@@ -230,12 +212,9 @@ async def test_an_unresponsive_worker_loses_its_tasks_after_300_seconds(queue: C
     assert (await queue.get(task))["status"] == "Pending"
 
 
-# -- Error Recovery Behaviors / Queue Overflow -------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-032", "C-037", "C-123", "C-189", "C-190")
 @pytest.mark.timeout(120)
-async def test_the_queue_warns_at_8000_is_critical_at_9500_and_full_at_10000(queue: Coscientist) -> None:
+async def test_queue_warns_at_8000_is_critical_at_9500_and_full_at_10000(queue: Coscientist) -> None:
     async def total() -> list[str]:
         return [text for text in (await queue.query())["capacity_warnings"] if " total " in text]
 
@@ -257,7 +236,7 @@ async def test_the_queue_warns_at_8000_is_critical_at_9500_and_full_at_10000(que
 
 
 @pytest.mark.requirement("C-191", "C-192", "C-193", "C-194")
-async def test_what_is_worth_preserving_gives_way_last(queue: Coscientist) -> None:
+async def test_tasks_worth_preserving_are_displaced_last(queue: Coscientist) -> None:
     await queue.configure(max_queue_size=6)
     high = await queue.submit("High")
     depends = await queue.submit("Low", dependencies=[high["id"]])
@@ -279,7 +258,7 @@ async def test_what_is_worth_preserving_gives_way_last(queue: Coscientist) -> No
 
 
 @pytest.mark.requirement("C-195", "C-196", "C-197", "C-198")
-async def test_displaced_tasks_are_dead_letters_until_there_is_space(queue: Coscientist) -> None:
+async def test_displaced_tasks_are_dead_letters_until_there_is_room(queue: Coscientist) -> None:
     await queue.configure(max_queue_size=1)
     low = await queue.submit("Low")
     await queue.submit("High")

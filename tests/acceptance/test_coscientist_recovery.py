@@ -1,4 +1,4 @@
-"""The co-scientist's document from its configuration to its quality requirements: recovery, timing and conflicts."""
+"""The co-scientist document from configuration to quality requirements: recovery, timing and conflicts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.copying.copy import restore
-from shiftwork.views.view import time_in
+from shiftwork.compat.views.view import time_in
+from shiftwork.snapshots.copy import restore
 from tests.acceptance.coscientist import Coscientist, at, served
 from tests.server.processes import ServerProcess, start
 
@@ -21,9 +21,6 @@ Step = Callable[[Coscientist], Awaitable[None]]
 async def queue(store_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Coscientist]:
     async with served(store_url, monkeypatch, snapshots=str(tmp_path / "memory")) as opened:
         yield opened
-
-
-# -- Configuration -----------------------------------------------------------------------------------------------
 
 
 async def _max_queue_size(queue: Coscientist) -> None:
@@ -101,18 +98,15 @@ async def _starvation_threshold(queue: Coscientist) -> None:
         ("starvation_threshold_sec", 3600, _starvation_threshold),
     ],
 )
-async def test_each_key_of_queue_config_has_its_value_and_its_effect(
+async def test_each_key_of_queue_config_has_its_value_and_effect(
     queue: Coscientist, key: str, value: float, change: Step
 ) -> None:
     assert (await queue.settings())[key] == value
     await change(queue)
 
 
-# -- Example Scenarios / System Recovery -------------------------------------------------------------------------
-
-
 class Caller:
-    """Somebody who calls a server that may die."""
+    """Someone who calls a server that may die."""
 
     def __init__(self, server: ServerProcess, http: aiohttp.ClientSession) -> None:
         self.server = server
@@ -131,8 +125,8 @@ class Caller:
         return (await self.ask("POST", "/api/tasks/claim", {"worker_id": worker, "start": True}))["assignment"]
 
     async def end(self, assignment: Any, verb: str, **body: Any) -> None:
-        said = {"assignment_id": assignment["assignment_id"], **body}
-        await self.ask("POST", f"/api/tasks/{assignment['task']['id']}/{verb}", said)
+        stated = {"assignment_id": assignment["assignment_id"], **body}
+        await self.ask("POST", f"/api/tasks/{assignment['task']['id']}/{verb}", stated)
 
     async def checkpoint(self) -> str:
         """The name of a snapshot taken now."""
@@ -143,9 +137,7 @@ class Caller:
 
 @pytest.mark.timeout(180)
 @pytest.mark.requirement("C-093", "C-103", "C-142", "C-152", "C-153", "C-154", "C-155", "C-156", "C-266")
-async def test_after_a_crash_the_queue_goes_on_from_its_last_checkpoint_or_later(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_queue_continues_from_its_last_checkpoint_after_a_crash(store_url: str, tmp_path: Path) -> None:
     options = ("--profile", "coscientist", "--snapshots", str(tmp_path))
     async with aiohttp.ClientSession() as http:
         async with await start(store_url, *options) as server:
@@ -187,8 +179,8 @@ async def _restored(checkpoint: Path) -> dict[str, int]:
     """The tasks of a checkpoint and their versions, as a queue made from it has them."""
     copy = f"sqlite:///{checkpoint.parent}/restored.db"
     await restore(checkpoint, copy)
-    async with await Queue.open(copy, workspace="lab") as queue:
-        tasks = (await queue.tasks()).tasks
+    async with Queue.open(copy, workspace="lab") as queue:
+        tasks = (await queue.tasks.list()).tasks
         return {str(task.external_id): task.version for task in tasks}
 
 
@@ -197,7 +189,7 @@ def _match(number: int, priority: str) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("C-154", "C-155", "C-187")
-async def test_a_worker_that_registers_again_is_free_unless_it_says_that_it_goes_on(queue: Coscientist) -> None:
+async def test_registering_again_releases_tasks_unless_the_worker_continues(queue: Coscientist) -> None:
     for worker in ("w1", "w2"):
         await queue.register(worker)
     task = await queue.submit()
@@ -211,12 +203,9 @@ async def test_a_worker_that_registers_again_is_free_unless_it_says_that_it_goes
         "Executing → Failed",
         "Failed → Pending",
     ]
-    said = {"assignment_id": held["assignment_id"]}
-    assert (await queue.call(f"POST /api/tasks/{task['id']}/complete", said)).code == "lease_lost"
+    stated = {"assignment_id": held["assignment_id"]}
+    assert (await queue.call(f"POST /api/tasks/{task['id']}/complete", stated)).code == "lease_lost"
     assert await queue.took("w2") == task["id"]
-
-
-# -- Error Recovery Behaviors / Task Failure Recovery ------------------------------------------------------------
 
 
 @pytest.mark.requirement("C-160", "C-162", "C-163", "C-164", "C-165", "C-166", "C-167", "C-263")
@@ -231,7 +220,7 @@ async def test_a_worker_that_registers_again_is_free_unless_it_says_that_it_goes
         ("permanent resource error", "Failed"),
     ],
 )
-async def test_what_is_retried_is_said_in_the_documents_words(queue: Coscientist, reason: str, status: str) -> None:
+async def test_retry_decision_is_reported_in_document_names(queue: Coscientist, reason: str, status: str) -> None:
     task = await queue.submit()
     failed = await queue.fail(await queue.take("w1"), reason.capitalize(), "as told")
     assert (failed["status"], failed["failure_reason"], failed["error"]) == (status, reason, "as told")
@@ -240,7 +229,7 @@ async def test_what_is_retried_is_said_in_the_documents_words(queue: Coscientist
 
 
 @pytest.mark.requirement("C-161", "C-172", "C-181", "C-184", "C-245")
-async def test_a_retry_prefers_another_worker_and_lost_work_goes_first(queue: Coscientist) -> None:
+async def test_retry_prefers_another_worker_and_lost_work_goes_first(queue: Coscientist) -> None:
     for worker in ("w1", "w2"):
         await queue.register(worker)
     failed = await queue.submit()
@@ -270,11 +259,8 @@ async def test_a_retry_prefers_another_worker_and_lost_work_goes_first(queue: Co
     assert await queue.took("w6") == older["id"]
 
 
-# -- Error Recovery Behaviors / Dependency Failure Handling ------------------------------------------------------
-
-
 @pytest.mark.requirement("C-201", "C-202", "C-203", "C-204", "C-205", "C-223")
-async def test_a_missing_dependency_is_waited_for_and_the_supervisor_is_told(queue: Coscientist) -> None:
+async def test_missing_dependency_is_awaited_and_raises_an_alert(queue: Coscientist) -> None:
     task = await queue.submit("High", id="final", dependencies=["semifinal"])
     await queue.pass_time(295)
     assert ((await queue.get(task))["blocked"], await queue.alerts("missing_dependency")) == (False, [])
@@ -291,7 +277,7 @@ async def test_a_missing_dependency_is_waited_for_and_the_supervisor_is_told(que
 
 
 @pytest.mark.requirement("C-206", "C-207", "C-208", "C-209")
-async def test_what_depends_on_failed_work_is_cancelled_and_its_chain_can_be_retried(queue: Coscientist) -> None:
+async def test_dependents_of_failed_task_are_cancelled_and_chain_retried(queue: Coscientist) -> None:
     first = await queue.submit("High", id="first")
     then = await queue.submit("High", id="then", dependencies=["first"], created_by="agent:supervisor")
     await queue.fail(await queue.take("w1"), "safety violation", "no")
@@ -309,7 +295,7 @@ async def test_what_depends_on_failed_work_is_cancelled_and_its_chain_can_be_ret
 
 
 @pytest.mark.requirement("C-200", "C-210", "C-211")
-async def test_a_circle_is_refused_at_submission(queue: Coscientist) -> None:
+async def test_cycle_is_refused_at_submit(queue: Coscientist) -> None:
     await queue.submit(id="a", dependencies=["b"])
     refused = await queue.refused("High", id="b", dependencies=["a"])
     assert (refused.status, refused.code) == (422, "circular_dependency")
@@ -317,11 +303,8 @@ async def test_a_circle_is_refused_at_submission(queue: Coscientist) -> None:
     assert len((await queue.ask("GET /api/tasks"))["tasks"]) == 1
 
 
-# -- Temporal Behavior Specifications ----------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-130", "C-140", "C-217", "C-218", "C-219", "C-220")
-async def test_maintenance_runs_at_its_periods(queue: Coscientist) -> None:
+async def test_maintenance_runs_at_its_intervals(queue: Coscientist) -> None:
     async def runs() -> dict[str, tuple[int, float]]:
         listed = (await queue.read("/api/duties"))["items"]
         return {duty["name"]: (duty["runs"], time_in(duty["last_run_at"])) for duty in listed}
@@ -341,7 +324,7 @@ async def test_maintenance_runs_at_its_periods(queue: Coscientist) -> None:
 
 
 @pytest.mark.requirement("C-227", "C-228", "C-229", "C-230")
-async def test_the_score_grows_with_age_and_an_urgent_task_makes_others_yield(queue: Coscientist) -> None:
+async def test_score_grows_with_age_and_urgent_task_preempts_others(queue: Coscientist) -> None:
     task = await queue.submit("Medium")
     scores = []
     for step in (300, 60, 60):
@@ -363,11 +346,8 @@ async def test_the_score_grows_with_age_and_an_urgent_task_makes_others_yield(qu
     assert [await queue.took("w1"), await queue.took("w2")] == [urgent["id"], high["id"]]
 
 
-# -- Conflict Resolution Protocols -------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-231", "C-232", "C-233")
-async def test_a_task_with_the_same_parameters_is_merged_or_refused_within_the_window(queue: Coscientist) -> None:
+async def test_same_parameters_are_merged_or_refused_within_the_window(queue: Coscientist) -> None:
     first = await queue.submit("Low", payload={"pair": [1, 2]})
     merged = await queue.submit("High", payload={"pair": [1, 2]})
     assert (merged["id"], merged["priority"]) == (first["id"], "High")
@@ -380,7 +360,7 @@ async def test_a_task_with_the_same_parameters_is_merged_or_refused_within_the_w
 
 
 @pytest.mark.requirement("C-235", "C-236", "C-237", "C-238", "C-254")
-async def test_a_batch_is_taken_whole_or_not_at_all_and_keeps_its_order(queue: Coscientist) -> None:
+async def test_batch_is_accepted_whole_or_not_at_all_and_keeps_its_order(queue: Coscientist) -> None:
     batch = [queue.task("High", agent_type="Generation") for _ in range(5)]
     refused = await queue.call("POST /api/tasks", [*batch, queue.task("Urgent")])
     assert (refused.status, (await queue.ask("GET /api/tasks"))["tasks"]) == (422, [])
@@ -389,20 +369,20 @@ async def test_a_batch_is_taken_whole_or_not_at_all_and_keeps_its_order(queue: C
 
 
 @pytest.mark.requirement("C-030", "C-240", "C-253")
-async def test_of_a_hundred_workers_one_gets_the_task_and_one_result_is_taken(queue: Coscientist) -> None:
+async def test_one_of_a_hundred_workers_gets_the_task_and_one_result_counts(queue: Coscientist) -> None:
     task = await queue.submit()
     answers = await asyncio.gather(*(queue.request(f"w{number}") for number in range(100)))
     (assignment,) = [answer for answer in answers if answer is not None]
     assert assignment["task"]["version"] == task["version"] + 1
     await queue.acknowledge(assignment)
     await queue.complete(assignment, {"by": 1})
-    said = {"assignment_id": assignment["assignment_id"], "reason": "network error"}
-    assert (await queue.call(f"POST /api/tasks/{task['id']}/fail", said)).status == 409
+    stated = {"assignment_id": assignment["assignment_id"], "reason": "network error"}
+    assert (await queue.call(f"POST /api/tasks/{task['id']}/fail", stated)).status == 409
     assert (await queue.result(task))["result"] == {"by": 1}
 
 
 @pytest.mark.requirement("C-246", "C-247")
-async def test_a_change_of_an_outdated_version_is_refused(queue: Coscientist) -> None:
+async def test_update_with_outdated_version_is_refused(queue: Coscientist) -> None:
     task = await queue.submit("Low")
     path = f"/api/tasks/{task['id']}?workspace=lab"
     read = {"If-Match": f'"{task["version"]}"'}
@@ -412,11 +392,8 @@ async def test_a_change_of_an_outdated_version_is_refused(queue: Coscientist) ->
     assert (await queue.get(task))["priority"] == "High"
 
 
-# -- Quality Requirements ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-107", "C-110", "C-145", "C-249", "C-252", "C-264")
-async def test_a_hundred_and_twenty_workers_work_at_once_and_nothing_is_lost(queue: Coscientist) -> None:
+async def test_no_task_is_lost_with_120_concurrent_workers(queue: Coscientist) -> None:
     made = await queue.fill("Medium", 240)
     workers = [f"w{number}" for number in range(120)]
     held = await asyncio.gather(*(queue.take(worker) for worker in workers))

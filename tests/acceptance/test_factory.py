@@ -1,6 +1,6 @@
-"""The factory's document from the task's schema to priorities, over HTTP, in its own names.
+"""The factory document from the task schema to priorities, over HTTP, with its own names.
 
-Agents, retries and dead letters stand in test_factory_agents.py; where work comes from, what it stands on and what is
+Agents, retries and dead letters are in test_factory_agents.py; where work comes from, what it is on and what is
 measured in test_factory_ground.py; its people's dashboard in tests/dashboard.
 """
 
@@ -23,8 +23,6 @@ async def factory(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async with served(store_url, monkeypatch) as server:
         yield server
 
-
-# -- 2 task schema ---------------------------------------------------------------------------------------------------
 
 # Word for word as the document has it, with one of each word it leaves open. Times and references are filled in.
 WRITTEN: dict[str, Any] = {
@@ -77,7 +75,7 @@ ADDED = {
     "F-005", "F-006", "F-007", "F-008", "F-009", "F-010", "F-014", "F-015", "F-019", "F-022", "F-029", "F-031", "F-037",
     "F-042", "F-051", "F-057",
 )  # fmt: skip
-async def test_the_whole_record_of_the_document_goes_in_and_comes_back(factory: Factory) -> None:
+async def test_documented_record_survives_a_round_trip(factory: Factory) -> None:
     uploaded = await factory.api.call("POST", "/api/artifacts", data=b"notes")
     first, second = await factory.create(), await factory.create()
     references = [uploaded.json["id"], f"task:{first['id']}:output"]
@@ -99,7 +97,7 @@ async def test_the_whole_record_of_the_document_goes_in_and_comes_back(factory: 
 
 
 @pytest.mark.requirement("F-009", "F-029", "F-031", "F-037", "F-042", "F-046")
-async def test_what_is_left_out_is_as_the_document_has_it_and_each_of_its_words_is_known(factory: Factory) -> None:
+async def test_omitted_fields_have_documented_defaults_and_every_word_is_accepted(factory: Factory) -> None:
     bare = await factory.create()
     for name in ("priority", "priority_boost_per_minute", "claim", "attempts", "max_attempts", "retry", "tags"):
         assert bare[name] == ([] if name == "tags" else WRITTEN[name]), name
@@ -123,7 +121,7 @@ async def test_what_is_left_out_is_as_the_document_has_it_and_each_of_its_words_
 
 
 @pytest.mark.requirement("F-013")
-async def test_an_agent_gets_what_its_task_refers_to(factory: Factory) -> None:
+async def test_agent_gets_the_inputs_its_task_refers_to(factory: Factory) -> None:
     await factory.register()
     source = await factory.create()
     await factory.finish(data={"found": 3})
@@ -135,8 +133,6 @@ async def test_an_agent_gets_what_its_task_refers_to(factory: Factory) -> None:
     assert unknown["code"] == "unknown_reference"
 
 
-# -- 3 lifecycle -----------------------------------------------------------------------------------------------------
-
 BEGUN = ["CREATED", "PENDING", "READY", "CLAIMED", "RUNNING"]
 
 
@@ -144,7 +140,7 @@ BEGUN = ["CREATED", "PENDING", "READY", "CLAIMED", "RUNNING"]
     "F-026", "F-027", "F-028", "F-049", "F-053", "F-054", "F-058", "F-059", "F-060", "F-061", "F-064", "F-070", "F-071",
     "F-072", "F-073", "F-074", "F-075", "F-095", "F-128", "F-129", "F-130", "F-224", "F-228",
 )  # fmt: skip
-async def test_a_task_goes_from_created_to_completed(factory: Factory) -> None:
+async def test_task_goes_from_created_to_completed(factory: Factory) -> None:
     await factory.register()
     task = await factory.create()
     child = await factory.create(depends_on=[task["id"]])
@@ -166,7 +162,7 @@ async def test_a_task_goes_from_created_to_completed(factory: Factory) -> None:
 
 
 @pytest.mark.requirement("F-065", "F-067", "F-076", "F-077", "F-078", "F-079", "F-080", "F-081")
-async def test_each_way_to_fail_that_is_drawn(factory: Factory) -> None:
+async def test_each_documented_failure_path_is_followed(factory: Factory) -> None:
     await factory.register()
     task = await factory.running(output={"validation": "json-schema", "validation_schema": {"type": "object"}})
     await factory.report(task, "complete", data="no object")
@@ -184,7 +180,7 @@ async def test_each_way_to_fail_that_is_drawn(factory: Factory) -> None:
 
 
 @pytest.mark.requirement("F-068", "F-082")
-async def test_a_task_is_cancelled_and_no_step_is_taken_that_is_not_drawn(factory: Factory) -> None:
+async def test_task_is_cancelled_and_undocumented_transitions_are_refused(factory: Factory) -> None:
     await factory.register(max_concurrent_tasks=3)
     parent = await factory.create()
     waiting = await factory.create(depends_on=[parent["id"]])
@@ -200,8 +196,6 @@ async def test_a_task_is_cancelled_and_no_step_is_taken_that_is_not_drawn(factor
         assert await factory.status(parent) == "COMPLETED"
 
 
-# -- 4 DAGs ----------------------------------------------------------------------------------------------------------
-
 LANDING_PAGE = (
     {"key": "research", "type": "research", "title": "competitors"},
     {"key": "design", "type": "research", "title": "wireframe"},
@@ -215,7 +209,7 @@ LANDING_PAGE = (
     "F-004", "F-023", "F-084", "F-085", "F-087", "F-088", "F-089", "F-091", "F-093", "F-094", "F-096", "F-097", "F-098",
     "F-100", "F-214", "F-215", "F-217", "F-268",
 )  # fmt: skip
-async def test_the_landing_page_is_one_dag_that_orders_its_work(factory: Factory) -> None:
+async def test_landing_page_dag_runs_in_dependency_order(factory: Factory) -> None:
     title = "Build landing page for client X"
     tasks = await factory.create_dag(*LANDING_PAGE, title=title, created_by="human:adam")
     dag = await factory.dag(tasks["deploy"])
@@ -236,14 +230,14 @@ async def test_the_landing_page_is_one_dag_that_orders_its_work(factory: Factory
     assert order.index(tasks["synthesize"]["id"]) > max(order.index(root["id"]) for root in roots[:2])
     dag = await factory.dag(tasks["deploy"])
     assert (dag["status"], dag["done"], dag["spent_usd"]) == ("completed", 5, 1.25)
-    told = await factory.events()
-    assert [about for name, about in told if name == "task.ready"][3:] == ids([tasks["synthesize"], tasks["deploy"]])
-    assert [name for name, _ in told].count("dag.completed") == 1
+    events = await factory.events()
+    assert [about for name, about in events if name == "task.ready"][3:] == ids([tasks["synthesize"], tasks["deploy"]])
+    assert [name for name, _ in events].count("dag.completed") == 1
     assert (await factory.walked(tasks["research"]))[:3] == ["CREATED", "PENDING", "READY"]
 
 
 @pytest.mark.requirement("F-069", "F-086", "F-090", "F-099")
-async def test_when_a_dag_is_done_and_when_it_is_not(factory: Factory) -> None:
+async def test_dag_status_follows_its_tasks(factory: Factory) -> None:
     await factory.register()
     lone = await factory.create()
     assert (await factory.dag(lone))["tasks"] == [lone["id"]]
@@ -272,7 +266,7 @@ async def test_when_a_dag_is_done_and_when_it_is_not(factory: Factory) -> None:
 
 
 @pytest.mark.requirement("F-083", "F-092", "F-101", "F-102", "F-103", "F-105", "F-106", "F-107", "F-203")
-async def test_a_researcher_spawns_three_investigations_and_waits_for_a_fourth(factory: Factory) -> None:
+async def test_researcher_spawns_three_tasks_and_waits_for_a_fourth(factory: Factory) -> None:
     await factory.register(max_concurrent_tasks=2)
     parent = await factory.running(type="research")
     subtasks = [{"type": "research", "title": f"sub-investigation {n}"} for n in (1, 2, 3)]
@@ -294,34 +288,31 @@ async def test_a_researcher_spawns_three_investigations_and_waits_for_a_fourth(f
 
 
 @pytest.mark.requirement("F-104", "F-108", "F-216")
-async def test_what_would_be_circular_is_refused_and_nothing_of_it_is_there(factory: Factory) -> None:
-    said = "Would create circular dependency"
+async def test_circular_dependencies_are_refused_whole(factory: Factory) -> None:
+    stated = "Would create circular dependency"
     circle = [{"key": "a", "type": "code", "depends_on": ["b"]}, {"key": "b", "type": "code", "depends_on": ["a"]}]
-    assert said in (await factory.refused("POST /api/dags", {"tasks": circle}))["detail"]
+    assert stated in (await factory.refused("POST /api/dags", {"tasks": circle}))["detail"]
     for wrong in ({"type": "code", "depends_on": ["nobody"]}, {"type": "code", "priority": 101}, {"title": "no type"}):
         await factory.refused("POST /api/dags", {"tasks": [{"key": "good", "type": "code"}, wrong]})
     assert (await factory.ask("GET /api/tasks"))["tasks"] == []
     await factory.register()
     parent = await factory.running()
     body = {"token": parent["token"], "tasks": [{"type": "code", "depends_on": [parent["id"]]}]}
-    assert said in (await factory.refused(f"POST /api/tasks/{parent['id']}/spawn", {**body, "wait": True}))["detail"]
+    assert stated in (await factory.refused(f"POST /api/tasks/{parent['id']}/spawn", {**body, "wait": True}))["detail"]
     assert ((await factory.dag(parent))["tasks"], await factory.status(parent)) == ([parent["id"]], "RUNNING")
     pair = await factory.create_dag({"key": "a"}, {"key": "b", "depends_on": ["a"]})
     for above in ("b", "a"):  # what waits for it, and itself
         change = {"depends_on": [pair[above]["id"]]}
-        assert said in (await factory.refused(f"PATCH /api/tasks/{pair['a']['id']}", change))["detail"]
+        assert stated in (await factory.refused(f"PATCH /api/tasks/{pair['a']['id']}", change))["detail"]
     more = {"tasks": [{"type": "code", "depends_on": [pair["b"]["id"]]}]}
     (added,) = (await factory.ask(f"POST /api/dags/{pair['a']['dag_id']}/tasks", more))["tasks"]
     assert (await factory.dag(pair["a"]))["leaves"] == [added["id"]]
 
 
-# -- 5 priority ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement(
     "F-021", "F-110", "F-111", "F-112", "F-113", "F-114", "F-115", "F-116", "F-117", "F-123", "F-124", "F-135"
 )
-async def test_effective_priority_is_made_of_its_parts_as_time_passes(factory: Factory) -> None:
+async def test_effective_priority_is_the_sum_of_its_parts_over_time(factory: Factory) -> None:
     background = await factory.create(priority=90)
     assert (background["effective_priority"], background["age_minutes"], background["tier"]) == (90, 0, "background")
     await factory.pass_time(30 * 60)
@@ -355,7 +346,7 @@ async def test_effective_priority_is_made_of_its_parts_as_time_passes(factory: F
 
 
 @pytest.mark.requirement("F-020", "F-118", "F-119", "F-120", "F-121", "F-122")
-async def test_the_tiers_begin_and_end_where_the_document_says(factory: Factory) -> None:
+async def test_tiers_have_the_documented_bounds(factory: Factory) -> None:
     tiers = {"critical": (0, 9), "high": (10, 29), "normal": (30, 59), "low": (60, 79), "background": (80, 100)}
     edges = [(tier, priority) for tier, ends in tiers.items() for priority in ends]
     for tier, priority in reversed(edges):
@@ -366,7 +357,7 @@ async def test_the_tiers_begin_and_end_where_the_document_says(factory: Factory)
 
 
 @pytest.mark.requirement("F-125")
-async def test_background_work_is_reached_though_normal_work_never_ends(factory: Factory) -> None:
+async def test_background_task_is_claimed_despite_endless_normal_work(factory: Factory) -> None:
     await factory.register()
     background = await factory.create(priority=90)
     for _ in range(7):
@@ -378,7 +369,7 @@ async def test_background_work_is_reached_though_normal_work_never_ends(factory:
 
 
 @pytest.mark.requirement("F-127")
-async def test_one_task_has_one_claimer_however_many_ask(factory: Factory) -> None:
+async def test_each_task_has_one_claimer_among_fifty_agents(factory: Factory) -> None:
     tasks = [await factory.create() for _ in range(20)]
     agents = [f"agent_{number:02}" for number in range(50)]
     got = await asyncio.gather(*(factory.claim(agent, capabilities=ABLE) for agent in agents))

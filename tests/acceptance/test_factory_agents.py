@@ -1,4 +1,4 @@
-"""The factory's document on agents: how they claim, stay alive, execute, fail, and what becomes of failures."""
+"""The factory document on agents: claims, heartbeats, execution, failures and retries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ async def factory(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield server
 
 
-# -- 6 claims --------------------------------------------------------------------------------------------------------
-
 AGENT: dict[str, Any] = {
     "id": "agent_coder_01",
     "type": "coder",
@@ -41,7 +39,7 @@ AGENT: dict[str, Any] = {
 @pytest.mark.requirement(
     "F-139", "F-140", "F-141", "F-142", "F-143", "F-144", "F-145", "F-146", "F-147", "F-218", "F-231", "F-264"
 )
-async def test_an_agent_registers_as_the_document_has_it_and_is_counted(factory: Factory) -> None:
+async def test_agent_registers_as_documented_and_is_counted(factory: Factory) -> None:
     shown = await factory.ask("POST /api/agents", AGENT)
     assert [agent["id"] for agent in (await factory.ask("GET /api/agents"))["agents"]] == [CODER]
     for name in ("capabilities", "models_available"):
@@ -73,7 +71,7 @@ async def test_an_agent_registers_as_the_document_has_it_and_is_counted(factory:
 
 
 @pytest.mark.requirement("F-003", "F-011", "F-012", "F-017", "F-066", "F-126", "F-131", "F-132", "F-138")
-async def test_agents_get_only_ready_work_that_they_can_do_and_all_of_it(factory: Factory) -> None:
+async def test_agents_get_only_ready_tasks_matching_their_capabilities(factory: Factory) -> None:
     await factory.register("half", capabilities=["code-execution"])
     await factory.register("whole", capabilities=["web-search", "code-execution", "git"])
     spec = {"prompt": "Find it", "constraints": {"required_capabilities": ["code-execution", "web-search"]}}
@@ -92,18 +90,18 @@ async def test_agents_get_only_ready_work_that_they_can_do_and_all_of_it(factory
 
 
 @pytest.mark.requirement("F-133", "F-134", "F-263", "F-265", "F-266", "F-267", "F-268", "F-269")
-async def test_nobody_claims_what_cannot_be_paid(factory: Factory) -> None:
+async def test_tasks_over_budget_are_not_assigned(factory: Factory) -> None:
     await factory.register("poor", budget_remaining_usd=0.10)
     await factory.register("rich", budget_remaining_usd=45.00, max_concurrent_tasks=5)
     await factory.create(spec={"constraints": {"max_cost_usd": 0.50}})
     estimated = await factory.create(estimated_cost=0.20)
     cheap = await factory.create(estimated_cost=0.05, priority=90)
     assert (await factory.claim("poor"))["id"] == cheap["id"]
-    dear = await factory.claim("rich")
-    await factory.report(dear, "start")
-    await factory.report(dear, "heartbeat", usage={"cost_usd": 0.10})
-    await factory.report(dear, "heartbeat", usage={"cost_usd": 0.20})
-    assert (await factory.get(dear))["cost_usd"] == pytest.approx(0.30)
+    expensive = await factory.claim("rich")
+    await factory.report(expensive, "start")
+    await factory.report(expensive, "heartbeat", usage={"cost_usd": 0.10})
+    await factory.report(expensive, "heartbeat", usage={"cost_usd": 0.20})
+    assert (await factory.get(expensive))["cost_usd"] == pytest.approx(0.30)
     assert (await factory.claim("rich"))["id"] == estimated["id"]
     first, second = (
         {"key": key, "type": "code", "spec": {"constraints": {"max_cost_usd": cost}}}
@@ -122,7 +120,7 @@ async def test_nobody_claims_what_cannot_be_paid(factory: Factory) -> None:
 
 
 @pytest.mark.requirement("F-062", "F-150", "F-151", "F-152", "F-153", "F-154", "F-155", "F-156", "F-157", "F-158")
-async def test_whoever_stops_beating_is_reaped_and_whoever_takes_too_long(factory: Factory) -> None:
+async def test_silent_or_slow_agents_lose_their_tasks(factory: Factory) -> None:
     await factory.register()
     task = await factory.running(retry=EXACT)
     await factory.pass_time(89)
@@ -151,7 +149,7 @@ async def test_whoever_stops_beating_is_reaped_and_whoever_takes_too_long(factor
 
 
 @pytest.mark.requirement("F-148")
-async def test_an_idle_agent_polls_every_five_seconds(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_agent_polls_every_five_seconds(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await factory.register())["poll_interval_sec"] == 5
     await factory.set_up(wakeup="poll")
     slept: list[float] = []
@@ -162,27 +160,24 @@ async def test_an_idle_agent_polls_every_five_seconds(factory: Factory, monkeypa
             await factory.create(title="come meanwhile")
 
     timed = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
-    monkeypatch.setattr("shiftwork.queue.face.claiming.asyncio", timed)
+    monkeypatch.setattr("shiftwork.engine.claim_requests.asyncio", timed)
     assert (await factory.claim(wait_sec=20))["title"] == "come meanwhile"
     assert slept == [5, 5]
 
 
 @pytest.mark.requirement("F-162")
-async def test_a_waiting_agent_is_woken_by_new_work(factory: Factory) -> None:
+async def test_waiting_agent_is_woken_by_new_work(factory: Factory) -> None:
     await factory.register()
     waiting = asyncio.create_task(factory.claim(wait_sec=20))
-    await until(lambda: bool(factory.api.house.queue._shared.parking._waiters))
+    await until(lambda: bool(factory.api.house.queue.executor.shared.claim_waiters._waiters))
     task = await factory.create()
     assert (await waiting)["id"] == task["id"]
 
 
-# -- 7 retries and dead letters --------------------------------------------------------------------------------------
-
-
-async def fail_once(factory: Factory, task: Task, agent: str = CODER, **said: Any) -> Task:
+async def fail_once(factory: Factory, task: Task, agent: str = CODER, **stated: Any) -> Task:
     """One more failed attempt, as soon as the task may be tried; the task after it."""
     held = await factory.started(agent, task)
-    failed: Task = await factory.report(held, "fail", **{"error": "boom", **said})
+    failed: Task = await factory.report(held, "fail", **{"error": "boom", **stated})
     return failed
 
 
@@ -194,7 +189,7 @@ def delay(failed: Task, now: float) -> float:
 @pytest.mark.requirement(
     "F-033", "F-034", "F-035", "F-166", "F-167", "F-168", "F-171", "F-172", "F-174", "F-175", "F-176", "F-177", "F-178"
 )
-async def test_retries_come_after_the_delays_of_the_document(factory: Factory) -> None:
+async def test_retries_follow_the_documented_delays(factory: Factory) -> None:
     await factory.register()
     wanted = {"exponential": [10, 20, 40, 80, 160, 300, 300], "fixed": [10, 10]}
     now = 0.0
@@ -225,7 +220,7 @@ async def test_jitter_spreads_the_first_delay_over_five_to_fifteen_seconds(facto
 
 
 @pytest.mark.requirement("F-038", "F-039", "F-040", "F-041", "F-043", "F-044", "F-045", "F-156", "F-230")
-async def test_why_it_failed_decides_whether_it_is_tried_again(factory: Factory) -> None:
+async def test_failure_reason_decides_whether_it_is_retried(factory: Factory) -> None:
     await factory.register()
     for reason in ("timeout", "crash", "rate_limit", "invalid_output"):
         failed = await fail_once(factory, await factory.create(), reason=reason)
@@ -236,7 +231,7 @@ async def test_why_it_failed_decides_whether_it_is_tried_again(factory: Factory)
 
 
 @pytest.mark.requirement("F-018", "F-019", "F-169")
-async def test_the_second_failure_brings_the_fallback_models(factory: Factory) -> None:
+async def test_second_failure_switches_to_the_fallback_models(factory: Factory) -> None:
     await factory.register()
     models = {"model_preferences": ["claude-sonnet-4", "gpt-4o"], "fallback_models": ["claude-haiku"]}
     task = await factory.create(spec={"constraints": models}, retry={"strategy": "immediate"})
@@ -258,7 +253,7 @@ HISTORY: list[dict[str, Any]] = [
 @pytest.mark.requirement(
     "F-016", "F-180", "F-181", "F-182", "F-183", "F-184", "F-185", "F-186", "F-187", "F-188", "F-189", "F-195", "F-199"
 )
-async def test_the_dead_letter_of_the_document_comes_about_as_it_is_written(factory: Factory) -> None:
+async def test_documented_dead_letter_is_produced_as_written(factory: Factory) -> None:
     for agent in (CODER, OTHER):
         await factory.register(agent)
     task = await factory.create(spec={"constraints": {"max_duration_sec": 300}}, retry={"strategy": "immediate"})
@@ -288,7 +283,7 @@ async def test_the_dead_letter_of_the_document_comes_about_as_it_is_written(fact
 
 
 @pytest.mark.requirement("F-190", "F-191", "F-192", "F-193", "F-194", "F-275")
-async def test_a_person_decides_about_a_dead_letter_and_overrides_a_priority(factory: Factory) -> None:
+async def test_review_decides_a_dead_letter_and_overrides_priority(factory: Factory) -> None:
     await factory.register()
     dead = [await factory.create(max_attempts=1, spec={"prompt": "as it was"}) for _ in range(3)]
     for task in dead:
@@ -313,7 +308,7 @@ async def test_a_person_decides_about_a_dead_letter_and_overrides_a_priority(fac
 
 
 @pytest.mark.requirement("F-197", "F-198", "F-200", "F-201")
-async def test_a_task_that_fails_with_two_agents_is_a_poison_pill(factory: Factory) -> None:
+async def test_task_failing_with_two_agents_is_a_poison_pill(factory: Factory) -> None:
     for agent in (CODER, OTHER):
         await factory.register(agent)
     ends = []
@@ -326,9 +321,6 @@ async def test_a_task_that_fails_with_two_agents_is_a_poison_pill(factory: Facto
         await factory.ask(f"POST /api/tasks/{task['id']}/cancel")
     assert ends == [("DEAD_LETTERED", 3, True), ("READY", 3, False)]
     assert [(await factory.agent(agent))["status"] for agent in (CODER, OTHER)] == ["active", "active"]
-
-
-# -- 9 how agents work -----------------------------------------------------------------------------------------------
 
 
 async def agent_loop(factory: Factory, name: str) -> None:
@@ -355,7 +347,7 @@ async def execute_task(factory: Factory, task: Task) -> None:
 
 
 @pytest.mark.requirement("F-001", "F-218", "F-220", "F-226", "F-274")
-async def test_agents_in_the_documents_loop_drain_what_is_there_by_themselves(factory: Factory) -> None:
+async def test_agents_in_the_documented_loop_complete_all_tasks(factory: Factory) -> None:
     loops = [asyncio.create_task(agent_loop(factory, name)) for name in (CODER, OTHER)]
     chain = await factory.create_dag(
         *({"key": str(n), "spec": {"prompt": "x" * n}, "depends_on": [str(n - 1)] if n > 5 else []} for n in range(10))
@@ -379,7 +371,7 @@ async def test_agents_in_the_documents_loop_drain_what_is_there_by_themselves(fa
 @pytest.mark.requirement(
     "F-041", "F-047", "F-048", "F-063", "F-227", "F-229", "F-232", "F-233", "F-234", "F-235", "F-236", "F-237"
 )
-async def test_outputs_are_validated_in_each_way_of_the_table(factory: Factory) -> None:
+async def test_outputs_are_validated_by_each_documented_method(factory: Factory) -> None:
     await factory.register(max_concurrent_tasks=None, capabilities=["judge"])
     schema = {"type": "object", "required": ["status"]}
     checks: list[tuple[str, Any, dict[str, Any], dict[str, Any], str]] = [
@@ -388,9 +380,9 @@ async def test_outputs_are_validated_in_each_way_of_the_table(factory: Factory) 
         ("regex", "https?://", {"data": "see https://example.org"}, {"data": "see nothing"}, "https"),
     ]
     for method, given, good, bad, complaint in checks:
-        for said, end in ((good, "COMPLETED"), (bad, "RETRYING")):
+        for stated, end in ((good, "COMPLETED"), (bad, "RETRYING")):
             task = await factory.running(output={"validation": method, "validation_schema": given}, retry=EXACT)
-            assert (await factory.report(task, "complete", **said))["status"] == end, method
+            assert (await factory.report(task, "complete", **stated))["status"] == end, method
             assert "VALIDATING" in await factory.walked(task)
             assert complaint in ((await factory.get(task))["failure_reason"] or "") or end == "COMPLETED"
     trusted = await factory.running(output={"validation": "none"})

@@ -1,4 +1,4 @@
-"""The factory's document on where work comes from, what it stands on, and what it measures."""
+"""The factory's document on where work comes from, what it is on, and what it measures."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ async def factory(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield server
 
 
-# -- 8 sources -------------------------------------------------------------------------------------------------------
-
-
 async def made_by(factory: Factory, creator: str) -> list[tuple[str, str]]:
     """Type and title of what this source has created."""
     tasks = (await factory.ask("GET /api/tasks"))["tasks"]
@@ -44,7 +41,7 @@ async def save_trigger(factory: Factory, name: str, on: dict[str, Any], **create
 
 
 @pytest.mark.requirement("F-204", "F-205", "F-206", "F-207", "F-208", "F-209", "F-211")
-async def test_work_comes_from_schedules_events_dags_and_the_factorys_own_friction(factory: Factory) -> None:
+async def test_tasks_come_from_schedules_events_dags_and_friction(factory: Factory) -> None:
     await factory.register()
     audit = {"type": "review", "title": "Audit dependencies"}
     await save_trigger(factory, "monday-audit", {"kind": "cron", "at": "0 9 * * MON"}, task=audit)
@@ -86,7 +83,7 @@ async def test_work_comes_from_schedules_events_dags_and_the_factorys_own_fricti
 
 
 @pytest.mark.requirement("F-203")
-async def test_who_created_a_task_is_kept(factory: Factory) -> None:
+async def test_creator_of_a_task_is_kept(factory: Factory) -> None:
     await factory.register()
     for creator in ("agent:orchestrator", "human:adam", "cron:nightly-audit"):
         assert (await factory.create(created_by=creator))["created_by"] == creator
@@ -96,11 +93,8 @@ async def test_who_created_a_task_is_kept(factory: Factory) -> None:
     assert (spawned["created_by"], spawned["parent_id"]) == (f"agent:{CODER}", parent["id"])
 
 
-# -- 10 storage ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-238", "F-248", "F-271")
-async def test_the_documents_queries_answer_what_is_going_on(factory: Factory) -> None:
+async def test_documented_sql_queries_work(factory: Factory) -> None:
     await factory.register(max_concurrent_tasks=2)
     task = await factory.running(title="Now")
     await factory.create(title="Later")
@@ -121,13 +115,13 @@ async def test_the_documents_queries_answer_what_is_going_on(factory: Factory) -
         await client.close()
     (row,) = found[0]
     assert (row["title"], row["claim_agent_id"], row["status"]) == ("Now", CODER, "RUNNING")
-    # The server's clock stands in the past, and the database's goes on: the last heartbeat was long ago.
+    # The server's clock is in the past, and the database's continues: the last heartbeat was long ago.
     assert [row["title"] for row in found[1]] == ["Now"]
     await factory.report(task, "complete")
 
 
 @pytest.mark.requirement("F-050", "F-239")
-async def test_an_artifact_is_kept_with_the_task_that_made_it(factory: Factory) -> None:
+async def test_artifact_is_kept_with_the_task_that_made_it(factory: Factory) -> None:
     await factory.register()
     task = await factory.running(output={"type": "artifact"})
     uploaded = (await factory.api.call("POST", f"/api/artifacts?task={task['id']}", data=b"<html>")).json
@@ -138,7 +132,7 @@ async def test_an_artifact_is_kept_with_the_task_that_made_it(factory: Factory) 
 
 
 @pytest.mark.requirement("F-240")
-async def test_events_need_no_redis_and_are_told_there_where_a_bridge_is(factory: Factory, redis_url: str) -> None:
+async def test_events_need_no_redis_and_are_published_by_a_bridge(factory: Factory, redis_url: str) -> None:
     alone = await factory.create()
     assert ("task.ready", alone["id"]) in await factory.events()
     redis = Redis.from_url(redis_url, decode_responses=True)
@@ -147,8 +141,8 @@ async def test_events_need_no_redis_and_are_told_there_where_a_bridge_is(factory
     await bridge.run_once()
     task = await factory.create()
     await bridge.run_once()
-    told = [(entry["event"], entry["task_id"]) for entry in await entries(redis, "stream:events")]
-    assert ("task.created", task["id"]) in told
+    seen_events = [(entry["event"], entry["task_id"]) for entry in await entries(redis, "stream:events")]
+    assert ("task.created", task["id"]) in seen_events
     assert [entry["task_id"] for entry in await entries(redis, TASK)] == ids([alone, task])
     await bridge.desk.redis.aclose()
     await redis.aclose()
@@ -171,7 +165,7 @@ def talks_to(pid: int, served_port: int) -> set[int]:
 
 
 @pytest.mark.requirement("F-165", "F-247", "F-250", "F-251", "F-270")
-async def test_one_process_and_one_database_are_all_there_is_to_operate(store_url: str) -> None:
+async def test_one_process_and_one_database_are_enough(store_url: str) -> None:
     server = await processes.start(store_url, "--profile", "factory")
     async with server, aiohttp.ClientSession() as http:
 
@@ -194,11 +188,8 @@ async def test_one_process_and_one_database_are_all_there_is_to_operate(store_ur
     assert others == database
 
 
-# -- 11 observability ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-252", "F-253", "F-254", "F-255", "F-256", "F-257", "F-258", "F-259", "F-261", "F-262")
-async def test_each_metric_of_the_document_has_its_labels_and_its_value(factory: Factory) -> None:
+async def test_each_documented_metric_has_its_labels_and_value(factory: Factory) -> None:
     await factory.register(budget_remaining_usd=45.00)
     await factory.register(OTHER)
     for number in (1, 2):

@@ -1,6 +1,6 @@
-"""The Loki document from its first section to idempotency, cancellation and priorities, over HTTP, in its own names.
+"""The Loki document from its first section to idempotency, cancellation and priorities, over HTTP, with its names.
 
-Circuit breakers and rate limits stand in test_loki_protection.py, its files in test_loki_folder.py.
+Circuit breakers and rate limits are in test_loki_protection.py, its files in test_loki_folder.py.
 """
 
 import asyncio
@@ -57,14 +57,11 @@ async def refused(loki: Loki, path: str, body: dict[str, Any]) -> str:
     return str(reply.code)
 
 
-# -- task schema -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement(
     "L-002", "L-003", "L-004", "L-005", "L-006", "L-007", "L-008", "L-009", "L-010", "L-011", "L-012", "L-013",
     "L-014", "L-015", "L-016", "L-017", "L-018", "L-019", "L-020", "L-021", "L-022", "L-023", "L-024", "L-025",
 )  # fmt: skip
-async def test_the_task_schema(loki: Loki) -> None:
+async def test_task_schema_has_documented_fields_and_defaults(loki: Loki) -> None:
     first, second = await loki.enqueue(), await loki.enqueue("a-type-of-my-own")
     task = await loki.enqueue("ops-devops", priority=9, dependencies=[first["id"], second["id"]], payload=PAYLOAD)
     assert UUID.fullmatch(task["id"])
@@ -80,7 +77,7 @@ async def test_the_task_schema(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-018", "L-019", "L-025", "L-026", "L-027", "L-028", "L-029")
-async def test_what_is_null_until_somebody_works_on_it(loki: Loki) -> None:
+async def test_claim_and_completion_fields_are_null_until_set(loki: Loki) -> None:
     await loki.enqueue()
     await loki.pass_time(5)
     task = await loki.claim("a1")
@@ -93,7 +90,7 @@ async def test_what_is_null_until_somebody_works_on_it(loki: Loki) -> None:
 
 @pytest.mark.requirement("L-030", "L-031")
 @pytest.mark.parametrize("report", [None, {}])
-async def test_a_decision_report_is_required(loki: Loki, report: Any) -> None:
+async def test_decision_report_is_required(loki: Loki, report: Any) -> None:
     await loki.enqueue()
     task = await loki.claim("a1")
     body = {"agent_id": "a1", "output": "done", **({} if report is None else {"decisionReport": report})}
@@ -103,11 +100,8 @@ async def test_a_decision_report_is_required(loki: Loki, report: Any) -> None:
     assert ((await get(loki, task))["incomplete"], await listed(loki, task)) == (False, ["completed"])
 
 
-# -- claim task ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-038", "L-040", "L-041", "L-042", "L-043", "L-050", "L-051", "L-052")
-async def test_claim_task(loki: Loki) -> None:
+async def test_claim_task_returns_the_highest_priority_matching_task(loki: Loki) -> None:
     assert await loki.claim("a1", "eng-backend") is None
     three, nine, five = [await loki.enqueue(priority=priority) for priority in (3, 9, 5)]
     await loki.enqueue("eng-frontend", priority=10)
@@ -117,7 +111,7 @@ async def test_claim_task(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-044", "L-045")
-async def test_a_claim_that_has_expired_is_eligible_again(loki: Loki) -> None:
+async def test_expired_claim_is_eligible_again(loki: Loki) -> None:
     task = await loki.enqueue()
     await loki.claim("a1")
     await loki.pass_time(3599)
@@ -128,7 +122,7 @@ async def test_a_claim_that_has_expired_is_eligible_again(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-046", "L-069")
-async def test_all_dependencies_must_be_completed(loki: Loki) -> None:
+async def test_task_is_claimable_when_all_dependencies_are_completed(loki: Loki) -> None:
     first, second = await loki.enqueue(), await loki.enqueue()
     third = await loki.enqueue(priority=10, dependencies=[first["id"], second["id"]])
     for parent in (first, second):
@@ -140,7 +134,7 @@ async def test_all_dependencies_must_be_completed(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-039", "L-056")
-async def test_claims_at_the_same_time_get_different_tasks(loki: Loki) -> None:
+async def test_concurrent_claims_get_different_tasks(loki: Loki) -> None:
     for _ in range(20):
         await loki.enqueue()
     got = await asyncio.gather(*(loki.claim(f"a{number}") for number in range(30)))
@@ -148,11 +142,8 @@ async def test_claims_at_the_same_time_get_different_tasks(loki: Loki) -> None:
     assert (len(taken), len(set(taken))) == (20, 20)
 
 
-# -- complete task ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-062", "L-064", "L-065", "L-066", "L-067")
-async def test_complete_task(loki: Loki) -> None:
+async def test_complete_task_stores_result_and_requires_a_claim(loki: Loki) -> None:
     task = await loki.enqueue()
     body = {"agent_id": "a1", "output": "done", "decisionReport": REPORT}
     assert await refused(loki, f"/api/tasks/{task['id']}/complete", body) == "wrong_state"
@@ -164,7 +155,7 @@ async def test_complete_task(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-063")
-async def test_two_completions_at_the_same_time_have_one_effect(loki: Loki) -> None:
+async def test_two_concurrent_completions_have_one_effect(loki: Loki) -> None:
     await loki.enqueue()
     task = await loki.claim("a1")
     both = await asyncio.gather(loki.complete(task), loki.complete(task))
@@ -174,18 +165,17 @@ async def test_two_completions_at_the_same_time_have_one_effect(loki: Loki) -> N
 
 
 @pytest.mark.requirement("L-065", "L-066", "L-070")
-async def test_success_false_goes_to_handle_failure_with_its_result(loki: Loki) -> None:
+async def test_failed_result_is_handled_as_a_failure_with_its_output(loki: Loki) -> None:
     await loki.enqueue()
     task = await loki.claim("a1")
     after = await loki.fail(task, "no database", data="half of it")
     assert (after["status"], after["completedAt"], after["result"]["output"]) == ("pending", at(0), "half of it")
 
 
-# -- failure handling ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-071", "L-072", "L-073", "L-075", "L-076", "L-077", "L-078", "L-079", "L-080")
-async def test_exponential_backoff(loki: Loki, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_are_retried_with_exponential_backoff_then_dead_lettered(
+    loki: Loki, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "shiftwork")
     task = await loki.enqueue(maxRetries=4)
     for retry, backoff in ((1, 60), (2, 120), (3, 240)):
@@ -203,9 +193,6 @@ async def test_exponential_backoff(loki: Loki, caplog: pytest.LogCaptureFixture)
     assert f"Task {task['id']} moved to dead letter queue" in await loki.alerts()
 
 
-# -- dead letter queue -----------------------------------------------------------------------------------------------
-
-
 async def letters(loki: Loki) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await loki.ask("GET /api/dead-letters"))["dead_letters"]
     return found
@@ -216,7 +203,7 @@ async def review(loki: Loki, task_id: str, decision: str, **fields: Any) -> Any:
 
 
 @pytest.mark.requirement("L-081", "L-082", "L-083")
-async def test_dead_letters_are_listed_with_what_failed_and_wait_for_a_person(loki: Loki) -> None:
+async def test_dead_letters_keep_their_failures_and_await_review(loki: Loki) -> None:
     task = await loki.enqueue(maxRetries=2)
     for error in ("first", "second"):
         await loki.fail(await loki.claim(), error)
@@ -229,8 +216,8 @@ async def test_dead_letters_are_listed_with_what_failed_and_wait_for_a_person(lo
 
 
 @pytest.mark.requirement("L-084", "L-085", "L-086", "L-087", "L-088")
-async def test_the_four_outcomes_of_a_review(loki: Loki) -> None:
-    await loki.bury(4)
+async def test_all_four_review_outcomes_are_applied(loki: Loki) -> None:
+    await loki.dead_letter(4)
     invalid, bug, down, human = [letter["id"] for letter in await letters(loki)]
     await review(loki, invalid, "delete", note="invalid")
     await review(loki, bug, "retry", note="the agent is fixed")
@@ -247,11 +234,8 @@ async def test_the_four_outcomes_of_a_review(loki: Loki) -> None:
     assert (decided["decision"], decided["note"]) == ("retry", "the agent is fixed")
 
 
-# -- idempotency -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-090", "L-091", "L-092", "L-093", "L-094", "L-095")
-async def test_enqueue_task(loki: Loki, caplog: pytest.LogCaptureFixture) -> None:
+async def test_enqueue_task_detects_duplicates_by_payload(loki: Loki, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "shiftwork")
     task = await loki.enqueue(payload={"a": 1, "b": [2]})
     key = task["idempotencyKey"]
@@ -267,11 +251,8 @@ async def test_enqueue_task(loki: Loki, caplog: pytest.LogCaptureFixture) -> Non
     assert (await loki.enqueue(payload={"c": 3}))["id"] != other["id"]
 
 
-# -- task cancellation -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-096", "L-098", "L-099", "L-100", "L-101", "L-102", "L-103")
-async def test_cancel_task(loki: Loki) -> None:
+async def test_cancel_task_cancels_its_dependents(loki: Loki) -> None:
     a = await loki.enqueue()
     b = await loki.enqueue(dependencies=[a["id"]])
     c = await loki.enqueue(dependencies=[b["id"]])
@@ -287,10 +268,10 @@ async def test_cancel_task(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-098", "L-104")
-async def test_what_is_in_neither_queue_is_not_cancelled(loki: Loki) -> None:
+async def test_ended_task_cannot_be_cancelled(loki: Loki) -> None:
     done = await loki.enqueue()
     await loki.complete(await loki.claim())
-    await loki.bury(1)
+    await loki.dead_letter(1)
     (dead,) = await letters(loki)
     for task_id in (done["id"], dead["id"]):
         assert await refused(loki, f"/api/tasks/{task_id}/cancel", {}) == "wrong_state"
@@ -298,7 +279,7 @@ async def test_what_is_in_neither_queue_is_not_cancelled(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-097")
-async def test_a_cancel_and_a_claim_at_the_same_time_agree(loki: Loki) -> None:
+async def test_concurrent_cancel_and_claim_have_one_outcome(loki: Loki) -> None:
     for _ in range(5):
         task = await loki.enqueue()
         _, claimed = await asyncio.gather(loki.ask(f"POST /api/tasks/{task['id']}/cancel", {}), loki.claim("a1"))
@@ -308,11 +289,8 @@ async def test_a_cancel_and_a_claim_at_the_same_time_agree(loki: Loki) -> None:
             assert await refused(loki, f"/api/tasks/{task['id']}/complete", body) in {"lease_lost", "wrong_state"}
 
 
-# -- priority system -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-145", "L-146", "L-147", "L-148", "L-149", "L-150")
-async def test_the_priority_system(loki: Loki) -> None:
+async def test_priorities_have_documented_tiers_and_order(loki: Loki) -> None:
     tiers = {n: (await loki.enqueue(priority=n))["priorityTier"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)}
     named = ["background"] * 2 + ["low"] * 2 + ["normal"] * 3 + ["high"] * 2 + ["critical"]
     assert list(tiers.values()) == named
@@ -322,6 +300,6 @@ async def test_the_priority_system(loki: Loki) -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 11, "high", True])
-async def test_a_priority_is_1_to_10(loki: Loki, priority: Any) -> None:
+async def test_priority_out_of_range_is_refused(loki: Loki, priority: Any) -> None:
     body = {"type": "eng-backend", "payload": {}, "priority": priority}
     assert await refused(loki, "/api/tasks", body) == "invalid_input"

@@ -1,4 +1,4 @@
-"""The Loki document's queue files and its claim script, beside a server and agents that speak HTTP."""
+"""The queue files and the claim script of the Loki document, beside a server and agents that use HTTP."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.server.running import running
 
 @pytest.fixture
 async def loki(store_url: str) -> AsyncIterator[Loki]:
-    """A server whose clock goes on, as the bridge's does."""
+    """A server whose clock continues, as the bridge's does."""
     async with running(store_url, profile="loki", duties=True, test_clock=False) as api:
         yield Loki(api)
 
@@ -47,7 +47,7 @@ async def until_in(folder: DotLoki, task: dict[str, Any], queue: str) -> None:
     await until(lambda: folder.where(task["id"]) == [queue])
 
 
-async def until_told(loki: Loki, task: dict[str, Any], status: str) -> dict[str, Any]:
+async def until_status_is(loki: Loki, task: dict[str, Any], status: str) -> dict[str, Any]:
     async with asyncio.timeout(20):
         while True:
             found: dict[str, Any] = await loki.ask(f"GET /api/tasks/{task['id']}")
@@ -57,17 +57,17 @@ async def until_told(loki: Loki, task: dict[str, Any], status: str) -> dict[str,
 
 
 @pytest.mark.requirement("L-032", "L-033", "L-034", "L-035", "L-036", "L-037", "L-054", "L-059", "L-089")
-async def test_a_day_with_the_folder(loki: Loki, folder: DotLoki, store_url: str) -> None:
+async def test_folder_and_server_agree_through_a_whole_workflow(loki: Loki, folder: DotLoki, store_url: str) -> None:
     first = await loki.enqueue(priority=9)
     await until_in(folder, first, "pending")
     second = await loki.enqueue(priority=8, dependencies=[first["id"]])
     await until_in(folder, second, "pending")
     assert await folder.claim("script-1") == first["id"]
-    assert (await until_told(loki, first, "in-progress"))["claimedBy"] == "script-1"
+    assert (await until_status_is(loki, first, "in-progress"))["claimedBy"] == "script-1"
     await until_in(folder, first, "in-progress")
     result = {"status": "success", "output": "built", "decisionReport": REPORT}
     folder.move(first["id"], "completed", result=result)
-    assert (await until_told(loki, first, "completed"))["result"] == result
+    assert (await until_status_is(loki, first, "completed"))["result"] == result
     assert (await loki.claim("a1", "eng-backend"))["id"] == second["id"]
     await until_in(folder, second, "in-progress")
     doomed = await loki.enqueue("ops-devops", maxRetries=1)
@@ -86,7 +86,7 @@ async def _check_that_all_agree(loki: Loki, folder: DotLoki, store_url: str) -> 
     """At rest the files, the view and the database tell the same."""
     in_files = {queue: len(folder.ids(queue)) for queue in QUEUES}
     in_view = {queue: len((await loki.ask(f"GET /api/tasks?status={queue}"))["tasks"]) for queue in QUEUES}
-    async with await Queue.open(store_url, workspace=WORKSPACE) as queue:
+    async with Queue.open(store_url, workspace=WORKSPACE) as queue:
         rows = await sql(queue, f"select status from tasks where workspace = '{WORKSPACE}'")
     in_tables = Counter(row["status"] for row in rows)
     assert in_files == in_view == {"pending": 1, "in-progress": 1, "completed": 1, "dead-letter": 0, "cancelled": 1}

@@ -1,4 +1,4 @@
-"""The Loki document's sections on circuit breakers and rate limits from top to bottom, over HTTP, in its own names."""
+"""The Loki document on circuit breakers and rate limits from top to bottom, over HTTP, with its own names."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork.core.breaker_file import parse
+from shiftwork.compat.loki_breaker_file import parse
 from tests.acceptance.loki import STANDS_AT, WORKSPACE, Loki, served
 from tests.server.watching import watch
-from tests.unit.test_breaker_file import BLOCK
+from tests.unit.test_loki_breaker_file import BLOCK
 
 
 @pytest.fixture
@@ -28,27 +28,24 @@ FRESH = {"state": "closed", "failures": 0, "lastFailure": None, "openedAt": None
 
 
 @pytest.mark.requirement("L-001")
-async def test_a_queue_its_dead_letters_and_its_breakers_can_be_reached(loki: Loki) -> None:
+async def test_queue_dead_letters_and_breakers_are_reachable(loki: Loki) -> None:
     done = await loki.enqueue()
     await loki.complete(await loki.claim())
-    await loki.bury(1, "ops-devops")
+    await loki.dead_letter(1, "ops-devops")
     assert (await loki.ask(f"GET /api/tasks/{done['id']}"))["status"] == "completed"
     assert [letter["type"] for letter in (await loki.ask("GET /api/dead-letters"))["dead_letters"]] == ["ops-devops"]
     assert (await loki.ask("GET /api/breakers"))["circuitBreakers"].keys() == {"eng-backend", "ops-devops"}
 
 
-# -- circuit breakers ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-105", "L-106", "L-107", "L-108", "L-109", "L-110")
-async def test_state_schema(loki: Loki) -> None:
+async def test_breaker_state_has_documented_fields(loki: Loki) -> None:
     await loki.enqueue()
     assert await loki.ask("GET /api/breakers") == {"circuitBreakers": {"eng-backend": FRESH}}
     await loki.claim()
     await loki.pass_time(10)
-    await loki.bury(1)
+    await loki.dead_letter(1)
     assert await loki.breaker() == {**FRESH, "failures": 1, "lastFailure": at(10)}
-    await loki.bury(4)
+    await loki.dead_letter(4)
     opened = {**FRESH, "state": "open", "failures": 5, "lastFailure": at(10), "openedAt": at(10)}
     assert await loki.breaker() == opened
     await loki.enqueue()
@@ -58,10 +55,10 @@ async def test_state_schema(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-111", "L-112", "L-113", "L-047")
-async def test_states(loki: Loki) -> None:
+async def test_breaker_passes_the_documented_states(loki: Loki) -> None:
     await loki.enqueue()
     await loki.complete(await loki.claim())
-    await loki.bury(5)
+    await loki.dead_letter(5)
     for _ in range(2):
         await loki.enqueue()
     await loki.enqueue("eng-frontend")
@@ -74,13 +71,13 @@ async def test_states(loki: Loki) -> None:
 
 @pytest.mark.requirement("L-114", "L-115", "L-116", "L-117", "L-118", "L-119")
 @pytest.mark.parametrize(("type_", "threshold"), [("eng-backend", 5), ("ops-security", 3), ("biz-marketing", 10)])
-async def test_configuration(loki: Loki, type_: str, threshold: int) -> None:
+async def test_breaker_configuration_applies_per_type(loki: Loki, type_: str, threshold: int) -> None:
     settings = (await loki.read(f"/api/settings?type={type_}"))["settings"]
     rule = {each["key"].removeprefix("circuit_breaker."): each["value"] for each in settings}
     assert (rule["failure_threshold"], rule["cooldown_seconds"], rule["half_open_after"]) == (threshold, 300, 60)
-    await loki.bury(threshold - 1, type_)
+    await loki.dead_letter(threshold - 1, type_)
     assert (await loki.breaker(type_))["state"] == "closed"
-    await loki.bury(1, type_)
+    await loki.dead_letter(1, type_)
     assert (await loki.breaker(type_))["state"] == "open"
     await loki.enqueue(type_)
     await loki.pass_time(59)
@@ -90,25 +87,25 @@ async def test_configuration(loki: Loki, type_: str, threshold: int) -> None:
 
 
 @pytest.mark.requirement("L-114")
-async def test_another_configuration_is_in_force_at_once(loki: Loki) -> None:
+async def test_changed_breaker_configuration_applies_at_once(loki: Loki) -> None:
     text = BLOCK.replace("failureThreshold: 5", "failureThreshold: 2").replace("halfOpenAfter: 60", "halfOpenAfter: 9")
     config = msgspec.to_builtins(parse(text))
     reply = await loki.api.call("PUT", f"/api/breakers/config?workspace={WORKSPACE}", config)
     assert reply.status == 200, reply
-    await loki.bury(2)
+    await loki.dead_letter(2)
     assert (await loki.breaker())["state"] == "open"
     await loki.enqueue()
     await loki.pass_time(9)
     assert await loki.claim() is not None
-    await loki.bury(2, "ops-security")
+    await loki.dead_letter(2, "ops-security")
     assert (await loki.breaker("ops-security"))["state"] == "closed"
-    await loki.bury(1, "ops-security")
+    await loki.dead_letter(1, "ops-security")
     assert (await loki.breaker("ops-security"))["state"] == "open"
 
 
 @pytest.mark.requirement("L-120", "L-121", "L-122", "L-123")
-async def test_check_circuit_breaker(loki: Loki) -> None:
-    await loki.bury(4)
+async def test_check_circuit_breaker_blocks_claims_until_half_open(loki: Loki) -> None:
+    await loki.dead_letter(4)
     await loki.enqueue(maxRetries=1)
     await loki.fail(await loki.claim())  # closed with one failure less than the threshold: it proceeds
     for _ in range(3):
@@ -121,12 +118,12 @@ async def test_check_circuit_breaker(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-068", "L-124", "L-125")
-async def test_on_task_success(loki: Loki) -> None:
-    await loki.bury(3)
+async def test_on_task_success_resets_the_breaker(loki: Loki) -> None:
+    await loki.dead_letter(3)
     await loki.enqueue()
     await loki.complete(await loki.claim())
     assert ((await loki.breaker())["state"], (await loki.breaker())["failures"]) == ("closed", 0)
-    await loki.bury(5)
+    await loki.dead_letter(5)
     for _ in range(2):
         await loki.enqueue()
     await loki.pass_time(60)
@@ -136,10 +133,10 @@ async def test_on_task_success(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-074", "L-126", "L-127", "L-128", "L-129", "L-130")
-async def test_on_task_failure(loki: Loki) -> None:
+async def test_on_task_failure_opens_the_breaker_at_the_threshold(loki: Loki) -> None:
     for failures in range(1, 6):
         assert "Circuit breaker OPEN for eng-backend" not in await loki.alerts()
-        await loki.bury(1)
+        await loki.dead_letter(1)
         assert (await loki.breaker())["failures"] == failures
     assert (await loki.alerts())[-1] == "Circuit breaker OPEN for eng-backend"
     await loki.enqueue()
@@ -155,17 +152,14 @@ async def test_on_task_failure(loki: Loki) -> None:
 
 
 @pytest.mark.requirement("L-131")
-async def test_save_circuit_breaker(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_saved_breaker_survives_a_restart(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(store_url, monkeypatch) as loki:
-        await loki.bury(5)
+        await loki.dead_letter(5)
         before = await loki.breaker()
     async with served(store_url, monkeypatch) as loki:
         assert (await loki.breaker(), before["state"]) == (before, "open")
         await loki.enqueue()
         assert await loki.claim() is None
-
-
-# -- rate limits -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("L-132", "L-133", "L-134", "L-135", "L-136", "L-137")
@@ -180,23 +174,23 @@ async def test_save_circuit_breaker(store_url: str, monkeypatch: pytest.MonkeyPa
         ("disk full", False),
     ],
 )
-async def test_detect_rate_limit(loki: Loki, error: str, *, limited: bool) -> None:
+async def test_detect_rate_limit_recognises_documented_errors(loki: Loki, error: str, *, limited: bool) -> None:
     await loki.enqueue()
     after = await loki.fail(await loki.claim(), error)
     assert (after["retries"], bool((await loki.read("/api/cooldowns"))["cooldowns"])) == (int(not limited), limited)
 
 
 @pytest.mark.requirement("L-138", "L-139", "L-140", "L-141", "L-142")
-async def test_handle_rate_limit(loki: Loki, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handle_rate_limit_delays_reporter_and_other_agents(loki: Loki, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "shiftwork")
     await loki.enqueue()
     task = await loki.claim("a1")
     checkpoint = {"files": ["file1.ts"], "step": 3}
     async with watch(loki.api.http, loki.api.url, f"?workspace={WORKSPACE}") as others:
         await loki.fail(task, "Rate limit reached, retry-after: 30", data=checkpoint)
-        while (told := await others.message())["event"] != "SLOWDOWN":
+        while (outcome := await others.message())["event"] != "SLOWDOWN":
             pass
-    assert (told["event"], told["data"]["wait"]) == ("SLOWDOWN", 15)
+    assert (outcome["event"], outcome["data"]["wait"]) == ("SLOWDOWN", 15)
     assert "Rate limit hit for a1, waiting 30s" in caplog.messages
     saved = await loki.ask(f"GET /api/tasks/{task['id']}")
     assert (saved["result"]["output"], saved["retries"], saved["availableAt"]) == (checkpoint, 0, at(30))
@@ -214,7 +208,7 @@ async def test_handle_rate_limit(loki: Loki, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.requirement("L-139", "L-143", "L-144")
-async def test_calculate_exponential_backoff(loki: Loki) -> None:
+async def test_rate_limit_backoff_doubles_up_to_an_hour_with_jitter(loki: Loki) -> None:
     await loki.enqueue()
     waits = []
     for _ in range(8):

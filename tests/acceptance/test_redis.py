@@ -1,4 +1,4 @@
-"""The Redis Streams protocol v1.2.1 from top to bottom: in the streams, over HTTP in its names, in the database."""
+"""The Redis Streams protocol v1.2.1 from top to bottom: in the streams, over HTTP and in the database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shiftwork.bridges.redis import fields
+from shiftwork.compat.bridges.redis import fields
 from tests.acceptance.redis import STANDS_AT, Protocol, served
 from tests.bridges.loki.dot_loki import DotLoki, bridged
 from tests.bridges.redis.streams import DLQ, RESULT, TASK, entries, pending
@@ -29,9 +29,6 @@ async def protocol(store_url: str, redis_url: str, monkeypatch: pytest.MonkeyPat
         yield server
 
 
-# -- title: the document first, then the code ------------------------------------------------------------------------
-
-
 def listed(heading: str) -> tuple[str, ...]:
     """The first column of the table under a heading of the protocol's page."""
     section = PAGE.read_text(encoding="utf-8").partition(f"\n## {heading}")[2].partition("\n## ")[0]
@@ -40,7 +37,7 @@ def listed(heading: str) -> tuple[str, ...]:
 
 
 @pytest.mark.requirement("R-002")
-def test_the_page_of_the_protocol_and_the_code_say_the_same() -> None:
+def test_protocol_page_and_code_agree() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert f"v{fields.VERSION}" in text.splitlines()[0]
     assert listed("stream:task") == fields.TASK
@@ -49,19 +46,16 @@ def test_the_page_of_the_protocol_and_the_code_say_the_same() -> None:
     assert listed("Keys") == (*fields.Streams.under(""), fields.GROUP, fields.READERS)
 
 
-# -- 1 streams and consumer group ------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("R-001", "R-003", "R-004", "R-006")
-async def test_the_orchestrator_writes_tasks_and_workers_of_the_group_write_results(protocol: Protocol) -> None:
+async def test_orchestrator_writes_tasks_and_workers_write_results(protocol: Protocol) -> None:
     first, second = await protocol.create(), await protocol.create()
     one, two = await protocol.taken(first, "worker-1"), await protocol.taken(second, "worker-2")
     assert one[0] != two[0]
     await protocol.worker("worker-1").succeed(one, {"sent": 1})
     await protocol.worker("worker-2").succeed(two, {"sent": 2})
     await protocol.look()
-    said = await entries(protocol.redis, RESULT)
-    assert [(each["task_id"], each["worker"]) for each in said] == [
+    stated = await entries(protocol.redis, RESULT)
+    assert [(each["task_id"], each["worker"]) for each in stated] == [
         (first["task_id"], "worker-1"), (second["task_id"], "worker-2"),
     ]  # fmt: skip
     found = [await protocol.get(task) for task in (first, second)]
@@ -70,11 +64,8 @@ async def test_the_orchestrator_writes_tasks_and_workers_of_the_group_write_resu
     ]  # fmt: skip
 
 
-# -- 2 lifecycle and status ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("R-007", "R-008", "R-009", "R-012")
-async def test_a_task_is_queued_then_running_then_succeeded_for_good(protocol: Protocol) -> None:
+async def test_succeeded_task_stays_succeeded(protocol: Protocol) -> None:
     task = await protocol.create()
     assert await protocol.status(task) == "queued"
     entry = await protocol.taken(task)
@@ -90,7 +81,7 @@ async def test_a_task_is_queued_then_running_then_succeeded_for_good(protocol: P
 
 
 @pytest.mark.requirement("R-010")
-async def test_a_task_that_failed_finally_stays_failed(protocol: Protocol) -> None:
+async def test_finally_failed_task_stays_failed(protocol: Protocol) -> None:
     task = await protocol.create()
     await protocol.worker().fail(await protocol.taken(task), "no", retryable="false")
     await protocol.look()
@@ -102,7 +93,7 @@ async def test_a_task_that_failed_finally_stays_failed(protocol: Protocol) -> No
 
 @pytest.mark.requirement("R-011", "R-054", "R-055", "R-056")
 @pytest.mark.parametrize(("decision", "status"), [("approve", "queued"), ("reject", "failed")])
-async def test_a_task_that_the_guard_stops_waits_for_a_person(protocol: Protocol, decision: str, status: str) -> None:
+async def test_guarded_task_waits_for_approval(protocol: Protocol, decision: str, status: str) -> None:
     await protocol.api.call("PATCH", "/api/settings", {"set": {"guards": [{"type": "order"}]}})
     task = await protocol.create(type="order")
     assert await protocol.status(task) == "waiting_approval"
@@ -112,16 +103,13 @@ async def test_a_task_that_the_guard_stops_waits_for_a_person(protocol: Protocol
     await protocol.look()
     assert await protocol.status(task) == status
     assert await protocol.redis.xlen(TASK) == (decision == "approve")
-    told = {"approve": "approval.approved", "reject": "approval.rejected"}[decision]
-    assert told in await protocol.logged(task)
-
-
-# -- 3 acknowledgement -----------------------------------------------------------------------------------------------
+    output = {"approve": "approval.approved", "reject": "approval.rejected"}[decision]
+    assert output in await protocol.logged(task)
 
 
 @pytest.mark.requirement("R-014", "R-015")
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
-async def test_an_entry_is_pending_from_its_delivery_to_its_acknowledgement(protocol: Protocol, outcome: str) -> None:
+async def test_entry_is_pending_from_delivery_to_acknowledgement(protocol: Protocol, outcome: str) -> None:
     task = await protocol.create()
     entry = await protocol.taken(task)
     assert (await pending(protocol.redis), await protocol.status(task)) == (1, "running")
@@ -134,7 +122,7 @@ async def test_an_entry_is_pending_from_its_delivery_to_its_acknowledgement(prot
 
 
 @pytest.mark.requirement("R-016", "R-017")
-async def test_heartbeats_go_to_the_log_and_not_to_the_stream(protocol: Protocol) -> None:
+async def test_heartbeats_are_logged_and_not_written_to_the_stream(protocol: Protocol) -> None:
     task = await protocol.create()
     await protocol.taken(task)
     token = await protocol.token(task)
@@ -147,17 +135,14 @@ async def test_heartbeats_go_to_the_log_and_not_to_the_stream(protocol: Protocol
     assert (await protocol.logged(task)).count("task.heartbeat") == 10
 
 
-# -- 4 visibility timeout, 5 reclaim ---------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("R-019", "R-020", "R-026")
-async def test_the_numbers_of_the_protocol_are_in_force(protocol: Protocol) -> None:
+async def test_protocol_numbers_are_in_force(protocol: Protocol) -> None:
     found = {row["key"]: row["value"] for row in (await protocol.api.get("/api/settings"))["settings"]}
     assert (found["heartbeat_timeout_sec"], found["heartbeat_interval_sec"], found["max_attempts"]) == (300, 30, 4)
 
 
 @pytest.mark.requirement("R-018", "R-021", "R-024", "R-025", "R-052")
-async def test_a_pending_task_is_reclaimed_at_the_visibility_timeout_and_the_log_names_both_consumers(
+async def test_pending_task_is_reclaimed_and_the_log_names_both_consumers(
     protocol: Protocol,
 ) -> None:
     task = await protocol.create()
@@ -173,9 +158,6 @@ async def test_a_pending_task_is_reclaimed_at_the_visibility_timeout_and_the_log
         "original_consumer": "worker-1", "new_consumer": "worker-2", "message_id": again[0],
     }  # fmt: skip
     assert (await protocol.get(task))["retry_count"] == 0
-
-
-# -- 6 retry and idempotency -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("R-027", "R-028", "R-029", "R-034")
@@ -201,9 +183,6 @@ async def test_every_task_has_a_key_and_a_key_has_one_task(protocol: Protocol) -
     assert await protocol.redis.xlen(TASK) == 1
 
 
-# -- 7 dead letters --------------------------------------------------------------------------------------------------
-
-
 async def exhaust(protocol: Protocol, task: dict[str, Any]) -> None:
     for number, delay in enumerate((60, 300, 900, 0), start=1):
         await protocol.fail(task, f"boom {number}")
@@ -211,7 +190,7 @@ async def exhaust(protocol: Protocol, task: dict[str, Any]) -> None:
 
 
 @pytest.mark.requirement("R-005", "R-034", "R-036", "R-037", "R-038", "R-039", "R-040", "R-041", "R-042", "R-043")
-async def test_the_failure_after_the_last_retry_is_written_to_the_dead_letters(protocol: Protocol) -> None:
+async def test_failure_after_the_last_retry_is_dead_lettered(protocol: Protocol) -> None:
     task = await protocol.create()
     await exhaust(protocol, task)
     (letter,) = await entries(protocol.redis, DLQ)
@@ -223,7 +202,7 @@ async def test_the_failure_after_the_last_retry_is_written_to_the_dead_letters(p
 
 
 @pytest.mark.requirement("R-035")
-async def test_input_that_cannot_be_mended_is_a_dead_letter_without_a_retry(protocol: Protocol) -> None:
+async def test_invalid_input_is_dead_lettered_without_retry(protocol: Protocol) -> None:
     task = await protocol.create()
     entry = await protocol.taken(task)
     report = {"task_id": task["task_id"], "tool_name": "send_mail", "payload": entry[1]["payload"], "retry_count": "0"}
@@ -237,7 +216,7 @@ async def test_input_that_cannot_be_mended_is_a_dead_letter_without_a_retry(prot
 
 
 @pytest.mark.requirement("R-044", "R-045")
-async def test_the_replay_tool_replays_after_a_mend(
+async def test_replay_tool_retries_with_changed_payload(
     protocol: Protocol, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = await protocol.create()
@@ -254,7 +233,7 @@ async def test_the_replay_tool_replays_after_a_mend(
 
 
 @pytest.mark.requirement("R-044", "R-046")
-async def test_the_replay_tool_marks_as_abandoned(protocol: Protocol, store_url: str) -> None:
+async def test_replay_tool_marks_as_abandoned(protocol: Protocol, store_url: str) -> None:
     task = await protocol.create()
     await protocol.worker().fail(await protocol.taken(task), "no such customer", retryable="false")
     await protocol.look()
@@ -272,11 +251,8 @@ async def run_command(store_url: str, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# -- 8 events --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("R-047", "R-048", "R-049", "R-050", "R-051", "R-053")
-async def test_the_key_events_are_stored_in_event_log(protocol: Protocol) -> None:
+async def test_key_events_are_stored_in_event_log(protocol: Protocol) -> None:
     task = await protocol.create()
     await protocol.fail(task, "boom")
     await protocol.pass_time(65)
@@ -291,9 +267,6 @@ async def test_the_key_events_are_stored_in_event_log(protocol: Protocol) -> Non
     assert [bool(row["final"]) for row in log if row["event_type"] == "task.failed"] == [False]
 
 
-# -- 9 acceptance criteria -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("R-057")
 async def test_criterion_1_created_claimed_succeeded_and_nothing_pending(protocol: Protocol) -> None:
     task = await protocol.create()
@@ -304,7 +277,7 @@ async def test_criterion_1_created_claimed_succeeded_and_nothing_pending(protoco
 
 
 @pytest.mark.requirement("R-058")
-async def test_criterion_2_retried_three_times_then_a_dead_letter_and_the_log_is_complete(protocol: Protocol) -> None:
+async def test_criterion_2_three_retries_then_dead_letter_with_complete_log(protocol: Protocol) -> None:
     task = await protocol.create()
     await exhaust(protocol, task)
     assert await protocol.logged(task) == ["task.created", *["task.claimed", "task.failed"] * 4, "task.dlq"]
@@ -314,10 +287,10 @@ async def test_criterion_2_retried_three_times_then_a_dead_letter_and_the_log_is
 
 
 @pytest.mark.requirement("R-059")
-async def test_criterion_3_what_a_killed_worker_left_pending_is_reclaimed_and_completed(
+async def test_criterion_3_entry_of_a_killed_worker_is_reclaimed_and_completed(
     protocol: Protocol, redis_url: str
 ) -> None:
-    """The worker is a process of its own, and is killed; the one that comes after it has the same name."""
+    """The worker is a separate process and is killed; its successor has the same name."""
     task = await protocol.create()
     command = [sys.executable, "-m", "tests.acceptance.redis_worker", redis_url, "worker-1"]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
@@ -341,8 +314,8 @@ async def test_criterion_3_what_a_killed_worker_left_pending_is_reclaimed_and_co
 
 
 @pytest.mark.requirement("R-013", "R-031", "R-032", "R-060")
-async def test_criterion_4_an_outside_effect_of_one_key_happens_once(protocol: Protocol) -> None:
-    """The first worker sends the mail, says so to the queue, and dies before it has written its result."""
+async def test_criterion_4_external_effect_of_one_key_happens_once(protocol: Protocol) -> None:
+    """The first worker sends the mail, reports it to the queue, and dies before it has written its result."""
     task, mails = await protocol.create(idempotency_key="mail-7"), []
 
     async def send_once(worker: str) -> str:
@@ -364,9 +337,6 @@ async def test_criterion_4_an_outside_effect_of_one_key_happens_once(protocol: P
     assert (mails, await protocol.status(task)) == (["worker-1"], "succeeded")
 
 
-# -- all of it at once -----------------------------------------------------------------------------------------------
-
-
 VIEWS = {
     "redis": ("succeeded", "failed", "running", "queued"),
     "aegis": ("completed", "failed", "running", "queued"),
@@ -377,9 +347,7 @@ VIEWS = {
 
 
 @pytest.mark.requirement("C-112")
-async def test_at_rest_the_streams_the_files_the_views_and_the_database_tell_the_same(
-    protocol: Protocol, tmp_path: Path
-) -> None:
+async def test_streams_files_views_and_database_agree_at_rest(protocol: Protocol, tmp_path: Path) -> None:
     tasks = [await protocol.create() for _ in range(8)]
     for number, entry in enumerate(await protocol.worker().read(6)):
         assert entry[1]["task_id"] == tasks[number]["task_id"]
@@ -399,5 +367,5 @@ async def test_at_rest_the_streams_the_files_the_views_and_the_database_tell_the
         found = [task["status"] for task in page["tasks"]]
         assert [found.count(name) for name in names] == [2, 2, 2, 2], (view, found)
     folder = DotLoki(tmp_path)
-    await (await bridged(protocol.queue, folder)).once()
+    await (await bridged(protocol.queue, folder)).run_until_still()
     assert [len(folder.tasks(name)) for name in VIEWS["loki"]] == [2, 2, 2, 2]

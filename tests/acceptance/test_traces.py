@@ -1,4 +1,4 @@
-"""Traces as an operator gets them: a server, a worker and a shell, each a process of its own, and a real receiver."""
+"""Traces of a server, a worker and a shell, each its own process, sent to a real receiver."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ async def test_server_worker_and_shell_send_one_trace(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WORKER, encoding="utf-8")
     store = f"sqlite:///{tmp_path}/q.db"
     async with receiving() as receiver:
-        told = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
-        async with await start(store, port=0, **told) as server:
+        found = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
+        async with await start(store, port=0, **found) as server:
             at = ["--store", server.url]
             await shiftwork("submit", "plan", *at, folder=tmp_path, TRACEPARENT=GIVEN)
-            await shiftwork("work", "app:worker", *at, "--until-idle", folder=tmp_path, **told)
+            await shiftwork("work", "app:worker", *at, "--until-idle", folder=tmp_path, **found)
             assert await server.stop() == 0
     services = {name: service for name, (service, _) in receiver.spans.items()}
     assert services == {

@@ -1,4 +1,4 @@
-"""A client that knows only a document: its own records and words, to a server in its profile, and nothing else."""
+"""A client that knows only one document, with its records and names, against a server in that profile."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from tests.acceptance.loki import served as loki_served
 
 
 @pytest.mark.requirement("L-038", "L-042", "L-043")
-async def test_capabilities_of_a_loki_agent_are_the_types_it_takes(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loki_agent_capabilities_are_the_types_it_takes(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with loki_served(store_url, monkeypatch) as loki:
         await loki.ask("POST /api/agents", {"agent_id": "a1", "agent_capabilities": ["eng-frontend"]})
         urgent, other = await loki.enqueue("eng-backend", priority=10), await loki.enqueue("eng-frontend", priority=1)
@@ -26,19 +24,17 @@ async def test_capabilities_of_a_loki_agent_are_the_types_it_takes(
 
 
 @pytest.mark.requirement("L-065", "L-070")
-async def test_a_loki_result_is_handed_in_as_the_document_writes_it(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loki_result_is_accepted_as_documented(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with loki_served(store_url, monkeypatch) as loki:
         report = {"decision": "JWT"}
-        for said in (
+        for stated in (
             {"result": {"status": "success", "output": "built", "decisionReport": report}},
             {"status": "success", "output": "built", "decisionReport": report},
             {"result": {"output": "built", "decisionReport": report}, "success": True},
         ):
             task = await loki.enqueue()
             await loki.claim("a1")
-            done = await loki.ask(f"POST /api/tasks/{task['id']}/complete", said)
+            done = await loki.ask(f"POST /api/tasks/{task['id']}/complete", stated)
             expected = {"status": "success", "output": "built", "decisionReport": report}
             assert (done["status"], done["result"]) == ("completed", expected)
         task = await loki.enqueue()
@@ -49,7 +45,9 @@ async def test_a_loki_result_is_handed_in_as_the_document_writes_it(
         assert failed["result"]["output"] == "half"
 
 
-async def test_times_and_ids_are_the_documents_everywhere(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_times_and_ids_use_the_document_format_everywhere(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with loki_served(store_url, monkeypatch) as loki:
         await loki.enqueue(id="mine", maxRetries=1)
         await loki.fail(await loki.claim("a1"))
@@ -67,7 +65,7 @@ async def test_times_and_ids_are_the_documents_everywhere(store_url: str, monkey
 
 
 @pytest.mark.requirement("C-045", "C-064")
-async def test_a_worker_is_matched_by_what_it_registers_with_and_reports_a_task_result(
+async def test_worker_is_matched_by_its_registration_and_reports_a_task_result(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with coscientist_served(store_url, monkeypatch) as queue:
@@ -77,8 +75,8 @@ async def test_a_worker_is_matched_by_what_it_registers_with_and_reports_a_task_
         assignment = await queue.take("w1")
         assert assignment["task"]["id"] == made["id"] == "gen-1"
         result = {"task_id": "gen-1", "status": "Completed", "result": {"h": 1}, "error": None, "worker_id": "w1"}
-        said = {**result, "execution_time": 3, "completed_at": "2026-09-21T14:13:20Z"}
-        assert (await queue.report(assignment, "complete", **said))["status"] == "Completed"
+        stated = {**result, "execution_time": 3, "completed_at": "2026-09-21T14:13:20Z"}
+        assert (await queue.report(assignment, "complete", **stated))["status"] == "Completed"
         assert (await queue.result(made))["result"] == {"h": 1}
         await queue.register("w2", capabilities=["Ranking"])
         assignment = await queue.take("w2")
@@ -86,9 +84,7 @@ async def test_a_worker_is_matched_by_what_it_registers_with_and_reports_a_task_
         assert (failed["status"], failed["error"]) == ("Retrying", "Network errors")
 
 
-async def test_a_refusal_names_the_item_and_the_documents_own_field(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refusal_names_the_item_and_the_document_field(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with coscientist_served(store_url, monkeypatch) as queue:
         batch = [queue.task("High", id="one"), queue.task("Urgent", id="two")]
         reply = await queue.call("POST /api/tasks", batch)
@@ -101,7 +97,7 @@ async def test_a_refusal_names_the_item_and_the_documents_own_field(
         assert (reply.code, set(reply.json["facts"]["cycle"])) == ("circular_dependency", {"a", "b"})
 
 
-async def test_a_task_joins_the_dag_it_names_and_a_wish_that_cannot_be_met_is_refused(
+async def test_task_joins_its_named_dag_and_read_only_changes_are_refused(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with factory_served(store_url, monkeypatch) as factory:
@@ -120,13 +116,13 @@ async def test_a_task_joins_the_dag_it_names_and_a_wish_that_cannot_be_met_is_re
         assert echoed["priority"] == 5
 
 
-async def test_a_claim_carries_its_inputs_and_no_output_that_was_rejected(
+async def test_claim_contains_its_inputs_and_no_rejected_output(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with factory_served(store_url, monkeypatch) as factory:
         source = await factory.running()
-        said = {"output": {"data": {"facts": 3}}, "cost_usd": 0.25, "tokens_used": {"input": 7, "output": 2}}
-        done = await factory.report(source, "complete", **said)
+        stated = {"output": {"data": {"facts": 3}}, "cost_usd": 0.25, "tokens_used": {"input": 7, "output": 2}}
+        done = await factory.report(source, "complete", **stated)
         assert (done["output"]["data"], done["cost_usd"], done["tokens_used"]["input"]) == ({"facts": 3}, 0.25, 7)
         refs = {"prompt": "go on", "context_refs": [f"task:{source['id']}:output"]}
         reader = await factory.create(spec=refs, output={"validation": "regex", "validation_schema": "^yes"})

@@ -51,7 +51,7 @@ class Terminal:
         """Do what no command does: claim, complete, fail."""
 
         async def run() -> T:
-            async with await Queue.open(self.url) as queue:
+            async with Queue.open(self.url) as queue:
                 return await action(queue)
 
         return asyncio.run(run())
@@ -60,8 +60,6 @@ class Terminal:
         """An agent of its own for each task, so that no other task is in its way."""
         self._mules += 1
         return "mule" if self._mules == 1 else f"mule-{self._mules}"
-
-    # -- tasks in a state ------------------------------------------------------------------------------------------
 
     def ready(self) -> str:
         async def make(queue: Queue) -> str:
@@ -73,7 +71,7 @@ class Terminal:
         mule = self._mule()
 
         async def make(queue: Queue) -> str:
-            await queue.register_agent(id=mule)
+            await queue.agents.register(id=mule)
             made = await queue.submit(type="doomed", target_agent_id=mule)
             (claim,) = await queue.claim(mule, start=True, types=["doomed"])
             await queue.fail(claim.token, "crash", "boom", retry=False)
@@ -85,7 +83,7 @@ class Terminal:
         mule = self._mule()
 
         async def make(queue: Queue) -> str:
-            await queue.register_agent(id=mule)
+            await queue.agents.register(id=mule)
             made = await queue.submit(type="easy", deadline=2_000_000_000, target_agent_id=mule)
             (claim,) = await queue.claim(mule, start=True, types=["easy"])
             await queue.complete(claim.token, {"lines": 7}, text="all done", usage={"cost_usd": 0.25, "tokens_in": 9})
@@ -108,7 +106,7 @@ class Terminal:
 
         return self.on_queue(make)
 
-    def handed_in(self) -> str:
+    def submitted_output(self) -> str:
         """A claim whose output waits for the verdict of its tests."""
         mule = self._mule()
 
@@ -123,14 +121,14 @@ class Terminal:
     def acting(self) -> str:
         """A claim under which an effect was begun, whose key is `acted`."""
         self._key = self.running()
-        self.on_queue(lambda queue: queue.begin_effect(self._key, key=self._key))
+        self.on_queue(lambda queue: queue.effects.begin(self._key, key=self._key))
         return self._key
 
     def acted(self) -> str:
         return self._key
 
     def doubted(self) -> str:
-        """The key of an effect of which nobody knows whether it happened."""
+        """The key of an effect of which no one knows whether it happened."""
         token = self.acting()
         self.on_queue(lambda queue: queue.fail(token, "effect_unknown"))
         return token
@@ -139,7 +137,7 @@ class Terminal:
         self.dead()
 
         async def look(queue: Queue) -> str:
-            return str((await queue.alerts(open_only=True))[-1].seq)
+            return str((await queue.alerts.list(open_only=True))[-1].seq)
 
         return self.on_queue(look)
 
@@ -160,13 +158,13 @@ class Terminal:
         self.dead()
 
         async def look(queue: Queue) -> str:
-            return str((await queue.failure_groups())[0]["signature"])
+            return str((await queue.dead_letters.groups())[0].signature)
 
         return self.on_queue(look)
 
     def token(self) -> str:
         async def make(queue: Queue) -> str:
-            return (await queue.create_token("ci", ["work"])).id
+            return (await queue.tokens.create("ci", ["work"])).id
 
         return self.on_queue(make)
 
@@ -186,27 +184,27 @@ class Terminal:
 
     def artifact(self) -> str:
         async def make(queue: Queue) -> str:
-            return (await queue.put_artifact(b"bytes", name="notes.txt")).id
+            return (await queue.artifacts.put(b"bytes", name="notes.txt")).id
 
         return self.on_queue(make)
 
     def signalled(self) -> str:
         """A claim of a task that has been sent the event `go`."""
         token = self.running()
-        self.on_queue(lambda queue: queue.signal("go", "it went", task=token.partition(".")[0]))
+        self.on_queue(lambda queue: queue.waits.signal("go", "it went", task=token.partition(".")[0]))
         return token
 
     def asking(self) -> str:
         """A task that wants to know where to."""
         token = self.running()
-        self.on_queue(lambda queue: queue.wait(token, "where", question="Where to?"))
+        self.on_queue(lambda queue: queue.waits.wait(token, "where", question="Where to?"))
         return token.partition(".")[0]
 
     def guarded(self) -> str:
-        """A task that somebody must approve."""
+        """A task that someone must approve."""
 
         async def make(queue: Queue) -> str:
-            await queue.set_setting("guards", [{"type": "careful"}])
+            await queue.settings.set("guards", [{"type": "careful"}])
             return (await queue.submit(type="careful", title="Ship it")).id
 
         return self.on_queue(make)
@@ -214,8 +212,7 @@ class Terminal:
     def sink(self) -> str:
         """One that nothing is sent to."""
         name = f"sink-{secrets.token_hex(4)}"
-        fields = {"name": name, "kind": "webhook", "address": "https://example.com/in"}
-        self.on_queue(lambda queue: queue.add_sink(fields))
+        self.on_queue(lambda queue: queue.sinks.add(name, "webhook", "https://example.com/in"))
         return name
 
     def signing(self) -> str:
@@ -227,7 +224,7 @@ class Terminal:
 
     def delivery(self) -> str:
         name = self.sink()
-        return str(self.on_queue(lambda queue: queue.test_sink(name)).id)
+        return str(self.on_queue(lambda queue: queue.sinks.test(name)).id)
 
     def fill(self, line: str) -> list[str]:
         """A command line in which `{ready}` stands for a task just made."""
@@ -237,7 +234,7 @@ class Terminal:
             "{dag}": self.dag,
             "{signature}": self.signature,
             "{token}": self.token,
-            "{handed_in}": self.handed_in,
+            "{submitted_output}": self.submitted_output,
         }
         makers |= {"{" + make.__name__ + "}": make for make in (self.acting, self.acted, self.doubted)}
         makers |= {"{file}": self.file, "{artifact}": self.artifact, "{rules}": self.rules}

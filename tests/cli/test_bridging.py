@@ -1,4 +1,4 @@
-"""`bridge loki`: what it tells people and programs, and what it refuses."""
+"""`bridge loki`: its text and JSON output, and its refusals."""
 
 import fcntl
 import json
@@ -16,10 +16,10 @@ def terminal(tmp_path: Path) -> Terminal:
     return made
 
 
-def test_a_folder_is_made_and_shown(terminal: Terminal, tmp_path: Path) -> None:
+def test_bridge_creates_and_shows_its_folder(terminal: Terminal, tmp_path: Path) -> None:
     terminal.ready()
-    told = terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once")
-    assert [line.split() for line in told.splitlines()][:3] == [
+    output = terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once")
+    assert [line.split() for line in output.splitlines()][:3] == [
         ["file", "tasks"],
         ["pending.json", "1"],
         ["in-progress.json", "0"],
@@ -28,20 +28,20 @@ def test_a_folder_is_made_and_shown(terminal: Terminal, tmp_path: Path) -> None:
     assert (report["tasks"]["pending"], report["taken"], report["broken"]) == (1, {}, [])
 
 
-def test_what_is_taken_in_and_what_is_not_is_told(terminal: Terminal, tmp_path: Path) -> None:
+def test_import_reports_accepted_and_skipped_files(terminal: Terminal, tmp_path: Path) -> None:
     queue = tmp_path / ".loki" / "queue"
     queue.mkdir(parents=True)
     tasks = [{"id": "a", "type": "code", "payload": {"n": 1}}, {"id": "b", "type": "code", "colour": "red"}]
     (queue / "pending.json").write_text(json.dumps({"tasks": tasks}))
     (queue / "completed.json").write_text("{")
-    told = terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once", "--import")
-    assert "submitted from the files: 1" in told
-    assert "in the files and not in the queue: 1" in told
-    assert "left untouched: folder_unavailable: completed.json is not a list of tasks" in told
+    output = terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once", "--import")
+    assert "submitted from the files: 1" in output
+    assert "in the files and not in the queue: 1" in output
+    assert "left untouched: folder_unavailable: completed.json is not a list of tasks" in output
 
 
 @pytest.mark.requirement("L-039", "L-055")
-def test_a_claim_that_does_not_get_the_folders_lock_ends_with_1(terminal: Terminal, tmp_path: Path) -> None:
+def test_claim_without_the_folder_lock_exits_with_1(terminal: Terminal, tmp_path: Path) -> None:
     terminal.ready()
     terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once", "--two-way")
     terminal.text("settings", "set", "lock_timeout_sec", "0.05")
@@ -52,14 +52,14 @@ def test_a_claim_that_does_not_get_the_folders_lock_ends_with_1(terminal: Termin
     assert terminal.text("claim", "--agent", "a1").startswith("task_")
 
 
-def test_a_profile_in_which_scripts_lose_their_work_is_warned_about(terminal: Terminal, tmp_path: Path) -> None:
+def test_profile_with_heartbeat_timeout_prints_a_warning(terminal: Terminal, tmp_path: Path) -> None:
     line = ("bridge", "loki", str(tmp_path / ".loki"), "--once", "--two-way")
     assert "heartbeats" not in terminal.run(*line).err
     terminal.text("settings", "profile", "standard")
     assert "taken away after 90 s of silence; use the profile loki" in terminal.run(*line).err
 
 
-def test_two_way_is_ended_by_a_setting(terminal: Terminal, tmp_path: Path) -> None:
+def test_unsetting_claim_folder_ends_two_way_mode(terminal: Terminal, tmp_path: Path) -> None:
     terminal.ready()
     terminal.text("bridge", "loki", str(tmp_path / ".loki"), "--once", "--two-way")
     (tmp_path / ".loki" / "queue" / "pending.json").write_text("{")
@@ -68,6 +68,6 @@ def test_two_way_is_ended_by_a_setting(terminal: Terminal, tmp_path: Path) -> No
     assert terminal.text("claim").startswith("task_")
 
 
-def test_it_is_done_on_the_database_itself(terminal: Terminal, tmp_path: Path) -> None:
+def test_bridge_is_refused_through_a_server(terminal: Terminal, tmp_path: Path) -> None:
     done = terminal.run("--store", "http://127.0.0.1:9", "bridge", "loki", str(tmp_path), "--once")
     assert (done.code, "not through a server" in done.err) == (2, True)

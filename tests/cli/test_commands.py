@@ -1,4 +1,4 @@
-"""Every command does its verb, and tells it to people and to programs."""
+"""Every command calls its verb and prints text for people and JSON for programs."""
 
 import json
 import sys
@@ -11,6 +11,8 @@ import click
 import pytest
 
 from shiftwork.cli import main
+from shiftwork.cli.derived import commands_of
+from shiftwork.cli.groups import Group
 from shiftwork.cli.values import Number, NumberRange
 from tests.cli.terminal import Terminal
 
@@ -47,7 +49,11 @@ COMMANDS = [
     ('message {running} hello --kind tool_call --data {"a":1}', "running", '"status": "running"'),
     ('complete {running} --data {"n":1} --text done --artifact a.md --cost 1', "completed", '"status": "completed"'),
     ('complete {running} --decision-report {"why":"x"}', "completed", '"status": "completed"'),
-    ('verdict {handed_in} --failed --evidence {"exit_code":1} --note slow', "retrying", '"reason": "invalid_output"'),
+    (
+        'verdict {submitted_output} --failed --evidence {"exit_code":1} --note slow',
+        "retrying",
+        '"reason": "invalid_output"',
+    ),
     ("fail {running} --reason crash --error boom --data [1] --cost 1", "retrying", '"status": "retrying"'),
     ("release {running} --reason stopping", "ready", '"status": "ready"'),
     ("steps {done} --after 0 --limit 5", "no steps", "[]"),
@@ -68,8 +74,8 @@ COMMANDS = [
     ("wait {running} nap --until 2020-01-01", "", '"kind": "time"'),
     ("show {asking}", "where: an answer to 'Where to?'", '"question": "Where to?"'),
     ("signal go --data now --task {ready}", "go: 0 freed", '"freed": 0'),
-    ("approvals", "nobody is asked", "[]"),
-    ("approvals --kind question --type code --task {ready} --limit 5", "nobody is asked", "[]"),
+    ("approvals", "no open questions or approvals", "[]"),
+    ("approvals --kind question --type code --task {ready} --limit 5", "no open questions or approvals", "[]"),
     ("approve {guarded} --note fine --version 1", "ready", '"status": "ready"'),
     ("approve {guarded} --reject --note no", "cancelled", '"status": "cancelled"'),
     ("answer {asking} --data Rome", "ready", '"status": "ready"'),
@@ -95,6 +101,7 @@ COMMANDS = [
     ("dags show {dag}", "begins with", '"roots"'),
     ("dags update {dag} --title Site --ceiling 5", "$0.00 of $5.00", '"budget_ceiling_usd": 5.0'),
     ("dags update {dag} --no-ceiling", "Page", '"budget_ceiling_usd": null'),
+    ('dags add-tasks {dag} --tasks [{"type":"code"}]', "ready", '"status": "ready"'),
     ("alerts", "no alerts", "[]"),
     ("alerts list --all --kind escalated --after 0 --limit 5", "no alerts", "[]"),
     ("alerts acknowledge {alert}", "human:ada", '"acknowledged_by": "human:ada"'),
@@ -102,6 +109,8 @@ COMMANDS = [
     ("failures --by type --since 2h --limit 5", "nothing has failed", "[]"),
     ("agents", "mule", '"id": "mule"'),
     ("agents list", "no limit", '"idle"'),
+    ("agents show mule", "last heartbeat", '"id": "mule"'),
+    ("agents heartbeat mule", "last heartbeat", '"id": "mule"'),
     ("agents drain mule", "mule draining", '"status": "draining"'),
     ("agents activate mule", "mule active", '"status": "active"'),
     ("agents offline mule", "mule offline", '"status": "offline"'),
@@ -172,11 +181,11 @@ COMMANDS = [
     ("deliveries redeliver --sink {sink}", "0 sent again", '"redelivered": 0'),
     ("tokens create ci --scope work --scope submit --expires 30d", "sw_", '"secret": "sw_'),
     ("tokens revoke {token}", "ci revoked", '"status": "revoked"'),
-    ("duties", "no duty has run yet", "[]"),
+    ("duties", "no job has run yet", "[]"),
     ("duties --run", "nothing to do", "{}"),
     ("migrate", "up to date", '"up_to_date": true'),
     ("migrate --check", "up to date", '"up_to_date": true'),
-    ("doctor", "may be written", '"level": "ok"'),
+    ("doctor", "is writable", '"level": "ok"'),
     ("watch --once", "Running (", '"running": ['),
     ("prove --tasks 40 --agents 2 --every 0.3", "outside actions done twice", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
@@ -185,17 +194,19 @@ COMMANDS = [
 # They have tests of their own.
 STARTS = {"work", "demo", "serve", "mcp", "metrics", "bridge loki", "bridge redis", "sinks test", "snapshot list"}
 STARTS |= {"restore", "copy"}
-STARTS |= {f"triggers {name}" for name in ("add", "list", "show", "pause", "resume", "remove", "fire", "preview")}
+STARTS |= {
+    f"triggers {name}" for name in ("add", "list", "show", "pause", "resume", "remove", "fire", "preview", "firings")
+}
 
 
 @pytest.mark.parametrize(("line", "text", "_json"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
-def test_a_command_tells_people(terminal: Terminal, line: str, text: str, _json: str) -> None:
+def test_command_prints_text_for_people(terminal: Terminal, line: str, text: str, _json: str) -> None:
     prepare(terminal, line)
     assert text in terminal.text(*terminal.fill(line))
 
 
 @pytest.mark.parametrize(("line", "_text", "word"), COMMANDS, ids=[line for line, _, _ in COMMANDS])
-def test_a_command_tells_programs(terminal: Terminal, line: str, _text: str, word: str) -> None:
+def test_command_prints_json_for_programs(terminal: Terminal, line: str, _text: str, word: str) -> None:
     prepare(terminal, line)
     out = terminal.text(*terminal.fill(line), "--json")
     lines = out.splitlines() if line.startswith(("events", "watch")) else [out]
@@ -234,34 +245,44 @@ def test_every_command_works_on_both_stores(each_terminal: Terminal, part: int) 
         assert done.code == 0, (line, done.err)
 
 
-def test_every_command_is_tried_here() -> None:
-    def leaves(command: click.Command, path: str) -> Iterator[str]:
-        below = command.commands if isinstance(command, click.Group) else {}
-        for name, inner in below.items():
-            yield from leaves(inner, f"{path} {name}".strip())
-        if not below:
-            yield path
+def below(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """A command and all commands under it, the default ones of operations too, each with its path."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from below(inner, f"{path} {name}".strip())
 
+
+def test_every_command_is_covered_here() -> None:
     tried = {line for line, _, _ in COMMANDS}
-    missed = [path for path in leaves(main, "") if not any(f"{line} ".startswith(f"{path} ") for line in tried)]
+    leaves = [path for path, command in below(main) if not isinstance(command, click.Group)]
+    missed = [path for path in leaves if not any(f"{line} ".startswith(f"{path} ") for line in tried)]
     assert set(missed) == STARTS
 
 
-def test_every_number_is_one_to_count_with() -> None:
-    def options(command: click.Command) -> Iterator[click.Parameter]:
-        yield from command.params
-        for inner in command.commands.values() if isinstance(command, click.Group) else ():
-            yield from options(inner)
+def test_an_operation_without_a_default_command_has_another() -> None:
+    commands = dict(below(main))
+    groups = [group for group in commands.values() if isinstance(group, Group) and group.namespace]
+    assert len(groups) > 10
+    for group in groups:
+        assert set(group.covers) <= set(commands_of(group.namespace or "")), group.name
+        for line in group.covers.values():
+            path, _, option = line.partition(" --")
+            options = {name for parameter in commands[path].params for name in parameter.opts}
+            assert not option or f"--{option}" in options, line
 
-    numbers = [option for option in options(main) if isinstance(option.type, click.types.FloatParamType)]
+
+def test_every_numeric_option_has_a_checked_type() -> None:
+    options = [option for _, command in below(main) for option in command.params]
+    numbers = [option for option in options if isinstance(option.type, click.types.FloatParamType)]
     assert len(numbers) > 10
     assert [option.name for option in numbers if not isinstance(option.type, Number | NumberRange)] == []
 
 
-# -- what single commands promise --------------------------------------------------------------------------------
-
-
-def test_a_task_is_submitted_as_described(terminal: Terminal) -> None:
+def test_submit_options_set_the_task_fields(terminal: Terminal) -> None:
     line = (
         "--title Fix --priority 7 --tag a --tag b --idempotency-key k1 --id mine --issue i-1 --agent bob --timeout 60"
     )
@@ -274,7 +295,7 @@ def test_a_task_is_submitted_as_described(terminal: Terminal) -> None:
     assert [event["actor"] for event in task["history"]] == ["human:ada"]
 
 
-def test_what_waits_for_a_person_is_listed_and_decided_about(terminal: Terminal) -> None:
+def test_approvals_are_listed_and_decided(terminal: Terminal) -> None:
     guarded, asking = terminal.guarded(), terminal.asking()
     listed = terminal.text("approvals")
     assert all(word in listed for word in (guarded, "Ship it", asking, "Where to?"))
@@ -287,7 +308,7 @@ def test_what_waits_for_a_person_is_listed_and_decided_about(terminal: Terminal)
     assert terminal.run("answer", asking, "--data", "Oslo").code == 4
 
 
-def test_a_script_is_told_to_end_while_its_task_waits(terminal: Terminal) -> None:
+def test_wait_command_exits_with_4_while_the_task_waits(terminal: Terminal) -> None:
     token = terminal.running()
     task = token.partition(".")[0]
     done = terminal.run("wait", token, "where", "--ask", "Where to?", "--schema", '{"enum": ["Rome"]}')
@@ -303,7 +324,7 @@ def test_a_script_is_told_to_end_while_its_task_waits(terminal: Terminal) -> Non
         assert terminal.run(*line).code == 2
 
 
-def test_the_same_key_twice_is_one_task(terminal: Terminal) -> None:
+def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
     first = terminal.json("submit", "code", "--idempotency-key", "k")
     again = terminal.json("submit", "code", "--idempotency-key", "k")
     assert (again["id"], again["duplicate"]) == (first["id"], True)
@@ -315,13 +336,13 @@ def test_the_same_key_twice_is_one_task(terminal: Terminal) -> None:
     [({"type": "code"}, 1), ([{"type": "code"}, {"type": "code"}], 2), (DAG, 2), ([], 0)],
     ids=["a task", "a list", "a DAG", "an empty list"],
 )
-def test_tasks_come_from_a_file(terminal: Terminal, tmp_path: Path, document: Any, count: int) -> None:
+def test_tasks_are_submitted_from_a_file(terminal: Terminal, tmp_path: Path, document: Any, count: int) -> None:
     (tmp_path / "tasks.json").write_text(json.dumps(document))
     terminal.text("submit", "--file", str(tmp_path / "tasks.json"))
     assert len(terminal.json("list")["tasks"]) == count
 
 
-def test_tasks_come_from_a_pipe(terminal: Terminal) -> None:
+def test_tasks_are_submitted_from_a_pipe(terminal: Terminal) -> None:
     made = terminal.json("submit", "--file", "-", stdin=json.dumps(DAG))
     assert [task["status"] for task in made["tasks"]] == ["ready", "pending"]
     assert made["dag_id"].startswith("dag_")
@@ -329,7 +350,7 @@ def test_tasks_come_from_a_pipe(terminal: Terminal) -> None:
     assert terminal.json("show", one["id"])["payload"] == {"from": "a pipe"}
 
 
-def test_an_id_is_taken_in_every_form(terminal: Terminal) -> None:
+def test_task_id_is_accepted_in_every_form(terminal: Terminal) -> None:
     made = terminal.json("submit", "code", "--id", "my-own")
     history = terminal.json("history", made["id"])
     for form in ("my-own", made["id"], made["id"].lower().removeprefix("task_")):
@@ -337,7 +358,7 @@ def test_an_id_is_taken_in_every_form(terminal: Terminal) -> None:
         assert terminal.json("history", form) == history
 
 
-def test_a_list_goes_on_where_it_ended(terminal: Terminal) -> None:
+def test_list_continues_after_its_last_task(terminal: Terminal) -> None:
     made = [terminal.ready() for _ in range(3)]
     page = terminal.json("list", "--limit", "2")
     rest = terminal.json("list", "--after", page["next"])
@@ -345,7 +366,7 @@ def test_a_list_goes_on_where_it_ended(terminal: Terminal) -> None:
     assert f"--after {made[1]}" in terminal.run("list", "--limit", "2").err
 
 
-def test_common_options_stand_before_the_command_or_after_it(terminal: Terminal, tmp_path: Path) -> None:
+def test_common_options_are_accepted_before_or_after_the_command(terminal: Terminal, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
     terminal.text("--store", other, "--workspace", "w", "--actor", "cron:nightly", "submit", "code")
     for line in (["--json", "--store", other, "events", "--workspace", "w"], ["events", "--json", "--store", other]):
@@ -355,24 +376,24 @@ def test_common_options_stand_before_the_command_or_after_it(terminal: Terminal,
     assert terminal.json("list", "--store", other)["tasks"] == []
 
 
-def test_one_refused_cancel_leaves_the_others_done(terminal: Terminal) -> None:
+def test_refused_cancel_leaves_the_others_cancelled(terminal: Terminal) -> None:
     ended, open_ = terminal.done(), terminal.ready()
     done = terminal.run("cancel", ended, open_)
     assert done.code == 4
     assert f"{open_}  cancelled" in done.out
     assert done.err.startswith(f"error: task {ended} is completed and cannot be cancelled")
-    told = json.loads(terminal.run("cancel", ended, "--json").out)
-    assert told[0]["error"]["code"] == "wrong_state"
+    output = json.loads(terminal.run("cancel", ended, "--json").out)
+    assert output[0]["error"]["code"] == "wrong_state"
 
 
-def test_a_resumed_type_was_paused(terminal: Terminal) -> None:
+def test_resume_reports_that_the_type_was_paused(terminal: Terminal) -> None:
     terminal.ready()
     terminal.text("pause", "code", "--reason", "upgrade")
     assert terminal.json("status")["paused"] == ["code"]
     assert terminal.json("resume", "code") == {"resumed": "code", "was_paused": True}
 
 
-def test_dead_letters_that_failed_alike_are_redriven_together(terminal: Terminal) -> None:
+def test_similar_dead_letters_are_redriven_together(terminal: Terminal) -> None:
     for _ in range(3):
         terminal.dead()
     (group,) = terminal.json("dlq", "groups")
@@ -383,7 +404,7 @@ def test_dead_letters_that_failed_alike_are_redriven_together(terminal: Terminal
     assert {letter["resolution"] for letter in terminal.json("dlq", "list", "--all")} == {"abandon"}
 
 
-def test_a_dead_letter_shows_who_decided_what(terminal: Terminal) -> None:
+def test_dead_letter_shows_its_review_decisions(terminal: Terminal) -> None:
     terminal.dead()
     task = terminal.dead()
     terminal.text("dlq", "escalate", task, "--note", "needs a person")
@@ -396,7 +417,7 @@ def test_a_dead_letter_shows_who_decided_what(terminal: Terminal) -> None:
     assert "needs a person" in terminal.text("show", task)
 
 
-def test_a_person_is_asked_before_a_purge(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_asks_for_confirmation(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
     monkeypatch.setattr("shiftwork.cli.values.is_typed_at", lambda: True)
     assert terminal.run("purge", "--type", "code", stdin="n\n").code == 1
@@ -404,7 +425,7 @@ def test_a_person_is_asked_before_a_purge(terminal: Terminal, monkeypatch: pytes
     assert terminal.text("purge", "--type", "code", stdin="y\n").endswith("1 purged\n")
 
 
-def test_events_end_where_they_are_told_to(terminal: Terminal) -> None:
+def test_events_command_honours_limit_and_tail(terminal: Terminal) -> None:
     for _ in range(30):
         terminal.ready()
     assert len(terminal.text("events").splitlines()) == 20
@@ -414,7 +435,7 @@ def test_events_end_where_they_are_told_to(terminal: Terminal) -> None:
     assert terminal.text("events", "--tail", "0") == ""
 
 
-def test_text_from_a_task_cannot_steer_the_terminal(terminal: Terminal) -> None:
+def test_task_text_cannot_inject_terminal_codes(terminal: Terminal) -> None:
     evil = "\x1b[31mred\x07\u202e\nnext line"
     made = terminal.json("submit", "code", "--title", evil, "--payload", json.dumps({"x": evil}))
     assert terminal.json("show", made["id"])["title"] == evil
@@ -425,21 +446,18 @@ def test_text_from_a_task_cannot_steer_the_terminal(terminal: Terminal) -> None:
         assert r"\x1b[31mred\x07" in out
 
 
-def test_a_time_that_no_calendar_has_is_shown_as_it_is(terminal: Terminal) -> None:
+def test_time_beyond_the_calendar_is_shown_as_number(terminal: Terminal) -> None:
     made = terminal.json("submit", "--file", "-", stdin='{"type": "code", "deadline": 1e18}')
     assert terminal.json("show", made["id"])["deadline"] == 1e18
     assert made["id"] in terminal.text("show", made["id"])
 
 
-def test_a_negative_setting_needs_no_tricks(terminal: Terminal) -> None:
+def test_negative_setting_value_is_accepted(terminal: Terminal) -> None:
     (row,) = terminal.json("settings", "set", "retry.priority_delta", "-5")
     assert row["value"] == -5
 
 
-# -- programs ----------------------------------------------------------------------------------------------------
-
-
-def test_work_hands_its_options_to_the_worker(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_passes_its_options_to_the_worker(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[Any, Any]] = []
 
     def run(*args: Any, **named: Any) -> int:
@@ -456,7 +474,7 @@ def test_work_hands_its_options_to_the_worker(terminal: Terminal, monkeypatch: p
     assert called == [(("app:worker",), expected)]
 
 
-def test_demo_hands_its_options_on(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_passes_its_options_on(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[dict[str, Any]] = []
 
     def run(**named: Any) -> int:
@@ -470,7 +488,7 @@ def test_demo_hands_its_options_on(terminal: Terminal, monkeypatch: pytest.Monke
     assert called == [{"keep": True, "json": True}]
 
 
-def test_a_file_comes_back_as_it_went_in(terminal: Terminal, tmp_path: Path) -> None:
+def test_file_survives_an_artifact_round_trip(terminal: Terminal, tmp_path: Path) -> None:
     file, copy = tmp_path / "big.bin", tmp_path / "copy.bin"
     file.write_bytes(bytes(range(256)) * 10_000)
     kept = terminal.text("artifacts", "put", str(file)).strip()

@@ -1,4 +1,4 @@
-"""`snapshot`, `restore` and `copy` as a person and a script use them."""
+"""`snapshot`, `restore` and `copy` for people and scripts."""
 
 import json
 import os
@@ -23,12 +23,12 @@ def tasks(terminal: Terminal) -> list[tuple[str, str, str]]:
     return [(task["id"], task["status"], task["created_at"]) for task in terminal.json("list")["tasks"]]
 
 
-def test_a_snapshot_is_taken_listed_and_restored(each_terminal: Terminal, folder: Path, tmp_path: Path) -> None:
+def test_snapshot_is_taken_listed_and_restored(each_terminal: Terminal, folder: Path, tmp_path: Path) -> None:
     each_terminal.text("submit", "code")
     assert each_terminal.text("snapshot", "list").strip() == "no snapshots"
-    told = each_terminal.text("snapshot")
+    output = each_terminal.text("snapshot")
     (found,) = each_terminal.json("snapshot", "list")
-    assert told.startswith(found["name"])
+    assert output.startswith(found["name"])
     assert found["checksum"] in each_terminal.text("snapshot", "list")
     again = Terminal(f"sqlite:///{tmp_path}/again.db")
     restored = again.json("restore", str(folder / found["name"]), "--verify")
@@ -36,20 +36,20 @@ def test_a_snapshot_is_taken_listed_and_restored(each_terminal: Terminal, folder
     assert tasks(again) == tasks(each_terminal)
 
 
-def test_a_snapshot_goes_into_the_file_that_is_named(each_terminal: Terminal, tmp_path: Path) -> None:
+def test_snapshot_is_written_to_the_named_file(each_terminal: Terminal, tmp_path: Path) -> None:
     each_terminal.text("submit", "code")
-    told = each_terminal.json("snapshot", "--to", f"{tmp_path}/mine")
-    assert told["size"] == (tmp_path / "mine").stat().st_size
-    assert told["counts"]["tasks"] == 1
+    output = each_terminal.json("snapshot", "--to", f"{tmp_path}/mine")
+    assert output["size"] == (tmp_path / "mine").stat().st_size
+    assert output["counts"]["tasks"] == 1
     refused = each_terminal.run("snapshot", "--to", f"{tmp_path}/mine")
     assert (refused.code, "exists already" in refused.err) == (ExitCode.USAGE, True)
 
 
-def test_a_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Path) -> None:
+def test_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Path) -> None:
     each_terminal.text("submit", "code")
     there, back = f"sqlite:///{tmp_path}/there.db", f"sqlite:///{tmp_path}/back.db"
-    told = each_terminal.json("copy", each_terminal.url, there, "--verify")
-    assert f"{told['rows']} rows, checksum {told['checksum']}" in each_terminal.text("copy", there, back)
+    output = each_terminal.json("copy", each_terminal.url, there, "--verify")
+    assert f"{output['rows']} rows, checksum {output['checksum']}" in each_terminal.text("copy", there, back)
     assert tasks(Terminal(back)) == tasks(each_terminal)
     assert [duty["name"] for duty in Terminal(back).json("duties")] == ["restore"]
 
@@ -66,15 +66,17 @@ def test_a_queue_is_copied_there_and_back(each_terminal: Terminal, tmp_path: Pat
         ("snapshot --to nowhere/a.snapshot", ExitCode.UNAVAILABLE, "cannot be written"),
     ],
 )
-def test_what_cannot_be_done_is_said(terminal: Terminal, line: str, code: ExitCode, word: str) -> None:
+def test_impossible_snapshot_or_copy_is_refused_with_reason(
+    terminal: Terminal, line: str, code: ExitCode, word: str
+) -> None:
     terminal.text("submit", "code")
     done = terminal.run(*line.format(store=terminal.url).split())
     assert (done.code, word in done.err) == (code, True), done.err
 
 
 @pytest.mark.requirement("C-092")
-def test_a_server_that_is_killed_leaves_a_snapshot_to_go_on_from(tmp_path: Path) -> None:
-    """The file of the database is lost with the server; what its last snapshot holds is not."""
+def test_queue_of_a_killed_server_is_restored_from_snapshot(tmp_path: Path) -> None:
+    """The database file is lost with the server; its last snapshot is not."""
     store, kept = f"sqlite:///{tmp_path}/queue.db", tmp_path / "kept"
     command = ["serve", "--store", store, "--port", "0", "--snapshots", str(kept), "--json"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

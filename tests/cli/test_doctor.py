@@ -1,4 +1,4 @@
-"""`doctor` finds what keeps a queue from working, and says how to mend it."""
+"""`doctor` finds what keeps a queue from working, and says how to fix it."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from shiftwork import Queue
 from shiftwork.cli import doctor
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
 from shiftwork.store import migrate
 from shiftwork.testing import MovedClock
 from tests.cli.terminal import Terminal
@@ -26,14 +26,14 @@ def findings(terminal: Terminal, check: str) -> list[dict[str, Any]]:
     return [finding for finding in found if finding["check"] == check]
 
 
-def test_a_healthy_queue_has_no_complaint(each_terminal: Terminal) -> None:
+def test_healthy_queue_has_no_findings(each_terminal: Terminal) -> None:
     each_terminal.done()
     found = each_terminal.json("doctor")
     assert {finding["level"] for finding in found} == {"ok"}
     assert {"store", "schema", "clock", "agents", "dependencies", "duties"} <= {finding["check"] for finding in found}
 
 
-def test_a_queue_that_is_not_there_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
+def test_missing_queue_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
     done = terminal.run("doctor")
     assert done.code == 1
     assert "there is no queue at" in done.out
@@ -41,7 +41,7 @@ def test_a_queue_that_is_not_there_is_an_error(terminal: Terminal, tmp_path: Pat
     assert "/nowhere does not exist" in terminal.run("doctor", "--store", "sqlite:////nowhere/q.db").out
 
 
-def test_a_folder_that_may_not_be_written_is_an_error(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_folder_is_an_error(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
     monkeypatch.setattr(os, "access", lambda *_: False)
     done = terminal.run("doctor")
@@ -49,8 +49,8 @@ def test_a_folder_that_may_not_be_written_is_an_error(terminal: Terminal, monkey
     assert "chmod u+w" in done.out
 
 
-def test_a_disk_that_takes_nothing_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
-    """A limit of the process stands for the disk: the write fails in the same place."""
+def test_disk_refusing_writes_is_an_error(terminal: Terminal, tmp_path: Path) -> None:
+    """A process limit simulates a full disk: the write fails in the same place."""
     terminal.ready()
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000)); "
     limited += "from shiftwork.cli import main; main(sys.argv[1:])"
@@ -63,7 +63,7 @@ def test_a_disk_that_takes_nothing_is_an_error(terminal: Terminal, tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} <= {f"queue.db{end}" for end in ("", "-wal", "-shm", ".turn")}
 
 
-def test_a_disk_that_is_nearly_full_is_told(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearly_full_disk_is_a_warning(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
     assert findings(terminal, "disk")[0]["level"] == "ok"
     monkeypatch.setattr(doctor, "ENOUGH", 2**80)
@@ -75,23 +75,23 @@ def test_a_disk_that_is_nearly_full_is_told(terminal: Terminal, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("value", "part"), [("cast(x'7b22ff' as text)", "is not UTF-8"), ("'{half'", "is not JSON")], ids=["text", "json"]
 )
-def test_a_damaged_row_is_found(terminal: Terminal, value: str, part: str) -> None:
+def test_damaged_row_is_found_by_doctor(terminal: Terminal, value: str, part: str) -> None:
     terminal.ready()
     assert [finding["level"] for finding in findings(terminal, "content")] == ["ok"]
     change(terminal.url, f"update bodies set body = {value}")
     (finding,) = findings(terminal, "content")
     assert finding["level"] == "error"
     assert part in finding["what"]
-    assert "restore a snapshot or a copy" in finding["mend"]
+    assert "restore a snapshot or a copy" in finding["hint"]
     assert terminal.run("doctor").code == 1
 
 
-def test_work_that_nobody_can_take_is_found(terminal: Terminal) -> None:
+def test_tasks_no_agent_can_take_are_found(terminal: Terminal) -> None:
     async def prepare(queue: Queue) -> None:
         needs = {"constraints": {"required_capabilities": ["gpu"], "model_preferences": ["opus"]}}
         await queue.submit_many([{"type": "train", "spec": needs}, {"type": "train", "spec": needs}, {"type": "code"}])
         await queue.submit(type="chat", target_agent_id="bob")
-        await queue.register_agent(id="coder", types=["code"])
+        await queue.agents.register(id="coder", types=["code"])
 
     terminal.on_queue(prepare)
     whats = [finding["what"] for finding in findings(terminal, "agents")]
@@ -101,27 +101,27 @@ def test_work_that_nobody_can_take_is_found(terminal: Terminal) -> None:
     ]
 
 
-def test_agents_that_are_all_away_are_found(terminal: Terminal) -> None:
+def test_types_with_all_agents_away_are_found(terminal: Terminal) -> None:
     async def prepare(queue: Queue) -> None:
         await queue.submit(type="code")
-        await queue.register_agent(id="coder", types=["code"])
-        await queue.set_agent_status("coder", "draining")
+        await queue.agents.register(id="coder", types=["code"])
+        await queue.agents.set_status("coder", "draining")
 
     terminal.on_queue(prepare)
     (finding,) = findings(terminal, "agents")
-    assert (finding["level"], finding["mend"]) == ("warning", "shiftwork agents activate coder")
+    assert (finding["level"], finding["hint"]) == ("warning", "shiftwork agents activate coder")
 
 
-def test_dependencies_that_nobody_submitted_are_found_and_mended(terminal: Terminal) -> None:
+def test_missing_dependencies_are_found_with_a_working_hint(terminal: Terminal) -> None:
     task = terminal.waiting()
     (finding,) = findings(terminal, "dependencies")
     assert finding["level"] == "warning"
     assert f"{task} for not-yet" in finding["what"]
-    terminal.text(*finding["mend"].partition("shiftwork ")[2].split(" "))
+    terminal.text(*finding["hint"].partition("shiftwork ")[2].split(" "))
     assert findings(terminal, "dependencies")[0]["level"] == "ok"
 
 
-def test_duties_that_nobody_runs_are_found(terminal: Terminal) -> None:
+def test_missing_maintenance_is_found(terminal: Terminal) -> None:
     async def prepare(queue: Queue) -> None:
         await queue.submit(type="code")
         await queue.claim("coder", start=True)
@@ -132,13 +132,13 @@ def test_duties_that_nobody_runs_are_found(terminal: Terminal) -> None:
     assert findings(terminal, "duties")[0]["level"] == "ok"
 
 
-def test_a_clock_that_differs_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_difference_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
     monkeypatch.setattr("shiftwork.cli.doctor.CLOCK_OFF_SEC", 0.0)
     assert findings(terminal, "clock")[0]["level"] == "warning"
 
 
-def test_old_transactions_are_found(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_transactions_are_found_by_doctor(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shiftwork.cli.doctor.OLD_TRANSACTION_SEC", 0)
     terminal = Terminal(postgres_dsn)
     terminal.text("migrate")
@@ -153,10 +153,10 @@ def test_old_transactions_are_found(postgres_dsn: str, monkeypatch: pytest.Monke
 
     found = asyncio.run(look_while_one_is_open())
     assert any("idle in transaction" in finding["what"] for finding in found)
-    assert all("pg_terminate_backend" in finding["mend"] for finding in found)
+    assert all("pg_terminate_backend" in finding["hint"] for finding in found)
 
 
-def test_a_password_is_not_shown(postgres_dsn: str) -> None:
+def test_store_password_is_not_shown(postgres_dsn: str) -> None:
     terminal = Terminal(postgres_dsn)
     terminal.text("migrate")
     with_password = postgres_dsn.replace("@", ":geheim@", 1) if "@" in postgres_dsn else postgres_dsn
@@ -177,7 +177,7 @@ def change(url: str, statement: str) -> None:
     asyncio.run(run())
 
 
-def test_a_missing_index_is_found_with_the_statement_that_makes_it(each_terminal: Terminal) -> None:
+def test_missing_index_is_found_with_its_create_statement(each_terminal: Terminal) -> None:
     each_terminal.text("migrate")
     assert findings(each_terminal, "indexes")[0]["level"] == "ok"
     name = next(iter(migrate.indexes("sqlite")))
@@ -185,16 +185,16 @@ def test_a_missing_index_is_found_with_the_statement_that_makes_it(each_terminal
     (found,) = findings(each_terminal, "indexes")
     assert found["level"] == "error"
     assert name in found["what"]
-    change(each_terminal.url, found["mend"].removeprefix("Make them again: "))
+    change(each_terminal.url, found["hint"].removeprefix("Make them again: "))
     assert findings(each_terminal, "indexes")[0]["level"] == "ok"
 
 
-def test_a_redis_that_is_named_is_asked_and_one_that_is_away_is_found(terminal: Terminal, redis_url: str) -> None:
+def test_configured_redis_is_checked_and_outage_found(terminal: Terminal, redis_url: str) -> None:
     terminal.text("migrate")
 
     def found(url: str) -> dict[str, Any]:
-        said = json.loads(terminal.run("doctor", "--json", SHIFTWORK_REDIS_URL=url).out)
-        return next(finding for finding in said if finding["check"] == "redis")
+        stated = json.loads(terminal.run("doctor", "--json", SHIFTWORK_REDIS_URL=url).out)
+        return next(finding for finding in stated if finding["check"] == "redis")
 
     assert found(redis_url)["level"] == "ok"
     away = found("redis://:geheim@127.0.0.1:1/0")
@@ -202,7 +202,7 @@ def test_a_redis_that_is_named_is_asked_and_one_that_is_away_is_found(terminal: 
     assert "geheim" not in away["what"]
 
 
-def test_a_bridge_that_has_gone_with_entries_under_way_is_found(
+def test_silent_bridge_with_entries_under_way_is_found(
     terminal: Terminal, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal.text("migrate")
@@ -214,10 +214,10 @@ def test_a_bridge_that_has_gone_with_entries_under_way_is_found(
     assert "1 entries under way" in away["what"]
 
 
-def test_a_clock_that_went_back_is_found(each_terminal: Terminal) -> None:
+def test_clock_that_went_back_is_found(each_terminal: Terminal) -> None:
     async def run_ahead(queue: Queue) -> None:
         clock = MovedClock(time.time() + 3600)
-        async with await Queue.open(queue.url, clock=clock) as ahead:
+        async with Queue.open(queue.url, clock=clock) as ahead:
             await run_once(ahead.engine)
 
     each_terminal.ready()
@@ -231,7 +231,7 @@ def test_a_clock_that_went_back_is_found(each_terminal: Terminal) -> None:
     assert "went back by 3" in step["what"]
 
 
-def test_a_job_that_is_late_is_found(terminal: Terminal) -> None:
+def test_late_maintenance_job_is_found(terminal: Terminal) -> None:
     async def let_one_fail(queue: Queue) -> None:
         await run_once(queue.engine, force=True)
         file = apsw.Connection(queue.url.removeprefix("sqlite:///"))

@@ -1,4 +1,4 @@
-"""Whatever is typed, the answer is one clear line with a code that a script can tell apart."""
+"""Every mistake is reported in one line with a distinct exit code."""
 
 import errno
 import json
@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from shiftwork.cli.codes import MEANING, ExitCode, code_of
-from shiftwork.core.errors import all_errors
+from shiftwork.model.errors import all_errors
 from tests.cli.terminal import Terminal
 
 TASK = '{"type": "code"}'
@@ -41,7 +41,7 @@ MISTAKES = [
     ("cancel", 2, "usage", "name either tasks or a --dag"),
     ("cancel --dag nothing", 3, "not_found", "there is no DAG"),
     ("rerun {ready}", 4, "wrong_state", "it has not ended yet"),
-    ("update {done} --priority 5", 4, "wrong_state", "only a task that nobody holds"),
+    ("update {done} --priority 5", 4, "wrong_state", "only an unclaimed task can be changed"),
     ("update {ready} --priority 5 --version 99", 4, "version_conflict", "is at version 1, not 99"),
     ("update {ready}", 2, "usage", "there is nothing to change"),
     ("update {ready} --depends {ready} --clear nonsense", 2, "invalid_input", "'nonsense' cannot be emptied"),
@@ -50,7 +50,7 @@ MISTAKES = [
     ("list --dag nothing", 3, "not_found", "there is no DAG"),
     ("list --statsu ready", 2, "usage", "No such option '--statsu'"),
     ("lisst", 2, "usage", "No such command 'lisst'"),
-    ("start {ready}", 4, "wrong_state", "nobody holds it"),
+    ("start {ready}", 4, "wrong_state", "it is not claimed"),
     ("start nothing.1", 3, "not_found", "there is no task"),
     ("complete {claimed}", 4, "wrong_state", "is claimed, not running"),
     ("complete {running} --data {", 2, "usage", "not JSON"),
@@ -61,9 +61,9 @@ MISTAKES = [
     ("claim --count 0", 2, "invalid_input", "expected a whole number"),
     ("alerts acknowledge 99", 3, "not_found", "there is no alert 99"),
     ("alerts acknowledge first", 2, "usage", "'first' is not a valid integer"),
-    ("alerts list --kind fire", 2, "invalid_input", "there is no kind 'fire' (at kind). One of dead_lettered"),
+    ("alerts list --kind fire", 2, "invalid_input", "there is no kind 'fire' (at kind). Use one of dead_lettered"),
     ("failures --by colour", 2, "usage", "'colour' is not one of 'type', 'agent', 'model', 'reason', 'signature'"),
-    ("dags list --status open", 2, "invalid_input", "'open' is not one of pending"),
+    ("dags list --status open", 2, "invalid_input", "'open' (at status). Use one of pending"),
     ("dags update {dag}", 2, "usage", "there is nothing to change"),
     ("dags update {dag} --ceiling 5 --no-ceiling", 2, "usage", "either --ceiling or --no-ceiling"),
     ("dags update {dag} --ceiling -5", 2, "invalid_input", "(at changes.budget_ceiling_usd)"),
@@ -74,7 +74,7 @@ MISTAKES = [
     ("agents drain nobody", 3, "not_found", "there is no agent 'nobody'"),
     ("agents budget nobody", 2, "usage", "give either USD or --no-limit"),
     ("purge --yes", 2, "usage", "a purge needs at least one condition"),
-    ("purge --type code", 2, "usage", "needs --yes"),
+    ("purge --type code", 2, "usage", "pass --yes"),
     ("purge --status sleeping --yes", 2, "invalid_input", "there is no status 'sleeping'"),
     ("purge --older-than soon --yes", 2, "usage", "'soon' is not a duration"),
     ("events --after 1 --tail 1", 2, "usage", "either --after or --tail"),
@@ -101,36 +101,36 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("line", "code", "name", "part"), MISTAKES, ids=[line for line, _, _, _ in MISTAKES])
-def test_a_mistake_is_told_in_one_line(terminal: Terminal, line: str, code: int, name: str, part: str) -> None:
+def test_mistake_is_reported_in_one_line(terminal: Terminal, line: str, code: int, name: str, part: str) -> None:
     terminal.text("migrate")
-    told = terminal.run(*terminal.fill(line), stdin=TASK)
-    assert told.code == code
-    assert told.out == ""
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    assert part in told.err
+    output = terminal.run(*terminal.fill(line), stdin=TASK)
+    assert output.code == code
+    assert output.out == ""
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    assert part in output.err
     again = terminal.run(*terminal.fill(line), "--json", stdin=TASK)
     assert again.code == code
     assert json.loads(again.err)["code"] == name
     assert again.out == ""
 
 
-def test_a_refused_review_is_told_among_the_others(terminal: Terminal) -> None:
+def test_refused_review_is_reported_among_the_others(terminal: Terminal) -> None:
     done = terminal.run("dlq", "retry", terminal.dead(), terminal.ready(), NOBODY)
     assert done.code == 4
     assert "ready" in done.out
     assert [line.split(" ")[0] for line in done.err.splitlines()] == ["error:", "error:"]
 
 
-def test_a_task_that_is_not_there_is_told_among_the_others(terminal: Terminal) -> None:
+def test_unknown_task_is_reported_among_the_others(terminal: Terminal) -> None:
     done = terminal.run("cancel", terminal.ready(), "my-own-name", "--json")
     assert done.code == 3
     cancelled, unknown = json.loads(done.out)
     assert cancelled["status"] == "cancelled"
     assert unknown["error"]["code"] == "not_found"
-    told = terminal.run("cancel", "my-own-name")
-    assert (told.code, told.out) == (3, "")
-    assert "there is no task 'my-own-name'" in told.err
+    output = terminal.run("cancel", "my-own-name")
+    assert (output.code, output.out) == (3, "")
+    assert "there is no task 'my-own-name'" in output.err
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_task_that_is_not_there_is_told_among_the_others(terminal: Terminal) -
         (b"", "line 1 column 1"),
     ],
 )
-def test_a_bad_file_is_refused_whole(terminal: Terminal, tmp_path: Path, content: bytes, part: str) -> None:
+def test_invalid_file_is_refused_whole(terminal: Terminal, tmp_path: Path, content: bytes, part: str) -> None:
     (tmp_path / "bad.json").write_bytes(content)
     for given in (
         terminal.run("submit", "-f", str(tmp_path / "bad.json")),
@@ -159,10 +159,7 @@ def test_a_bad_file_is_refused_whole(terminal: Terminal, tmp_path: Path, content
     assert terminal.json("list")["tasks"] == []
 
 
-# -- stores that are not there -----------------------------------------------------------------------------------
-
-
-def test_a_mistyped_path_leaves_no_queue_behind(terminal: Terminal, tmp_path: Path) -> None:
+def test_mistyped_path_creates_no_queue(terminal: Terminal, tmp_path: Path) -> None:
     for line in (
         "list",
         "show x",
@@ -177,14 +174,14 @@ def test_a_mistyped_path_leaves_no_queue_behind(terminal: Terminal, tmp_path: Pa
         "duties",
         "migrate --check",
     ):
-        told = terminal.run(*line.split(), "--json")
-        assert told.code == 5
-        assert json.loads(told.err)["code"] == "store_unavailable"
+        output = terminal.run(*line.split(), "--json")
+        assert output.code == 5
+        assert json.loads(output.err)["code"] == "store_unavailable"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("line", ["submit", "submit code --payload x", "submit --file none.json"])
-def test_a_wrong_command_makes_no_queue(terminal: Terminal, tmp_path: Path, line: str) -> None:
+def test_invalid_command_creates_no_queue(terminal: Terminal, tmp_path: Path, line: str) -> None:
     assert terminal.run(*line.split()).code == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -196,17 +193,17 @@ def test_a_wrong_command_makes_no_queue(terminal: Terminal, tmp_path: Path, line
         ("mysql://host/db", 2, "'mysql' is not a kind of store (at --store). Use sqlite:///file.db, postgresql://… or"),
         ("sqlite:///", 2, "names no file"),
         ("sqlite:////nowhere/at/all.db", 5, "the folder /nowhere/at does not exist"),
-        ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL says"),
+        ("postgresql://nobody@127.0.0.1:1/none", 5, "PostgreSQL: "),
         ("postgresql://127.0.0.1:99999/x", 2, "the address cannot be used: connect(): port must be 0-65535"),
         ("postgresql://127.0.0.1:port/x", 2, "the address cannot be used"),
         ("postgresql://[::1/x", 2, "the address cannot be used: Invalid IPv6 URL"),
         ("sqlite:////", 5, "/ is a folder"),
     ],
 )
-def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: int, part: str) -> None:
-    told = terminal.run("submit", "code", "--store", url)
-    assert told.code == code
-    assert part in told.err
+def test_unavailable_store_is_named(terminal: Terminal, url: str, code: int, part: str) -> None:
+    output = terminal.run("submit", "code", "--store", url)
+    assert output.code == code
+    assert part in output.err
 
 
 @pytest.mark.parametrize("url", ["sqlite://:memory:", "sqlite:///:memory:"])
@@ -217,114 +214,109 @@ def test_a_store_that_is_not_there_is_named(terminal: Terminal, url: str, code: 
         *["work app:worker", "work --type code --until-idle -- true", "copy {store} {url}", "copy {url} {store}"],
     ],
 )
-def test_a_queue_in_memory_is_refused(terminal: Terminal, line: str, url: str) -> None:
+def test_in_memory_queue_is_refused(terminal: Terminal, line: str, url: str) -> None:
     words = line.format(file=terminal.file(), store=terminal.url, url=url).split()
     terminal.text("migrate")
-    told = terminal.run("--store", url, *words)
-    assert (told.code, told.out) == (2, "")
-    assert "a queue in memory ends with its process" in told.err
+    output = terminal.run("--store", url, *words)
+    assert (output.code, output.out) == (2, "")
+    assert "a queue in memory ends with its process" in output.err
 
 
-def test_the_store_that_is_named_last_counts(terminal: Terminal) -> None:
+def test_last_named_store_counts(terminal: Terminal) -> None:
     terminal.ready()
     assert len(terminal.run("list", "--store", terminal.url, SHIFTWORK_STORE="sqlite://:memory:").out.splitlines()) == 2
 
 
-def test_a_file_that_is_no_queue_is_refused(terminal: Terminal, tmp_path: Path) -> None:
+def test_file_that_is_not_a_queue_is_refused(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "queue.db").write_text("Dear diary, today I was not a database.\n" * 50)
     assert terminal.run("list").code == 5
-    told = json.loads(terminal.run("list", "--json").err)
-    assert told["code"] == "store_damaged"
-    assert "restore a snapshot or a copy" in told["mend"]
+    output = json.loads(terminal.run("list", "--json").err)
+    assert output["code"] == "store_damaged"
+    assert "restore a snapshot or a copy" in output["hint"]
 
 
 @pytest.mark.parametrize("line", ["list", "submit code"])
-def test_a_file_of_turns_that_cannot_be_used_is_told(terminal: Terminal, tmp_path: Path, line: str) -> None:
+def test_unusable_lock_file_is_reported(terminal: Terminal, tmp_path: Path, line: str) -> None:
     terminal.ready()
     (tmp_path / "queue.db.turn").unlink()
     (tmp_path / "queue.db.turn").mkdir()
-    told = terminal.run(*line.split(), "--json")
-    assert (told.code, told.out) == (5, "")
-    error = json.loads(told.err)
+    output = terminal.run(*line.split(), "--json")
+    assert (output.code, output.out) == (5, "")
+    error = json.loads(output.err)
     assert error["code"] == "store_unavailable"
     assert error["where"] == str(tmp_path / "queue.db.turn")
     assert error["what"].endswith("cannot be opened: Is a directory")
     assert "cannot be opened: Is a directory" in terminal.run("doctor").out
 
 
-def test_a_file_of_turns_that_may_not_be_written_is_told(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_lock_file_is_reported(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.ready()
     whole = os.open
 
     def refusing(path: Any, *known: Any, **named: Any) -> int:
-        """As the system does for everybody but root."""
+        """As the system does for everyone but root."""
         if str(path).endswith(".turn"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return whole(path, *known, **named)
 
     monkeypatch.setattr(os, "open", refusing)
-    told = terminal.run("list", "--json")
-    assert told.code == 5
-    assert json.loads(told.err)["code"] == "store_read_only"
-    assert f"{tmp_path}/queue.db.turn cannot be opened: Permission denied" in told.err
+    output = terminal.run("list", "--json")
+    assert output.code == 5
+    assert json.loads(output.err)["code"] == "store_read_only"
+    assert f"{tmp_path}/queue.db.turn cannot be opened: Permission denied" in output.err
 
 
 @pytest.mark.parametrize("line", ["list", "show {task}", "claim --json"])
 @pytest.mark.parametrize("value", ["cast(x'7b22ff' as text)", "'{half'"], ids=["no text", "no JSON"])
-def test_a_damaged_row_is_told_in_one_line(terminal: Terminal, line: str, value: str) -> None:
+def test_damaged_row_is_reported_in_one_line(terminal: Terminal, line: str, value: str) -> None:
     task = terminal.ready()
     connection = apsw.Connection(terminal.url.removeprefix("sqlite:///"))
     connection.execute(f"update bodies set body = {value}")
     connection.close()
-    told = terminal.run(*line.format(task=task).split(), "--json")
-    assert told.code == 5
-    assert told.out == ""
-    assert json.loads(told.err)["code"] == "store_damaged"
+    output = terminal.run(*line.format(task=task).split(), "--json")
+    assert output.code == 5
+    assert output.out == ""
+    assert json.loads(output.err)["code"] == "store_damaged"
 
 
 @pytest.mark.parametrize("option", ["--store", "--workspace", "--actor", "--token"])
 @pytest.mark.parametrize("value", ["", " "])
-def test_an_empty_word_is_not_taken_for_none(terminal: Terminal, tmp_path: Path, option: str, value: str) -> None:
-    """As a shell hands over a variable that is not set."""
+def test_empty_option_value_is_refused(terminal: Terminal, tmp_path: Path, option: str, value: str) -> None:
+    """As a shell passes a variable that is not set."""
     for line in ([option, value, "submit", "code"], ["submit", "code", option, value]):
-        told = terminal.run(*line)
-        assert told.code == 2
-        assert f"Invalid value for '{option}'" in told.err
-        assert "it is empty; name something, or leave the option out" in told.err
+        output = terminal.run(*line)
+        assert output.code == 2
+        assert f"Invalid value for '{option}'" in output.err
+        assert "must not be empty" in output.err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("line", ["claim", "submit code", "list", "work --type t --until-idle"])
-def test_an_agent_without_a_name_is_refused(terminal: Terminal, line: str) -> None:
+def test_empty_agent_name_is_refused(terminal: Terminal, line: str) -> None:
     terminal.ready()
-    told = terminal.run(*line.split(), "--agent", "", *(["--", "true"] if line.startswith("work") else []))
-    assert told.code == 2
-    assert "it is empty" in told.err
+    output = terminal.run(*line.split(), "--agent", "", *(["--", "true"] if line.startswith("work") else []))
+    assert output.code == 2
+    assert "must not be empty" in output.err
     assert {task["status"] for task in terminal.json("list")["tasks"]} == {"ready"}
 
 
-def test_an_empty_variable_of_the_environment_is_as_good_as_none(terminal: Terminal) -> None:
+def test_empty_environment_variable_counts_as_unset(terminal: Terminal) -> None:
     terminal.ready()
     assert terminal.run("list", SHIFTWORK_WORKSPACE="", SHIFTWORK_ACTOR="", SHIFTWORK_TOKEN="").code == 0
 
 
-def test_an_unmigrated_database_asks_for_migrate(postgres_dsn: str, tmp_path: Path) -> None:
+def test_unmigrated_database_asks_for_migrate(postgres_dsn: str, tmp_path: Path) -> None:
     (tmp_path / "queue.db").touch()
     for url in (postgres_dsn, f"sqlite:///{tmp_path}/queue.db"):
         terminal = Terminal(url)
-        told = terminal.run("list", "--json")
-        assert told.code == 5
-        assert json.loads(told.err)["code"] == "store_needs_migration"
-        assert "shiftwork migrate" in told.err
+        output = terminal.run("list", "--json")
+        assert output.code == 5
+        assert json.loads(output.err)["code"] == "store_needs_migration"
+        assert "shiftwork migrate" in output.err
         assert terminal.run("migrate", "--check").code == 1
         assert json.loads(terminal.run("migrate", "--check", "--json").out)["up_to_date"] is False
         assert terminal.text("migrate").startswith("The schema is up to date")
         assert terminal.json("list")["tasks"] == []
-
-
-# -- codes -------------------------------------------------------------------------------------------------------
 
 
 def test_every_exit_code_has_a_meaning() -> None:
@@ -339,9 +331,7 @@ def test_every_error_has_an_exit_code() -> None:
 
 
 @pytest.mark.parametrize(("line", "code"), [((), 0), (("artifacts",), 2)])
-def test_a_name_that_stands_for_several_commands_shows_them(
-    terminal: Terminal, line: tuple[str, ...], code: int
-) -> None:
+def test_command_group_without_subcommand_shows_its_help(terminal: Terminal, line: tuple[str, ...], code: int) -> None:
     shown = terminal.run(*line)
     assert (shown.code, shown.err) == (code, "")
     assert shown.out == terminal.text(*line, "--help")

@@ -1,4 +1,4 @@
-"""Metrics from the shell, and log lines of a worker for machines."""
+"""Metrics from the shell, and JSON log lines of a worker."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from tests.cli.terminal import Terminal
 
 
-def test_what_is_measured_is_shown_and_told(each_terminal: Terminal) -> None:
+def test_metrics_are_shown_as_text_and_json(each_terminal: Terminal) -> None:
     each_terminal.text("submit", "code")
     token = each_terminal.json("claim", "--agent", "ada", "--start")["assignments"][0]["token"]
     each_terminal.text("complete", token, "--cost", "0.12", "--on-model", "large")
@@ -20,14 +20,14 @@ def test_what_is_measured_is_shown_and_told(each_terminal: Terminal) -> None:
         ["shiftwork_execution_seconds", "type=code", "1,"]
     ]
     assert not [row for row in rows if row[0].endswith(("_bucket", "_sum", "_count"))]
-    told = each_terminal.json("metrics", "agent_claim", "daily")
-    assert {sample["name"]: sample["value"] for sample in told["samples"]} == {
+    output = each_terminal.json("metrics", "agent_claim", "daily")
+    assert {sample["name"]: sample["value"] for sample in output["samples"]} == {
         "agent_claim_success_rate": 1.0,
         "daily_spend_usd": 0.12,
     }
 
 
-def test_what_was_measured_before_is_told(terminal: Terminal) -> None:
+def test_earlier_metric_snapshots_are_shown(terminal: Terminal) -> None:
     terminal.text("submit", "code")
     assert terminal.text("metrics", "--snapshots", "3") == "none is kept yet\n"
     terminal.text("duties", "--run")
@@ -35,7 +35,7 @@ def test_what_was_measured_before_is_told(terminal: Terminal) -> None:
     assert [sample["value"] for sample in kept["samples"]] == [0.0, 1.0, 0.0]
 
 
-def test_a_worker_logs_for_machines_in_all_its_processes(terminal: Terminal) -> None:
+def test_worker_logs_json_in_all_its_processes(terminal: Terminal) -> None:
     terminal.text("submit", "code")
     words = ["work", "--type", "code", "--until-idle", "--processes", "2", "--log-format", "json", "--", "true"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Commands through a server: the same lines give the same answers, whatever the store is."""
+"""Commands through a server give the same answers as on the database."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ def guarded(tmp_path: Path, sqlite_url: str) -> Iterator[Remote]:
 
 
 @pytest.mark.parametrize(("line", "text", "word"), LINES, ids=[line for line, _, _ in LINES])
-def test_a_command_answers_as_it_does_at_the_database(remote: Remote, line: str, text: str, word: str) -> None:
+def test_command_through_a_server_answers_like_on_the_database(remote: Remote, line: str, text: str, word: str) -> None:
     if not line.startswith(("dlq", "duties")):
         remote.done()
         remote.ready()
@@ -51,13 +51,13 @@ def test_a_command_answers_as_it_does_at_the_database(remote: Remote, line: str,
 
 
 @pytest.mark.parametrize("line", ON_DATABASES)
-def test_what_needs_the_database_says_so(remote: Remote, line: str) -> None:
+def test_command_needing_the_database_says_so(remote: Remote, line: str) -> None:
     done = remote.run(*line.split())
     assert (done.code, done.out) == (2, "")
     assert "this is done on the database itself, not through a server (at --store)" in done.err
 
 
-def test_a_server_that_is_away_is_said_to_be(unused_tcp_port: int) -> None:
+def test_unreachable_server_is_reported(unused_tcp_port: int) -> None:
     done = Terminal(f"http://127.0.0.1:{unused_tcp_port}").run("list")
     assert done.code == 5
     assert f"http://127.0.0.1:{unused_tcp_port} cannot be reached" in done.err
@@ -65,13 +65,13 @@ def test_a_server_that_is_away_is_said_to_be(unused_tcp_port: int) -> None:
 
 def secret(remote: Remote, workspace: str, *scopes: str) -> str:
     async def make() -> str:
-        async with await Queue.open(remote.url, workspace=workspace) as queue:
-            return (await queue.create_token("ada", scopes)).secret
+        async with Queue.open(remote.url, workspace=workspace) as queue:
+            return (await queue.tokens.create("ada", scopes)).secret
 
     return asyncio.run(make())
 
 
-def test_a_token_is_typed_or_known_from_the_environment(guarded: Remote) -> None:
+def test_token_is_taken_from_option_or_environment(guarded: Remote) -> None:
     known = secret(guarded, "lab", "submit")
     assert guarded.run("list").code == 6
     assert guarded.run("--token", known, "submit", "code").code == 0
@@ -84,21 +84,21 @@ def test_a_token_is_typed_or_known_from_the_environment(guarded: Remote) -> None
     assert "needs the scope operate" in refused.err
 
 
-def test_claim_has_a_flag_of_that_name(guarded: Remote) -> None:
+def test_claim_has_its_own_token_flag(guarded: Remote) -> None:
     known = secret(guarded, "default", "submit", "work")
     guarded.run("submit", "code", SHIFTWORK_TOKEN=known)
     done = guarded.run("--token", known, "claim", "--agent", "crab", "--token")
     assert (done.code, done.out.strip()[-2:]) == (0, ".1")
 
 
-def test_work_hands_its_token_on(guarded: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, Any] = {}
+def test_work_passes_its_token_on(guarded: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    data: dict[str, Any] = {}
 
     def run(target: str, **options: Any) -> int:
-        told.update(options, target=target, token=os.environ["SHIFTWORK_TOKEN"])
+        data.update(options, target=target, token=os.environ["SHIFTWORK_TOKEN"])
         return 0
 
     monkeypatch.setattr("shiftwork.worker.command.run", run)
     monkeypatch.setenv("SHIFTWORK_TOKEN", "")
     assert guarded.run("work", "app:worker", "--token", "sw_secret").code == 0
-    assert (told["url"], told["token"]) == (guarded.server, "sw_secret")
+    assert (data["url"], data["token"]) == (guarded.server, "sw_secret")

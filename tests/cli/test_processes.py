@@ -1,4 +1,4 @@
-"""The program as a shell runs it: pipes, terminals, interrupts, and what it loads."""
+"""The program as a process: pipes, terminals, interrupts and imports."""
 
 import json
 import os
@@ -56,9 +56,7 @@ def in_terminal(folder: Path, line: str, columns: int, **environment: str) -> st
 
 @pytest.mark.parametrize(("command", "path"), [("./report.sh", ""), ("report.sh", ".:")], ids=["path", "PATH"])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_command_of_this_folder_works_in_the_folders_of_tasks(
-    tmp_path: Path, command: str, path: str, processes: int
-) -> None:
+def test_relative_command_works_in_task_folders(tmp_path: Path, command: str, path: str, processes: int) -> None:
     (tmp_path / "report.sh").write_text("#!/bin/sh\necho it ran in ${PWD##*/}\n")
     (tmp_path / "report.sh").chmod(0o755)
     task = call(tmp_path, "submit report").stdout.split()[0]
@@ -68,7 +66,7 @@ def test_a_command_of_this_folder_works_in_the_folders_of_tasks(
     assert json.loads(call(tmp_path, f"show {task} --json").stdout)["result"]["text"] == f"it ran in {task}"
 
 
-def test_a_queue_is_made_worked_with_and_looked_at(tmp_path: Path) -> None:
+def test_queue_is_created_used_and_read_by_commands(tmp_path: Path) -> None:
     dag = {"tasks": [{"key": "a", "type": "t"}, {"key": "b", "type": "t", "dependencies": ["a"]}]}
     assert call(tmp_path, "submit --file - --json", stdin=json.dumps(dag)).returncode == 0
     listed = json.loads(call(tmp_path, "list --json").stdout)
@@ -80,13 +78,13 @@ def test_a_queue_is_made_worked_with_and_looked_at(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["shiftwork.db"]
 
 
-def test_the_installed_program_is_the_same(tmp_path: Path) -> None:
+def test_installed_program_equals_the_module(tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("shiftwork")
     done = subprocess.run([script, "version", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == json.loads(call(tmp_path, "version --json").stdout)
 
 
-def test_help_loads_no_store_and_no_table_maker(tmp_path: Path) -> None:
+def test_help_imports_no_store_and_no_rich(tmp_path: Path) -> None:
     for line in ("--help", "dlq retry --help", "version"):
         code = "import sys; from shiftwork.cli import main\ntry: main(sys.argv[1:])\nfinally: print(*sys.modules)"
         done = subprocess.run(
@@ -96,7 +94,7 @@ def test_help_loads_no_store_and_no_table_maker(tmp_path: Path) -> None:
         assert loaded.isdisjoint({"rich", "asyncpg", "apsw", "shiftwork.worker", "shiftwork.demo"})
 
 
-def test_a_table_fits_the_terminal_it_is_shown_in(tmp_path: Path) -> None:
+def test_table_fits_the_terminal_width(tmp_path: Path) -> None:
     title = "A-title-that-is-quite-a-bit-longer-than-any-terminal-has-room-for"
     call(tmp_path, f"submit code --title {title} --tag x")
     for width in (80, 120):
@@ -107,13 +105,13 @@ def test_a_table_fits_the_terminal_it_is_shown_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["list", "doctor"])
-def test_no_colour_where_none_is_wanted(tmp_path: Path, line: str) -> None:
+def test_no_color_variable_disables_colour(tmp_path: Path, line: str) -> None:
     call(tmp_path, "submit code")
     assert re.search(r"\x1b\[3[0-9]", in_terminal(tmp_path, line, 100))
     assert not re.search(r"\x1b\[3[0-9]", in_terminal(tmp_path, line, 100, NO_COLOR="1"))
 
 
-def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     tasks = json.dumps([{"type": "code", "title": "x" * 1000}] * 300)
     call(tmp_path, "submit --file -", stdin=tasks)
     program = f"{sys.executable} -m shiftwork list --json --limit 300 | head -n 1"
@@ -122,14 +120,14 @@ def test_a_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_terminal_that_lacks_a_letter_gets_a_question_mark(tmp_path: Path) -> None:
+def test_unencodable_character_is_replaced_by_a_question_mark(tmp_path: Path) -> None:
     call(tmp_path, "submit code --title 日本")
     done = call(tmp_path, "list", PYTHONIOENCODING="latin-1")
     assert done.returncode == 0
     assert "??" in done.stdout
 
 
-def test_events_are_followed_until_the_keyboard_says_stop(tmp_path: Path) -> None:
+def test_events_are_followed_until_interrupted(tmp_path: Path) -> None:
     call(tmp_path, "submit code")
     with subprocess.Popen(
         [*PROGRAM, "events", "--follow", "--json"],
@@ -148,7 +146,7 @@ def test_events_are_followed_until_the_keyboard_says_stop(tmp_path: Path) -> Non
         assert json.loads(err)["code"] == "interrupted"
 
 
-def test_the_shell_lines_of_the_readme_work(tmp_path: Path) -> None:
+def test_shell_examples_of_the_readme_work(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     snippets = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
     assert snippets
@@ -166,33 +164,30 @@ def test_the_shell_lines_of_the_readme_work(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-# -- outputs that take nothing, and words that are empty -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("redirected", [">/dev/full", ">&-"])
 @pytest.mark.parametrize("line", ["list", "list --json", "submit code", "--help"])
-def test_an_answer_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, line: str, redirected: str) -> None:
+def test_unwritable_output_is_reported_in_one_line(tmp_path: Path, line: str, redirected: str) -> None:
     call(tmp_path, "submit code")
-    told = in_shell(tmp_path, f"shiftwork {line} {redirected}")
-    assert told.returncode == 1
-    assert "the answer cannot be written: " in told.stderr
-    assert told.stderr.count("\n") == 1
+    output = in_shell(tmp_path, f"shiftwork {line} {redirected}")
+    assert output.returncode == 1
+    assert "the answer cannot be written: " in output.stderr
+    assert output.stderr.count("\n") == 1
     if "--json" in line:
-        assert json.loads(told.stderr)["code"] == "output_lost"
+        assert json.loads(output.stderr)["code"] == "output_lost"
 
 
 @pytest.mark.parametrize("redirected", ["2>/dev/full", "2>&-"])
-def test_an_error_that_cannot_be_written_keeps_its_code(tmp_path: Path, redirected: str) -> None:
+def test_unwritable_error_keeps_its_exit_code(tmp_path: Path, redirected: str) -> None:
     assert in_shell(tmp_path, f"shiftwork list --no-such-option {redirected}").returncode == 2
     assert in_shell(tmp_path, f"shiftwork list {redirected}").returncode == 5
 
 
 @pytest.mark.parametrize("line", ["submit code", "list", "list --json", "doctor"])
-def test_a_store_whose_name_is_no_text_is_refused(tmp_path: Path, line: str) -> None:
-    told = in_shell(tmp_path, f"shiftwork {line} --store $'sqlite:///nul\\x01\\xff.db'")
-    assert told.returncode == 2
-    assert "is not UTF-8 text" in told.stderr
-    assert told.stderr.count("\n") == 1
+def test_store_name_with_invalid_utf8_is_refused(tmp_path: Path, line: str) -> None:
+    output = in_shell(tmp_path, f"shiftwork {line} --store $'sqlite:///nul\\x01\\xff.db'")
+    assert output.returncode == 2
+    assert "is not UTF-8 text" in output.stderr
+    assert output.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,14 +197,14 @@ def test_a_store_whose_name_is_no_text_is_refused(tmp_path: Path, line: str) -> 
         ("submit t --payload -", "standard input is closed"),
         ("submit --file -", "standard input is closed"),
         ("artifacts put -", "standard input is closed"),
-        ("purge --type t", "needs --yes"),
+        ("purge --type t", "pass --yes"),
     ],
 )
-def test_a_closed_input_is_told_in_one_line(tmp_path: Path, line: str, part: str) -> None:
-    told = in_shell(tmp_path, f"shiftwork {line} <&-")
-    assert (told.returncode, told.stdout) == (2, "")
-    assert part in told.stderr
-    assert told.stderr.count("\n") == 1
+def test_closed_stdin_is_reported_in_one_line(tmp_path: Path, line: str, part: str) -> None:
+    output = in_shell(tmp_path, f"shiftwork {line} <&-")
+    assert (output.returncode, output.stdout) == (2, "")
+    assert part in output.stderr
+    assert output.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,11 +213,11 @@ def test_a_closed_input_is_told_in_one_line(tmp_path: Path, line: str, part: str
     [r"--type t -- echo $'\xff'", r"--type $'\xff' -- true", r"--type t --agent $'\xff' -- true"],
     ids=["command", "type", "agent"],
 )
-def test_a_command_that_is_no_text_is_refused(tmp_path: Path, words: str) -> None:
-    told = in_shell(tmp_path, f"shiftwork work --json --until-idle {words}")
-    assert told.returncode == 2
-    assert json.loads(told.stderr)["code"] == "bad_text"
-    assert r"'\udcff' is not UTF-8 text" in json.loads(told.stderr)["what"]
+def test_command_with_invalid_utf8_is_refused(tmp_path: Path, words: str) -> None:
+    output = in_shell(tmp_path, f"shiftwork work --json --until-idle {words}")
+    assert output.returncode == 2
+    assert json.loads(output.stderr)["code"] == "bad_text"
+    assert r"'\udcff' is not UTF-8 text" in json.loads(output.stderr)["what"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -230,21 +225,21 @@ GONE = "mkdir gone; cd gone; rmdir ../gone; "
 
 
 @pytest.mark.parametrize("line", ["submit code", "list", "doctor", "snapshot", "work --type code --until-idle -- true"])
-def test_a_queue_named_by_its_whole_path_works_where_no_folder_is(tmp_path: Path, line: str) -> None:
+def test_absolute_queue_path_works_in_a_removed_folder(tmp_path: Path, line: str) -> None:
     call(tmp_path, "submit code")
     done = in_shell(tmp_path, f"{GONE} shiftwork --store sqlite:///{tmp_path}/shiftwork.db {line}")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_queue_of_a_folder_that_was_removed_is_told_in_one_line(tmp_path: Path) -> None:
-    told = in_shell(tmp_path, f"{GONE} shiftwork list --json")
-    assert (told.returncode, told.stdout) == (5, "")
-    error = json.loads(told.stderr)
+def test_relative_queue_in_a_removed_folder_is_reported_in_one_line(tmp_path: Path) -> None:
+    output = in_shell(tmp_path, f"{GONE} shiftwork list --json")
+    assert (output.returncode, output.stdout) == (5, "")
+    error = json.loads(output.stderr)
     assert error["code"] == "store_unavailable"
     assert error["what"] == "the folder this runs in was removed"
 
 
-def test_a_folder_whose_name_is_no_text_holds_no_queue(tmp_path: Path) -> None:
+def test_folder_name_with_invalid_utf8_is_refused(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     made = call(folder, "submit code --json")
@@ -264,8 +259,6 @@ def in_shell(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# -- interrupted at its start --------------------------------------------------------------------------------------
-
 INTERRUPTED_WHILE_IT_LOADS = """
 import signal, sys
 
@@ -280,13 +273,11 @@ main()
 """
 
 
-def test_an_interrupt_while_the_program_loads_leaves_no_traceback(tmp_path: Path) -> None:
+def test_interrupt_during_import_leaves_no_traceback(tmp_path: Path) -> None:
     line = [sys.executable, "-c", INTERRUPTED_WHILE_IT_LOADS, "list"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean_environment())
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
-
-# -- work: modules that fail, and what was done --------------------------------------------------------------------
 
 APP = """
 import os, signal
@@ -321,42 +312,42 @@ async def deadly(context):
         ("from shiftwork import Worker\nWorker(concurrency=0)\n", "InputError: a worker needs room", 2),
     ],
 )
-def test_a_module_that_fails_is_told_with_its_line(tmp_path: Path, text: str, what: str, line: int) -> None:
+def test_failing_module_is_reported_with_its_line(tmp_path: Path, text: str, what: str, line: int) -> None:
     (tmp_path / "app.py").write_text(text)
     (tmp_path / "helper.py").write_text("\nimport no_such_thing\n")
     file = tmp_path / ("helper.py" if "helper" in text else "app.py")
-    told = call(tmp_path, "work app:worker --until-idle")
-    assert told.returncode == 2
-    assert told.stderr.startswith("error: ")
-    assert told.stderr.count("\n") == 1
-    assert what in told.stderr
-    assert f"(at {file}:{line})" in told.stderr
+    output = call(tmp_path, "work app:worker --until-idle")
+    assert output.returncode == 2
+    assert output.stderr.startswith("error: ")
+    assert output.stderr.count("\n") == 1
+    assert what in output.stderr
+    assert f"(at {file}:{line})" in output.stderr
     as_json = json.loads(call(tmp_path, "work app:worker --until-idle --json").stderr)
     assert (as_json["code"], as_json["where"]) == ("invalid_input", f"{file}:{line}")
 
 
 @pytest.mark.parametrize("target", ["nowhere", "nowhere.within", "app.within"])
-def test_a_module_that_is_not_there_is_named(tmp_path: Path, target: str) -> None:
+def test_missing_module_is_named(tmp_path: Path, target: str) -> None:
     (tmp_path / "app.py").write_text(APP)
-    told = call(tmp_path, f"work {target}:worker")
-    assert told.returncode == 2
-    assert f"there is no module '{target if target.startswith('app') else 'nowhere'}' (at target)" in told.stderr
+    output = call(tmp_path, f"work {target}:worker")
+    assert output.returncode == 2
+    assert f"there is no module '{target if target.startswith('app') else 'nowhere'}' (at target)" in output.stderr
 
 
-def test_work_tells_in_json_what_it_has_done(tmp_path: Path) -> None:
+def test_work_reports_its_summary_in_json(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     for kind in ("code", "code", "hard"):
         call(tmp_path, f"submit {kind}")
     call(tmp_path, "settings set max_attempts 1 --type hard")
     done = call(tmp_path, "work app:worker --until-idle --json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["processes"], told["silent"], told["completed"], told["failed"]) == (1, 0, 2, 1)
+    output = json.loads(done.stdout)
+    assert (output["processes"], output["silent"], output["completed"], output["failed"]) == (1, 0, 2, 1)
     assert call(tmp_path, "work app:worker --until-idle").stdout == ""
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_what_handlers_print_is_no_part_of_the_document(tmp_path: Path, processes: int) -> None:
+def test_handler_output_is_kept_out_of_the_json_document(tmp_path: Path, processes: int) -> None:
     loud = 'import sys\nprint("at import")\n' + APP.replace("return 1", 'print("inside"); os.system("echo started")')
     (tmp_path / "app.py").write_text(loud + '\nsys.__stdout__.write("unflushed")\n')
     call(tmp_path, "submit code")
@@ -368,16 +359,16 @@ def test_what_handlers_print_is_no_part_of_the_document(tmp_path: Path, processe
     assert "inside" in call(tmp_path, f"work app:worker --until-idle --processes {processes}").stdout
 
 
-def test_a_fleet_tells_in_json_what_all_its_processes_have_done(tmp_path: Path) -> None:
+def test_fleet_reports_its_summary_in_json(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     for kind in ("code", "code", "code", "deadly"):
         call(tmp_path, f"submit {kind}")
     done = call(tmp_path, "work app:worker --until-idle --json --processes 2", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["silent"] == 1
-    assert told["processes"] == 2
+    output = json.loads(done.stdout)
+    assert output["silent"] == 1
+    assert output["processes"] == 2
     tasks = json.loads(call(tmp_path, "list --json").stdout)["tasks"]
     assert {task["status"] for task in tasks} == {"completed"}
-    assert 1 <= told["completed"] <= 4  # what the killed process had completed, nobody knows
+    assert 1 <= output["completed"] <= 4  # what the killed process had completed, no one knows
     assert [path for path in tmp_path.iterdir() if path.name.startswith("shiftwork-")] == []

@@ -1,4 +1,4 @@
-"""`sinks test` and `deliveries`, from a terminal to a receiver and back."""
+"""`sinks test` and `deliveries`, with a real receiver."""
 
 import json
 import threading
@@ -44,7 +44,7 @@ def receiver() -> Iterator[Receiver]:
     found.server.server_close()
 
 
-def test_a_test_message_says_whether_it_arrived(
+def test_sink_test_reports_whether_it_arrived(
     terminal: Terminal, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHIFTWORK_PRIVATE_SINKS", "1")
@@ -59,12 +59,12 @@ def test_a_test_message_says_whether_it_arrived(
     assert "it answered 500" in terminal.text("sinks", "show", "ops")
 
 
-def test_a_private_address_needs_to_be_allowed(terminal: Terminal, receiver: Receiver) -> None:
+def test_private_sink_address_must_be_allowed(terminal: Terminal, receiver: Receiver) -> None:
     refused = terminal.run("sinks", "add", "ops", receiver.url)
     assert "127.0.0.1 is not a public address" in refused.err
     assert terminal.text("sinks") == "no sinks\n"
 
 
-def test_a_redelivery_names_deliveries_or_a_sink(terminal: Terminal) -> None:
+def test_redeliver_requires_deliveries_or_a_sink(terminal: Terminal) -> None:
     terminal.text("migrate")
     assert "name either deliveries or a --sink" in terminal.run("deliveries", "redeliver").err

@@ -25,7 +25,7 @@ shiftwork step "$token" sum --data '[1, 2]'
 """
 
 
-def test_a_script_that_starts_again_does_not_repeat_its_steps(tmp_path: Path) -> None:
+def test_restarted_script_does_not_repeat_its_steps(tmp_path: Path) -> None:
     task_id = json.loads(call(tmp_path, "submit code --json").stdout)["id"]
     assert run_script(tmp_path, SCRIPT) == "line 1\nline 2\n7line 1\nline 2\n7sum done\n"
     assert (tmp_path / "runs").read_text().splitlines() == ["run", "run"]
@@ -42,7 +42,7 @@ def run(terminal: Terminal, token: str, program: str, *options: str) -> tuple[in
     return done.code, done.out, done.err
 
 
-def test_a_command_that_fails_leaves_no_result(each_terminal: Terminal) -> None:
+def test_failing_step_command_leaves_no_result(each_terminal: Terminal) -> None:
     token = each_terminal.running()
     assert run(each_terminal, token, "print('half'); raise SystemExit(7)") == (7, "half\n", "")
     (step,) = each_terminal.json("steps", token.partition(".")[0])
@@ -63,7 +63,7 @@ def test_a_command_that_fails_leaves_no_result(each_terminal: Terminal) -> None:
         (["plan", "--", sys.executable, "-c", r"import os; os.write(1, b'\xff')"], "is not UTF-8"),
     ],
 )
-def test_what_makes_no_sense_is_refused(terminal: Terminal, line: list[str], said: str) -> None:
+def test_invalid_step_command_is_refused(terminal: Terminal, line: list[str], said: str) -> None:
     token = terminal.running()
     done = terminal.run("step", token, *line)
     assert (done.code, done.out) == (2, "")
@@ -71,16 +71,16 @@ def test_what_makes_no_sense_is_refused(terminal: Terminal, line: list[str], sai
     assert [step["status"] for step in terminal.json("steps", token.partition(".")[0])] in ([], ["in_flight"])
 
 
-def test_a_command_whose_claim_is_lost_is_ended(terminal: Terminal) -> None:
+def test_step_command_is_ended_when_its_claim_is_lost(terminal: Terminal) -> None:
     terminal.ready()
     terminal.text("settings", "set", "heartbeat_interval_sec", "0.05")
     token = terminal.running()
     cancel = [sys.executable, "-m", "shiftwork", "--store", terminal.url, "cancel", token.partition(".")[0]]
-    code, _, said = run(terminal, token, f"import subprocess, time; subprocess.run({cancel}); time.sleep(3600)")
-    assert (code, "the work is not wanted any more" in said) == (4, True)
+    code, _, stated = run(terminal, token, f"import subprocess, time; subprocess.run({cancel}); time.sleep(3600)")
+    assert (code, "the work is not wanted any more" in stated) == (4, True)
 
 
-def test_an_effect_in_doubt_ends_with_a_code_of_its_own(each_terminal: Terminal) -> None:
+def test_unknown_effect_exits_with_its_own_code(each_terminal: Terminal) -> None:
     token = each_terminal.acting()
     again = each_terminal.run("effects", "begin", token, "--key", token)
     assert (again.code, again.out) == (4, f"unknown {token}\n")
@@ -89,7 +89,7 @@ def test_an_effect_in_doubt_ends_with_a_code_of_its_own(each_terminal: Terminal)
     assert each_terminal.run("effects", "begin", token).code == 2
 
 
-def test_a_person_resolves_an_effect_and_the_task_is_back(each_terminal: Terminal) -> None:
+def test_resolving_an_effect_makes_the_task_ready(each_terminal: Terminal) -> None:
     key = each_terminal.doubted()
     (listed,) = each_terminal.json("effects")
     assert (listed["key"], listed["status"]) == (key, "unknown")

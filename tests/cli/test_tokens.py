@@ -1,11 +1,12 @@
-"""Tokens from the shell: the secret is told once, to whoever made it."""
+"""Tokens from the shell: the secret is told once, to anyone who made it."""
 
 from datetime import datetime, timedelta
 
+from shiftwork.access.operations import find_token
 from tests.cli.terminal import Terminal
 
 
-def test_a_secret_stands_alone_so_that_a_script_can_take_it(each_terminal: Terminal) -> None:
+def test_created_secret_is_printed_alone_on_stdout(each_terminal: Terminal) -> None:
     made = each_terminal.run("tokens", "create", "ci", "--scope", "work", "--scope", "submit")
     assert made.code == 0
     secret = made.out.removesuffix("\n")
@@ -15,26 +16,26 @@ def test_a_secret_stands_alone_so_that_a_script_can_take_it(each_terminal: Termi
     assert secret not in made.err
     (listed,) = each_terminal.json("tokens", "list")
     assert listed["id"] in made.err
-    assert each_terminal.on_queue(lambda queue: queue.find_token(secret)) is not None
+    assert each_terminal.on_queue(lambda queue: find_token(queue.engine, secret)) is not None
 
 
-def test_a_secret_is_never_shown_again(terminal: Terminal) -> None:
+def test_secret_is_never_shown_again(terminal: Terminal) -> None:
     secret = terminal.json("tokens", "create", "ci", "--scope", "admin")["secret"]
     token_id = terminal.json("tokens")[0]["id"]
-    told = [terminal.text(*line.split()) for line in ("tokens", "tokens --json", "events --after 0 --json")]
-    told += [terminal.text("tokens", "revoke", token_id), terminal.text("tokens", "revoke", token_id, "--json")]
-    assert all(token_id in text for text in told)
-    assert not any(secret in text or secret[-43:] in text for text in told)
+    output = [terminal.text(*line.split()) for line in ("tokens", "tokens --json", "events --after 0 --json")]
+    output += [terminal.text("tokens", "revoke", token_id), terminal.text("tokens", "revoke", token_id, "--json")]
+    assert all(token_id in text for text in output)
+    assert not any(secret in text or secret[-43:] in text for text in output)
 
 
-def test_a_token_expires_when_it_was_told_to(terminal: Terminal) -> None:
+def test_token_expires_at_the_given_time(terminal: Terminal) -> None:
     made = terminal.json("tokens", "create", "ci", "--scope", "read", "--expires", "2100-01-31T12:00Z")
     assert made["expires_at"] == "2100-01-31T12:00:00.000Z"
     soon = terminal.json("tokens", "create", "ci", "--scope", "read", "--expires", "30d")
     assert datetime.fromisoformat(soon["expires_at"]) - datetime.fromisoformat(soon["created_at"]) > timedelta(29.9)
 
 
-def test_the_list_shows_who_may_what_and_until_when(terminal: Terminal) -> None:
+def test_token_list_shows_scopes_and_expiry(terminal: Terminal) -> None:
     terminal.text("tokens", "create", "ci", "--scope", "work", "--scope", "read")
     terminal.text("tokens", "create", "old", "--scope", "admin", "--expires", "2100-01-31T12:00Z")
     first, second = (line.split() for line in terminal.text("tokens").splitlines()[1:])
@@ -46,7 +47,7 @@ def test_the_list_shows_who_may_what_and_until_when(terminal: Terminal) -> None:
     assert [token["status"] for token in terminal.json("tokens")] == ["revoked", "active"]
 
 
-def test_a_token_belongs_to_its_workspace(terminal: Terminal) -> None:
+def test_token_belongs_to_its_workspace(terminal: Terminal) -> None:
     made = terminal.json("--workspace", "w", "tokens", "create", "ci", "--scope", "work")
     assert made["workspace_id"] == "w"
     assert terminal.json("tokens") == []
@@ -54,14 +55,14 @@ def test_a_token_belongs_to_its_workspace(terminal: Terminal) -> None:
     assert terminal.json("--workspace", "w", "tokens")[0]["status"] == "active"
 
 
-def test_no_queue_is_made_for_a_token_that_is_refused(terminal: Terminal) -> None:
+def test_refused_token_creates_no_queue(terminal: Terminal) -> None:
     assert terminal.run("tokens", "create", "ci", "--scope", "root").code == 2
     assert terminal.run("tokens").code == 5
 
 
 def test_quotas_are_set_listed_and_shown(terminal: Terminal) -> None:
-    told = terminal.text("quotas", "set", "shop", "--max-tasks", "5", "--submits-per-minute", "60")
-    assert told.strip() == "shop: tasks 0 of 5, bytes no limit, submits a minute 60"
+    output = terminal.text("quotas", "set", "shop", "--max-tasks", "5", "--submits-per-minute", "60")
+    assert output.strip() == "shop: tasks 0 of 5, bytes no limit, submits a minute 60"
     assert "shop" in terminal.text("quotas")
     assert "0 of 5" in terminal.text("--workspace", "shop", "quotas", "show")
     for _ in range(5):

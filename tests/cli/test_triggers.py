@@ -9,10 +9,10 @@ from tests.cli.terminal import Terminal
 TASK = '{"type": "audit", "title": "Audit of {{ day }}"}'
 
 
-def test_a_schedule_is_kept_and_tried_out(each_terminal: Terminal) -> None:
+def test_schedule_is_saved_previewed_and_fired(each_terminal: Terminal) -> None:
     line = ["triggers", "add", "nightly", "--cron", "30 2 * * *", "--zone", "Europe/Berlin", "--overlap", "skip"]
-    said = each_terminal.text(*line, "--task", TASK, "--parameter", "day=tick")
-    assert said.startswith("saved nightly, next ")
+    stated = each_terminal.text(*line, "--task", TASK, "--parameter", "day=tick")
+    assert stated.startswith("saved nightly, next ")
     header, row = each_terminal.text("triggers").splitlines()
     assert header.split("  ")[0] == "name"
     assert row.startswith("nightly  30 2 * * * Europe/Berlin  task audit")
@@ -27,6 +27,8 @@ def test_a_schedule_is_kept_and_tried_out(each_terminal: Terminal) -> None:
     shown = each_terminal.json("triggers", "show", "nightly")
     assert [firing["outcome"] for firing in shown["firings"]] == ["skipped", "fired"]
     assert task_id in each_terminal.text("triggers", "show", "nightly")
+    assert each_terminal.json("triggers", "firings", "nightly") == shown["firings"]
+    assert len(each_terminal.text("triggers", "firings", "nightly", "--limit", "1").splitlines()) == 2
     assert each_terminal.text("triggers", "pause", "nightly") == "nightly paused\n"
     assert each_terminal.text("triggers", "list").splitlines()[1].endswith("paused")
     assert each_terminal.text("triggers", "resume", "nightly") == "nightly resumed\n"
@@ -34,7 +36,7 @@ def test_a_schedule_is_kept_and_tried_out(each_terminal: Terminal) -> None:
     assert each_terminal.text("triggers") == "no triggers\n"
 
 
-def test_every_kind_can_be_added(terminal: Terminal) -> None:
+def test_every_trigger_kind_can_be_added(terminal: Terminal) -> None:
     task = ["--task", '{"type": "note"}']
     for name, line in {
         "a": ["--hook", "slack", "--where", "payload.command=/coder"],
@@ -55,7 +57,7 @@ def test_every_kind_can_be_added(terminal: Terminal) -> None:
     assert waits[:3] == ["POST /api/hooks/a (slack)", "files inbox/*.md", "DAG pipeline * failed, cancelled"]
 
 
-def test_a_hook_is_tried_with_a_recorded_delivery(terminal: Terminal) -> None:
+def test_hook_is_previewed_with_a_recorded_delivery(terminal: Terminal) -> None:
     file = str(deliveries.ROOT / "examples" / "review" / "trigger.json")
     line = ["triggers", "add", "review", "--file", file, "--secret-env", "REVIEW_SECRET"]
     assert terminal.run(*line, REVIEW_SECRET="a secret that only github knows").out == "saved review\n"
@@ -65,26 +67,26 @@ def test_a_hook_is_tried_with_a_recorded_delivery(terminal: Terminal) -> None:
     assert terminal.json("list")["tasks"] == []
 
 
-def test_a_secret_is_shown_once(terminal: Terminal) -> None:
+def test_hook_secret_is_shown_only_once(terminal: Terminal) -> None:
     line = ["triggers", "add", "deploys", "--hook", "standard", "--task", '{"type": "note"}']
     first, second = terminal.text(*line), terminal.text(*line)
     assert "secret (shown this once): whsec_" in first
     assert second == "saved deploys\n"
 
 
-def test_what_makes_no_sense_is_refused(terminal: Terminal) -> None:
+def test_invalid_trigger_command_is_refused(terminal: Terminal) -> None:
     terminal.text("submit", "code")
-    for line, said in {
+    for line, stated in {
         "triggers add x --task {}": "give one of --cron",
         "triggers add x --cron @daily --hook github --task {}": "give one of --cron",
         "triggers add x --cron @daily": "give what it creates",
         "triggers add x --cron @daily --task {} --dag {}": "give what it creates",
-        "triggers add x --cron @sometimes --task {}": "is no cron expression",
+        "triggers add x --cron @sometimes --task {}": "is not a cron expression",
         "triggers add x --hook github --task {} --secret-env NOT_SET_AT_ALL": "NOT_SET_AT_ALL is not set",
         "triggers add x --hook github --task {} --where payload": "not of the form NAME=VALUE",
         "triggers show x": "there is no trigger 'x'",
     }.items():
         done = terminal.run(*line.split())
         assert done.code != 0
-        assert said in done.err, line
+        assert stated in done.err, line
     assert terminal.text("triggers") == "no triggers\n"

@@ -1,4 +1,4 @@
-"""`watch` on a terminal of its own: it moves by itself, ends with a key, and leaves the terminal as it was."""
+"""`watch` on its own terminal: it updates itself, ends with a key, and restores the terminal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def screen(store: str, *options: str, term: str = "xterm-256color") -> Iterator[
         os.close(master)
 
 
-def test_it_moves_and_a_key_ends_it(terminal: Terminal) -> None:
+def test_watch_updates_itself_and_ends_on_a_key(terminal: Terminal) -> None:
     terminal.text("migrate")
     terminal.text("submit", "code", "--title", "The first")
     before = None
@@ -73,7 +73,7 @@ def test_it_moves_and_a_key_ends_it(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("term", ["dumb", "unknown"])
-def test_a_terminal_that_cannot_go_back_is_told_again_and_again(terminal: Terminal, term: str) -> None:
+def test_dumb_terminal_gets_repeated_output_without_codes(terminal: Terminal, term: str) -> None:
     terminal.ready()
     with screen(terminal.url, term=term) as shown:
         shown.wait_for("Running (0)")
@@ -84,7 +84,7 @@ def test_a_terminal_that_cannot_go_back_is_told_again_and_again(terminal: Termin
     assert "\x1b" not in shown.seen
 
 
-def test_no_color_means_no_colour(terminal: Terminal) -> None:
+def test_no_color_variable_disables_colour_in_watch(terminal: Terminal) -> None:
     terminal.text("migrate")
     terminal.text("submit", "code")
     out = terminal.run("watch", "--once", NO_COLOR="1").out
@@ -92,12 +92,12 @@ def test_no_color_means_no_colour(terminal: Terminal) -> None:
     assert "\x1b[3" not in out
 
 
-def test_where_nobody_looks_it_is_told_once(terminal: Terminal) -> None:
+def test_watch_without_a_terminal_prints_once(terminal: Terminal) -> None:
     terminal.ready()
     assert "Agents (" in terminal.text("watch")
 
 
-def test_a_paused_queue_and_what_needs_a_person_stand_at_the_top(terminal: Terminal) -> None:
+def test_paused_queue_and_approvals_are_shown_at_the_top(terminal: Terminal) -> None:
     terminal.text("migrate")
     terminal.text("settings", "set", "guards", '[{"type": "deploy"}]')
     terminal.text("submit", "deploy")
@@ -111,15 +111,13 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J[link=file:///etc/passwd]click[/link][/x]\u202
 
 
 @pytest.mark.parametrize("progress", [{"pct": "soon"}, {"pct": 1e9}, {"pct": -5}, {"pct": True}, {"pct": None}])
-def test_words_of_agents_and_callers_reach_the_screen_as_plain_text(
-    terminal: Terminal, progress: dict[str, Any]
-) -> None:
+def test_agent_and_task_text_is_shown_as_plain_text(terminal: Terminal, progress: dict[str, Any]) -> None:
     terminal.text("migrate")
 
     async def run_hostile(queue: Queue) -> None:
         await queue.submit(type="code[/x]", title=HOSTILE)
         (assignment,) = await queue.claim("ada[bold]", start=True)
-        await queue.progress(assignment.token, progress)
+        await queue.claims.progress(assignment.token, progress)
 
     terminal.on_queue(run_hostile)
     with screen(terminal.url) as shown:

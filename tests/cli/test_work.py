@@ -1,4 +1,4 @@
-"""`work` with a command: what is refused before anything is claimed, and that a module's worker is run as before."""
+"""`work` with a command: what is refused before any claim, and that the worker of a module runs as before."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.cli.terminal import Terminal
         (["work", "--type", "c", "--work-dir", "/dev/null/x", "--", "true"], "cannot work in /dev/null/x"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_reason(terminal: Terminal, line: list[str], complaint: str) -> None:
+def test_invalid_work_command_is_refused_with_a_reason(terminal: Terminal, line: list[str], complaint: str) -> None:
     done = terminal.run(*line)
     assert done.code == 2
     assert complaint in done.err
@@ -36,7 +36,7 @@ def test_what_makes_no_sense_is_refused_with_a_reason(terminal: Terminal, line: 
     assert complaint in json.loads(as_json.err)["what"]
 
 
-def test_the_commands_own_options_are_its_own(terminal: Terminal, tmp_path: Path) -> None:
+def test_options_of_the_run_command_are_passed_unchanged(terminal: Terminal, tmp_path: Path) -> None:
     task = terminal.text("submit", "code").split()[0]
     run = [
         "work",
@@ -54,13 +54,13 @@ def test_the_commands_own_options_are_its_own(terminal: Terminal, tmp_path: Path
     assert terminal.json("show", task)["result"]["text"] == "--json --type"
 
 
-def test_folders_are_beside_the_queue_unless_they_are_named(terminal: Terminal) -> None:
+def test_task_folders_are_beside_the_queue_by_default(terminal: Terminal) -> None:
     task = terminal.text("submit", "code").split()[0]
     assert terminal.run("work", "--type", "code", "--until-idle", "--", "pwd").code == 0
     assert terminal.json("show", task)["result"]["text"] == f"{terminal.url.removeprefix('sqlite:///')}.work/{task}"
 
 
-def test_a_type_that_is_named_twice_is_done_once(terminal: Terminal) -> None:
+def test_type_named_twice_is_used_once(terminal: Terminal) -> None:
     task = terminal.text("submit", "code").split()[0]
     done = terminal.run("work", "--type", "code", "--type", "code", "--until-idle", "--", "echo", "done")
     assert done.code == 0, done.err

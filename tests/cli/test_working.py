@@ -1,4 +1,4 @@
-"""An agent that is a shell script: it claims, works and hands in by commands alone."""
+"""An agent that is a shell script: it claims, works and submits by commands alone."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def run_script(folder: Path, script: str) -> str:
     return done.stdout
 
 
-def test_a_shell_script_does_the_work_of_an_agent(tmp_path: Path) -> None:
+def test_shell_script_works_as_an_agent(tmp_path: Path) -> None:
     made = json.loads(call(tmp_path, "submit code --json").stdout)["id"]
     assert run_script(tmp_path, SCRIPT).splitlines() == [f"{made} running", "continue", f"{made} completed"]
     task = json.loads(call(tmp_path, f"show {made} --json").stdout)
@@ -47,11 +47,8 @@ def test_a_shell_script_does_the_work_of_an_agent(tmp_path: Path) -> None:
     assert {event["actor"] for event in task["history"][1:]} == {"agent:script"}
 
 
-# -- claim -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-058", "L-061")
-def test_a_claim_prints_the_id_and_nothing_where_there_is_nothing(terminal: Terminal) -> None:
+def test_claim_prints_the_task_id_or_nothing(terminal: Terminal) -> None:
     terminal.text("settings", "profile", "loki")
     made = terminal.ready()
     assert terminal.text("claim", "--agent", "a1") == f"{made}\n"
@@ -80,7 +77,7 @@ def test_claims_in_parallel_shells_get_different_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("L-057")
-def test_first_in_first_out_takes_the_first_task_whatever_its_priority(terminal: Terminal) -> None:
+def test_fifo_claim_takes_the_first_task_regardless_of_priority(terminal: Terminal) -> None:
     terminal.text("settings", "profile", "loki")
     made = [
         terminal.json("submit", f"t{n}", "--priority", f"{9 - n}", "--payload", f'{{"n": {n}}}')["id"] for n in range(3)
@@ -89,19 +86,19 @@ def test_first_in_first_out_takes_the_first_task_whatever_its_priority(terminal:
 
 
 @pytest.mark.requirement("L-055")
-def test_a_claim_that_does_not_get_the_lock_ends_with_one(tmp_path: Path) -> None:
+def test_claim_without_the_database_lock_exits_with_1(tmp_path: Path) -> None:
     """It waits for ten seconds, and so does this test."""
     call(tmp_path, "submit code")
-    holder = apsw.Connection(str(tmp_path / "shiftwork.db"))
-    holder.execute("begin immediate")
+    owner = apsw.Connection(str(tmp_path / "shiftwork.db"))
+    owner.execute("begin immediate")
     refused = call(tmp_path, "claim --json")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert json.loads(refused.stderr)["code"] == "store_locked"
-    holder.execute("rollback")
+    owner.execute("rollback")
     assert call(tmp_path, "claim").returncode == 0
 
 
-def test_a_claim_that_waits_gets_what_comes(tmp_path: Path) -> None:
+def test_waiting_claim_gets_a_later_task(tmp_path: Path) -> None:
     call(tmp_path, "migrate")
     with subprocess.Popen(
         [*PROGRAM, "claim", "--wait", "25", "--json"],
@@ -115,18 +112,18 @@ def test_a_claim_that_waits_gets_what_comes(tmp_path: Path) -> None:
     assert [assignment["task"]["id"] for assignment in answer["assignments"]] == [made]
 
 
-def test_why_there_is_nothing_is_told_beside_the_answer(terminal: Terminal) -> None:
+def test_reason_for_an_empty_claim_is_printed_to_stderr(terminal: Terminal) -> None:
     for _ in range(2):
         terminal.ready()
     terminal.text("claim", "--agent", "a1")
     full = terminal.run("claim", "--agent", "a1")
-    assert (full.code, full.out, full.err) == (0, "", "agent a1 holds as much as it may\n")
+    assert (full.code, full.out, full.err) == (0, "", "agent a1 is at capacity\n")
     assert terminal.json("claim", "--agent", "a1")["at_capacity"] is True
     terminal.text("pause", "code")
     assert terminal.run("claim", "--agent", "a2") == (0, "", "paused: code\n")
 
 
-def test_the_answer_of_a_claim_has_the_task_and_its_terms(terminal: Terminal) -> None:
+def test_claim_json_contains_task_and_lease_terms(terminal: Terminal) -> None:
     made = terminal.ready()
     (assignment,) = terminal.json("claim", "--agent", "a1")["assignments"]
     assert assignment["token"] == assignment["assignment_id"] == f"{made}.1"
@@ -135,10 +132,7 @@ def test_the_answer_of_a_claim_has_the_task_and_its_terms(terminal: Terminal) ->
     assert assignment["heartbeat_interval_sec"] == 30
 
 
-# -- who holds it ------------------------------------------------------------------------------------------------
-
-
-def test_the_id_will_do_for_whoever_holds_the_task(terminal: Terminal) -> None:
+def test_task_id_is_enough_for_the_claim_holder(terminal: Terminal) -> None:
     made = terminal.ready()
     assert terminal.text("claim").strip() == made
     assert terminal.text("start", made).split() == [made, "running"]
@@ -148,7 +142,7 @@ def test_the_id_will_do_for_whoever_holds_the_task(terminal: Terminal) -> None:
     assert terminal.json("complete", made)["repeated"] is True
 
 
-def test_a_token_is_refused_once_the_claim_is_over(terminal: Terminal) -> None:
+def test_token_is_refused_after_the_claim_ended(terminal: Terminal) -> None:
     token = terminal.running()
     terminal.text("release", token)
     for line in (["complete", token], ["fail", token, "--reason", "crash"], ["progress", token, "5"]):
@@ -156,7 +150,7 @@ def test_a_token_is_refused_once_the_claim_is_over(terminal: Terminal) -> None:
         assert (refused.code, json.loads(refused.err)["code"]) == (4, "lease_lost")
 
 
-def test_a_heartbeat_says_when_to_stop(terminal: Terminal) -> None:
+def test_heartbeat_exits_with_4_when_work_must_stop(terminal: Terminal) -> None:
     token = terminal.running()
     terminal.text("cancel", token.partition(".")[0], "--reason", "unwanted")
     assert terminal.run("heartbeat", token) == (4, "cancel: unwanted\n", "")
@@ -164,27 +158,24 @@ def test_a_heartbeat_says_when_to_stop(terminal: Terminal) -> None:
     assert (lost.code, json.loads(lost.out)["action"]) == (4, "lost")
 
 
-def test_who_acts_can_be_said(terminal: Terminal) -> None:
+def test_actor_option_is_recorded_in_history(terminal: Terminal) -> None:
     token = terminal.running()
     terminal.text("complete", token, "--actor", "human:bob")
     history = terminal.json("history", token.partition(".")[0])
     assert [event["actor"] for event in history][-1] == "human:bob"
 
 
-# -- what is handed in -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("data", "stdin", "expected"),
     [('{"a": [1]}', None, {"a": [1]}), ("7", None, 7), ("-", '"from a pipe"', "from a pipe"), ("null", None, None)],
 )
-def test_a_result_is_any_json(terminal: Terminal, data: str, stdin: str | None, expected: object) -> None:
+def test_result_can_be_any_json(terminal: Terminal, data: str, stdin: str | None, expected: object) -> None:
     token = terminal.running()
     terminal.text("complete", token, "--data", data, stdin=stdin)
     assert terminal.json("show", token.partition(".")[0])["result"]["data"] == expected
 
 
-def test_a_failure_that_must_not_be_tried_again(terminal: Terminal) -> None:
+def test_no_retry_failure_is_dead_lettered_with_alert(terminal: Terminal) -> None:
     token = terminal.running()
     line = ["fail", token, "--reason", "auth_failure", "--error", "403", "--no-retry"]
     assert terminal.json(*line)["status"] == "dead_lettered"
@@ -194,21 +185,21 @@ def test_a_failure_that_must_not_be_tried_again(terminal: Terminal) -> None:
     assert alert["message"] == f"Task {token.partition('.')[0]} moved to dead letter queue"
 
 
-def test_messages_and_progress_stand_in_the_history(terminal: Terminal) -> None:
+def test_messages_and_progress_are_recorded_in_history(terminal: Terminal) -> None:
     token = terminal.running()
     terminal.text("progress", token, "reading")
     terminal.text("message", token, "calls grep", "--kind", "tool_call", "--data", '{"args": ["-r"]}')
-    told = terminal.json("history", token.partition(".")[0])[-2:]
-    assert told[0]["data"] == {"progress": "reading"}
-    assert told[1]["data"] == {"kind": "tool_call", "text": "calls grep", "data": {"args": ["-r"]}}
+    output = terminal.json("history", token.partition(".")[0])[-2:]
+    assert output[0]["data"] == {"progress": "reading"}
+    assert output[1]["data"] == {"kind": "tool_call", "text": "calls grep", "data": {"args": ["-r"]}}
 
 
-def test_claims_that_wait_too_long_are_given_to_idle_agents(terminal: Terminal) -> None:
+def test_unstarted_claims_are_rebalanced_to_idle_agents(terminal: Terminal) -> None:
     async def load(queue: Queue) -> None:
-        await queue.register_agent(id="loaded", max_concurrent_tasks=5)
+        await queue.agents.register(id="loaded", max_concurrent_tasks=5)
         await queue.submit_many([{"type": "code"}] * 3)
         await queue.claim("loaded", 3)
-        await queue.register_agent(id="idle")
+        await queue.agents.register(id="idle")
 
     terminal.on_queue(load)
     (given_back,) = terminal.json("rebalance")
@@ -216,11 +207,8 @@ def test_claims_that_wait_too_long_are_given_to_idle_agents(terminal: Terminal) 
     assert terminal.text("claim", "--agent", "idle").strip() == given_back["task_id"]
 
 
-# -- what is checked ---------------------------------------------------------------------------------------------
-
-
-def test_a_verdict_is_shown_with_what_it_says(terminal: Terminal) -> None:
-    token = terminal.handed_in()
+def test_verdict_is_shown_with_its_evidence(terminal: Terminal) -> None:
+    token = terminal.submitted_output()
     task_id = token.partition(".")[0]
     assert terminal.json("show", task_id)["status"] == "validating"
     assert "its output waits for the verdict of its tests" in terminal.text("explain", task_id)
@@ -233,11 +221,11 @@ def test_a_verdict_is_shown_with_what_it_says(terminal: Terminal) -> None:
     assert terminal.json("show", task_id)["result"]["verdict"]["evidence"] == {"exit_code": 1, "at": 7}
 
 
-def test_a_verdict_needs_to_say_which(terminal: Terminal) -> None:
-    assert terminal.run("verdict", terminal.handed_in()).code == 2
+def test_verdict_requires_pass_or_fail(terminal: Terminal) -> None:
+    assert terminal.run("verdict", terminal.submitted_output()).code == 2
 
 
-def test_a_judge_is_named_and_a_missing_report_told(terminal: Terminal) -> None:
+def test_judge_task_and_missing_report_are_shown(terminal: Terminal) -> None:
     judged = {"type": "code", "output": {"validation": "llm-judge"}}
     task_id = terminal.json("submit", "--file", "-", stdin=json.dumps(judged))["id"]
     token = terminal.text("claim", "--start", "--token").strip()

@@ -25,5 +25,5 @@ def server_url(store_url: str) -> Iterator[str]:
 @pytest.fixture
 async def shop(server_url: str) -> AsyncIterator[Client]:
     """The queue as the producer and the operator hold it, beside the workers."""
-    async with await Client.open(server_url) as opened:
+    async with Client.open(server_url) as opened:
         yield opened

@@ -11,7 +11,7 @@ from tests.server.running import Running, running
 
 @contextmanager
 def served(store: str, **options: Any) -> Iterator[Running]:
-    """A server in a loop and a thread of its own, in real time and with its duties, until the block ends."""
+    """A server in a loop and a thread of its own, in real time and with its maintenance jobs, until the block ends."""
     ready = threading.Event()
     made: list[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]] = []
 

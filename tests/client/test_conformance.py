@@ -1,4 +1,4 @@
-"""The suite of the queue's verbs, over HTTP: a client answers and refuses as the queue does."""
+"""The conformance suite over HTTP: a client answers and refuses like the queue."""
 
 import asyncio
 import inspect
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.queue.engine import Engine
-from shiftwork.server.house import House
+from shiftwork.engine.engine import Engine
 from shiftwork.server.serve import Server
+from shiftwork.server.state import ServerState
 from shiftwork.testing import MovedClock
 from shiftwork.wire.listening import listen
 from tests.conformance.conftest import *  # noqa: F403  # the same queue under each profile
@@ -25,10 +25,10 @@ SUITES = [
     *["idempotency", "inputs", "lifecycle", "observing", "settings_verb", "spawning", "steps", "submit", "validation"],
 ]
 APART = {
-    "test_an_alert_is_rolled_back_with_its_cause",  # it looks into the engine
-    "test_an_unknown_way_of_grouping_is_refused",  # alike, but a server words it for all lists of words alike
-    "test_dags_are_found_by_their_status",
-    "test_a_wait_that_no_store_holds_is_refused",  # a client says that of the whole body
+    "test_alert_is_rolled_back_with_its_cause",  # it looks into the engine
+    "test_unknown_failure_grouping_is_refused",  # alike, but a server words it for all lists of words alike
+    "test_dags_are_filtered_by_status",
+    "test_wait_with_text_invalid_for_databases_is_refused",  # a client says that of the whole body
 }
 
 
@@ -49,11 +49,11 @@ class Overheard(Client):
 @pytest.fixture
 async def queue(sqlite_url: str, clock: MovedClock) -> AsyncIterator[Client]:
     """A queue on the other side of a server, whose clock stands until the test moves it."""
-    async with await Queue.open(sqlite_url, clock=clock, seed=7) as served:
+    async with Queue.open(sqlite_url, clock=clock, seed=7) as served:
         with listen("127.0.0.1", 0) as listening:
-            server = Server(House(served), listening)
+            server = Server(ServerState(served), listening)
             serving = asyncio.create_task(server.run_until_stopped())
-            async with await Overheard.open(server.url) as client:
+            async with Overheard.open(server.url) as client:
                 assert isinstance(client, Overheard)
                 client.engine, client.database = served.engine, sqlite_url
                 yield client

@@ -1,4 +1,4 @@
-"""Workers of a server that is killed and comes back, in real processes: nothing is lost, and nothing is done twice."""
+"""Workers of a server that is killed and restarted, in real processes: nothing is lost or repeated."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ async def site(store_url: str) -> AsyncIterator[Site]:
 @pytest.fixture
 async def queue(store_url: str, site: Site) -> AsyncIterator[Queue]:
     """What really happened, from behind the server."""
-    async with await Queue.open(store_url) as opened:
+    async with Queue.open(store_url) as opened:
         yield opened
 
 
@@ -65,7 +65,7 @@ def outbox(site: Site) -> Path:
     return folder
 
 
-async def test_a_server_is_killed_and_comes_back_while_a_worker_works(queue: Queue, mill: Mill, site: Site) -> None:
+async def test_server_killed_and_restarted_under_a_worker_loses_nothing(queue: Queue, mill: Mill, site: Site) -> None:
     lone = mill.start(1)
     tasks = await submit(queue, mill, 6)
     await until(lambda: sum(len(mill.holders(task)) for task in tasks) == 2)
@@ -95,7 +95,7 @@ async def cut_off(queue: Queue, mill: Mill, site: Site, outbox: Path) -> AsyncIt
 
 
 @pytest.mark.requirement("C-262")
-async def test_results_finished_while_the_server_was_away_are_delivered(
+async def test_results_finished_while_the_server_was_away_are_submitted(
     queue: Queue, mill: Mill, site: Site, outbox: Path
 ) -> None:
     async with cut_off(queue, mill, site, outbox) as tasks:
@@ -107,7 +107,7 @@ async def test_results_finished_while_the_server_was_away_are_delivered(
             assert (await queue.result(task)).data == mill.holders(task)[0]
 
 
-async def test_a_worker_that_is_started_again_delivers_what_the_one_before_could_not(
+async def test_restarted_worker_submits_results_of_its_predecessor(
     queue: Queue, mill: Mill, site: Site, outbox: Path
 ) -> None:
     async with cut_off(queue, mill, site, outbox) as tasks:
@@ -122,23 +122,23 @@ async def test_a_worker_that_is_started_again_delivers_what_the_one_before_could
         await until(lambda: not list(outbox.iterdir()))
 
 
-async def test_a_killed_child_of_a_fleet_is_replaced_and_its_tasks_go_to_others(queue: Queue, mill: Mill) -> None:
+async def test_killed_child_of_a_fleet_is_replaced_and_its_tasks_reassigned(queue: Queue, mill: Mill) -> None:
     fleet = mill.start(2)
     await kill_a_child(queue, mill)
     assert await stop(fleet) == 0
-    assert {(agent.id, agent.status) for agent in await queue.agents()} == {
+    assert {(agent.id, agent.status) for agent in await queue.agents.list()} == {
         ("mill-1", "offline"),
         ("mill-2", "offline"),
     }
 
 
-async def test_shiftwork_work_takes_its_token_along(store_url: str, tmp_path: Path) -> None:
-    """The fleet's parent, its children and their heartbeats come in with it; without it nobody does."""
-    async with await Queue.open(store_url) as queue, await start(store_url, "--tokens") as server:
+async def test_work_command_passes_its_token_to_all_processes(store_url: str, tmp_path: Path) -> None:
+    """The fleet's parent, its children and their heartbeats come in with it; without it no one does."""
+    async with Queue.open(store_url) as queue, await start(store_url, "--tokens") as server:
         with running_mill(server.url, tmp_path) as mill:
             (task,) = await submit(queue, mill)
             mill.go()
-            secret = (await queue.create_token("mill", ["work"])).secret
+            secret = (await queue.tokens.create("mill", ["work"])).secret
             command = [sys.executable, "-m", "shiftwork", "work", "tests.worker.mill:worker", "--until-idle"]
             known = {**os.environ, "SHIFTWORK_STORE": server.url}
             shut_out = await asyncio.to_thread(

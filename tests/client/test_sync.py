@@ -1,4 +1,4 @@
-"""The blocking client: the same verbs from any thread, on one loop of its own."""
+"""The blocking queue, on a database and over HTTP: the same operations from any thread, on one loop of its own."""
 
 import threading
 from collections.abc import Iterator
@@ -7,18 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from shiftwork import SyncClient
-from shiftwork.client import sync as module
-from shiftwork.core.errors import NotFound, StoreClosed, StoreUnavailable
+from shiftwork import SyncQueue
+from shiftwork.client import blocking as module
+from shiftwork.model.errors import NotFound, StoreClosed, StoreUnavailable
+from tests.client.serving import served
+from tools import blocking_stub
+
+
+@pytest.fixture(params=["database", "server"])
+def url(request: pytest.FixtureRequest, store_url: str) -> Iterator[str]:
+    """A queue on each store, opened there or behind a server."""
+    if request.param == "database":
+        yield store_url
+    else:
+        with served(store_url) as server:
+            yield server.url
 
 
 @pytest.fixture
-def sync(server_url: str) -> Iterator[SyncClient]:
-    with SyncClient.open(server_url) as opened:
+def sync(url: str) -> Iterator[SyncQueue]:
+    with SyncQueue.open(url) as opened:
         yield opened
 
 
-def test_a_task_is_submitted_worked_and_read(sync: SyncClient) -> None:
+def test_types_of_the_blocking_queue_follow_the_declarations() -> None:
+    assert blocking_stub.STUB.read_text(encoding="utf-8") == blocking_stub.blocking_stub()
+
+
+def test_task_is_submitted_completed_and_read(sync: SyncQueue) -> None:
     made = sync.submit(type="code", payload={"n": 1})
     (taken,) = sync.claim("ada", start=True)
     assert (taken.id, taken.payload) == (made.id, {"n": 1})
@@ -28,18 +44,19 @@ def test_a_task_is_submitted_worked_and_read(sync: SyncClient) -> None:
         sync.get("nothing")
 
 
-def test_many_threads_share_it(sync: SyncClient) -> None:
+def test_many_threads_share_one_client(sync: SyncQueue) -> None:
     def produce(number: int) -> list[str]:
         mine = sync.as_caller(f"thread:{number}")
         return [mine.submit(type="code", tags=[f"t{number}"]).id for _ in range(5)]
 
     with ThreadPoolExecutor(8) as threads:
         made = [task_id for batch in threads.map(produce, range(8)) for task_id in batch]
-    assert sorted(task.id for task in sync.tasks(limit=1000).tasks) == sorted(made)
-    assert {event.actor for task_id in made for event in sync.history(task_id)} == {f"thread:{n}" for n in range(8)}
+    assert sorted(task.id for task in sync.tasks.list(limit=1000).tasks) == sorted(made)
+    events = [event for task_id in made for event in sync.tasks.history(task_id).events]
+    assert {event.actor for event in events} == {f"thread:{n}" for n in range(8)}
 
 
-def test_events_are_followed_until_the_reader_has_enough(sync: SyncClient) -> None:
+def test_events_are_followed_until_the_reader_stops(sync: SyncQueue) -> None:
     made = sync.submit_many([{"type": "code"}] * 2)
     seen = []
     for event in sync.follow():
@@ -49,54 +66,54 @@ def test_events_are_followed_until_the_reader_has_enough(sync: SyncClient) -> No
     assert seen == [task.id for task in made]
 
 
-def test_workspaces_and_the_server_are_named(sync: SyncClient, server_url: str) -> None:
+def test_client_names_its_workspace_and_server(sync: SyncQueue, url: str) -> None:
     lab = sync.in_workspace("lab")
     made = lab.submit(type="code")
-    assert (lab.workspace, lab.get(made.id).workspace_id, lab.url) == ("lab", "lab", server_url)
-    assert repr(lab) == f"SyncClient({server_url!r}, workspace='lab')"
+    assert (lab.workspace, lab.get(made.id).workspace_id, lab.url) == ("lab", "lab", url)
+    assert repr(lab) == f"SyncQueue({url!r}, workspace='lab')"
     assert abs(lab.now() - made_at(lab, made.id)) < 60
 
 
-def made_at(client: SyncClient, task_id: str) -> float:
+def made_at(client: SyncQueue, task_id: str) -> float:
     return client.get(task_id).created_at
 
 
-def test_whoever_waits_when_it_is_closed_is_told(server_url: str) -> None:
-    client = SyncClient.open(server_url)
-    client.register_agent(id="patient")
+def test_waiting_call_is_ended_when_the_client_is_closed(server_url: str) -> None:
+    client = SyncQueue.open(server_url)
+    client.agents.register(id="patient")
     begun = threading.Event()
-    told: list[Exception] = []
+    found: list[Exception] = []
 
     def wait() -> None:
         begun.set()
         try:
             client.claim("patient", wait=20)
         except StoreClosed as error:
-            told.append(error)
+            found.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     begun.wait()
     client.close()
     waiting.join()
-    assert len(told) == 1
+    assert len(found) == 1
     with pytest.raises(StoreClosed):
         client.status()
     client.close()
-    assert "shiftwork-client" not in [thread.name for thread in threading.enumerate()]
+    assert "shiftwork-queue" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_call_that_comes_while_it_is_closed_is_told_so(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the loop was stopped nobody would run it, though the loop is not closed yet."""
-    client = SyncClient.open(server_url)
+def test_call_made_while_closing_is_refused(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the loop was stopped no one would run it, though the loop is not closed yet."""
+    client = SyncQueue.open(server_url)
     join = threading.Thread.join
-    told: list[object] = []
+    output: list[object] = []
 
     def call() -> None:
         try:
             client.status()
         except StoreClosed as error:
-            told.append(error)
+            output.append(error)
 
     def join_late(thread: threading.Thread, timeout: float | None = None) -> None:
         join(thread, timeout)
@@ -107,12 +124,12 @@ def test_a_call_that_comes_while_it_is_closed_is_told_so(server_url: str, monkey
     late = threading.Thread(target=call, daemon=True)
     monkeypatch.setattr(threading.Thread, "join", join_late)
     client.close()
-    assert len(told) == 1
+    assert len(output) == 1
 
 
-def test_whoever_waits_for_what_does_not_heed_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_call_of_an_uncancellable_coroutine_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "END_SEC", 0.2)
-    loop = module._Loop()
+    loop = module._Loop()  # type: ignore[attr-defined]  # the stub has the public names alone
     begun, enough = threading.Event(), threading.Event()
 
     async def heedless() -> None:
@@ -130,20 +147,20 @@ def test_whoever_waits_for_what_does_not_heed_its_end_is_told(monkeypatch: pytes
     loop._loop.close()
 
 
-def test_what_cannot_be_opened_leaves_no_thread(unused_tcp_port: int) -> None:
+def test_failed_open_leaves_no_thread(unused_tcp_port: int) -> None:
     with pytest.raises(StoreUnavailable):
-        SyncClient.open(f"http://127.0.0.1:{unused_tcp_port}", patience_sec=0)
-    assert "shiftwork-client" not in [thread.name for thread in threading.enumerate()]
+        SyncQueue.open(f"http://127.0.0.1:{unused_tcp_port}", patience_sec=0)
+    assert "shiftwork-queue" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_content_goes_in_and_comes_out(sync: SyncClient, tmp_path: Path) -> None:
+def test_artifact_content_survives_a_round_trip(sync: SyncQueue, tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     file = tmp_path / "report.bin"
     file.write_bytes(content)
-    kept = sync.put_artifact(file)
-    assert sync.artifact(kept.id) == kept
-    assert b"".join(sync.get_artifact(kept.id)) == content
-    assert b"".join(sync.get_artifact(kept.id, start=5, end=1_048_580)) == content[5:1_048_580]
+    kept = sync.artifacts.put(file)
+    assert sync.artifacts.info(kept.id) == kept
+    assert b"".join(sync.artifacts.get(kept.id)) == content
+    assert b"".join(sync.artifacts.get(kept.id, start=5, end=1_048_580)) == content[5:1_048_580]
     made = sync.submit(type="code", spec={"context_refs": [kept.id]})
-    assert [each.id for each in sync.inputs(made.id)] == [kept.id]
-    assert [each.role for each in sync.artifacts(made.id)] == ["input"]
+    assert [each.id for each in sync.artifacts.inputs(made.id)] == [kept.id]
+    assert [each.role for each in sync.artifacts.list(made.id)] == ["input"]

@@ -1,4 +1,4 @@
-"""Workers over HTTP: what holds for a worker at a database holds for the same one at a server."""
+"""Workers over HTTP behave like workers on a database."""
 
 import asyncio
 import inspect
@@ -11,17 +11,18 @@ from types import ModuleType
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.core.errors import Forbidden, Unauthorized
+from shiftwork.model.errors import Forbidden, Unauthorized
+from shiftwork.model.reports import TaskResult
 from shiftwork.worker import Context, Worker
-from shiftwork.worker.outbox import Kept, Outbox, default_folder
+from shiftwork.worker.outbox import Outbox, StoredResult, default_folder
 from tests.client.serving import served
 from tests.worker import test_handlers, test_life
 from tests.worker.steps import at_work, until, until_status
 from tests.worker.test_example import EXAMPLES, look_at_what_is_left
 
 BEHIND = {
-    "test_a_claim_whose_caller_has_gone_is_given_back",  # it looks into the store
-    "test_a_parked_claim_that_is_cancelled_takes_nothing",  # both are shown of the client itself
+    "test_claim_whose_caller_was_cancelled_is_released",  # it looks into the store
+    "test_cancelled_waiting_claim_takes_no_task",  # both are shown of the client itself
 }
 
 
@@ -34,7 +35,7 @@ def store_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def shop(store_url: str) -> AsyncIterator[Client]:
-    async with await Client.open(store_url) as opened:
+    async with Client.open(store_url) as opened:
         yield opened
 
 
@@ -49,7 +50,7 @@ def of_workers(module: ModuleType) -> dict[str, object]:
 globals().update(of_workers(test_life), **of_workers(test_handlers))
 
 
-def test_the_example_fleet_works_through_a_server(tmp_path: Path) -> None:
+def test_example_fleet_works_through_a_server(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path}/fleet.db"
     with served(database) as server:
         command = [sys.executable, str(EXAMPLES / "fleet.py"), server.url]
@@ -61,15 +62,12 @@ def test_the_example_fleet_works_through_a_server(tmp_path: Path) -> None:
     asyncio.run(look_at_what_is_left(database))
 
 
-async def test_a_worker_is_given_an_open_client(shop: Client) -> None:
+async def test_worker_can_use_an_open_client(shop: Client) -> None:
     worker = Worker("ada")
     worker.handler("code")(lambda ctx: ctx.payload["n"] + 1)
     made = await shop.submit(type="code", payload={"n": 1})
     assert (await worker.run(shop, until_idle=True)).completed == 1
     assert (await shop.result(made.id)).data == 2
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -80,7 +78,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield server.url, database
 
 
-async def test_a_token_to_work_is_enough(guarded: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_with_work_scope_is_enough(guarded: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     url, database = guarded
     worker = Worker("ada", budget_usd=1)
 
@@ -94,32 +92,32 @@ async def test_a_token_to_work_is_enough(guarded: tuple[str, str], monkeypatch: 
         return "done"
 
     worker.handler("part")(lambda _: "a part")
-    async with await Queue.open(database, workspace="lab") as queue:
+    async with Queue.open(database, workspace="lab") as queue:
         made = await queue.submit(type="code")
-        secret = (await queue.create_token("worker", ["work"])).secret
+        secret = (await queue.tokens.create("worker", ["work"])).secret
         monkeypatch.setenv("SHIFTWORK_TOKEN", secret)
         assert (await worker.run(url, until_idle=True)).completed == 2
         assert (await queue.get(made.id)).status == "completed"
-        assert (await queue.agent("ada")).status == "offline"
+        assert (await queue.agents.get("ada")).status == "offline"
 
 
-async def test_a_wrong_token_ends_the_worker(guarded: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_token_ends_the_worker(guarded: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     url, database = guarded
     worker = Worker("ada")
     worker.handler("code")(lambda _: None)
     with pytest.raises(Unauthorized, match="needs a token"):
         await worker.run(url)
-    async with await Queue.open(database) as queue:
-        monkeypatch.setenv("SHIFTWORK_TOKEN", (await queue.create_token("reader", ["read"])).secret)
+    async with Queue.open(database) as queue:
+        monkeypatch.setenv("SHIFTWORK_TOKEN", (await queue.tokens.create("reader", ["read"])).secret)
     with pytest.raises(Forbidden, match="needs the scope work"):
         await worker.run(url)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_revoked_token_ends_the_worker_and_its_result_is_kept(
+async def test_revoked_token_ends_the_worker_and_its_result_is_kept(
     guarded: tuple[str, str], concurrency: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes with a token of this worker's rights hands it in: here one who may write under any claim."""
+    """Anyone who comes with a token of this worker's rights hands it in: here one who may write under any claim."""
     url, database = guarded
     folder = default_folder(url)
     assert folder is not None
@@ -132,19 +130,19 @@ async def test_a_revoked_token_ends_the_worker_and_its_result_is_kept(
         await go.wait()
         return "done"
 
-    async with await Queue.open(database) as queue:
-        token = await queue.create_token("worker", ["work"])
+    async with Queue.open(database) as queue:
+        token = await queue.tokens.create("worker", ["work"])
         monkeypatch.setenv("SHIFTWORK_TOKEN", token.secret)
         made = await queue.submit(type="code")
         running = asyncio.create_task(worker.run(url))
         await begun.wait()
-        await queue.revoke_token(token.id)
+        await queue.tokens.revoke(token.id)
         await until(lambda: _is_shut_out(url))
         go.set()
         with pytest.raises(Unauthorized):
             await running
         assert len(list(folder.glob("*.json"))) == 1
-        monkeypatch.setenv("SHIFTWORK_TOKEN", (await queue.create_token("next", ["work", "operate"])).secret)
+        monkeypatch.setenv("SHIFTWORK_TOKEN", (await queue.tokens.create("next", ["work", "operate"])).secret)
         other = Worker("bob")
         other.handler("other")(lambda _: None)
         async with at_work(other, url):
@@ -152,7 +150,7 @@ async def test_a_revoked_token_ends_the_worker_and_its_result_is_kept(
             await until(lambda: not list(folder.iterdir()))
 
 
-async def test_a_result_is_left_for_the_worker_whose_token_claimed_it(
+async def test_result_is_left_for_the_worker_whose_token_claimed_it(
     guarded: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, database = guarded
@@ -160,12 +158,12 @@ async def test_a_result_is_left_for_the_worker_whose_token_claimed_it(
     assert folder is not None
     worker = Worker("ada")
     worker.handler("other")(lambda _: None)
-    async with await Queue.open(database) as queue:
-        mine, theirs = [await queue.create_token(name, ["work"]) for name in ("mine", "theirs")]
+    async with Queue.open(database) as queue:
+        mine, theirs = [await queue.tokens.create(name, ["work"]) for name in ("mine", "theirs")]
         made = await queue.submit(type="code")
-        async with await Client.open(url, token=mine.secret) as client:
+        async with Client.open(url, token=mine.secret) as client:
             (taken,) = await client.claim("bob", start=True)
-        assert Outbox(folder).keep(Kept(taken.token, done=True, data="done"))
+        assert Outbox(folder).keep(StoredResult(taken.token, TaskResult("done")))
         for token, status in ((theirs, "running"), (mine, "completed")):
             monkeypatch.setenv("SHIFTWORK_TOKEN", token.secret)
             await worker.run(url, until_idle=True)
@@ -176,7 +174,7 @@ async def test_a_result_is_left_for_the_worker_whose_token_claimed_it(
 
 async def _is_shut_out(url: str) -> bool:
     try:
-        async with await Client.open(url):
+        async with Client.open(url):
             return False
     except Unauthorized:
         return True

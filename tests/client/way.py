@@ -24,7 +24,7 @@ class Way:
 
     async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, here = await asyncio.open_connection(*self._target)
-        there_and_back = asyncio.create_task(_hand_on(reader, here)), asyncio.create_task(self._answer(there, writer))
+        there_and_back = asyncio.create_task(_forward(reader, here)), asyncio.create_task(self._answer(there, writer))
         try:
             await asyncio.wait(there_and_back, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -46,7 +46,7 @@ class Way:
             await writer.drain()
 
 
-async def _hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(65_536):
         writer.write(data)
         await writer.drain()
@@ -64,7 +64,7 @@ Meet = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any
 
 @asynccontextmanager
 async def listening(meet: Meet) -> AsyncIterator[str]:
-    """The address of a server that meets whoever comes; nobody is left behind at its end."""
+    """The address of a server that meets anyone who comes; no one is left behind at its end."""
     meetings: set[asyncio.Task[None]] = set()
     guests: list[asyncio.StreamWriter] = []
 
@@ -91,7 +91,7 @@ async def bad_way(target: str) -> AsyncIterator[Way]:
 
 
 class Script:
-    """A server that answers each request with the next of its lines, whatever was asked; the last one for ever."""
+    """A server that answers each request with the next of its lines, whatever was asked; the last one forever."""
 
     def __init__(self, answers: Sequence[bytes | None]) -> None:
         self._answers = list(answers)
@@ -103,7 +103,7 @@ class Script:
             self.heard.append(await reader.readuntil(b"\r\n\r\n"))
             answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
             if answer is None:
-                await reader.read()  # until whoever asked gives up
+                await reader.read()  # until anyone who asked gives up
             else:
                 writer.write(answer)
         finally:

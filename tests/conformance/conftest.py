@@ -7,30 +7,30 @@ from shiftwork import Queue
 
 @pytest.fixture
 async def factory(queue: Queue) -> Queue:
-    await queue.use_profile("factory")
+    await queue.settings.use_profile("factory")
     return queue
 
 
 @pytest.fixture
 async def loki(queue: Queue) -> Queue:
-    await queue.use_profile("loki")
+    await queue.settings.use_profile("loki")
     return queue
 
 
 @pytest.fixture
 async def streams(queue: Queue) -> Queue:
     """The profile `redis`; that name is taken by the server's fixture."""
-    await queue.use_profile("redis")
+    await queue.settings.use_profile("redis")
     return queue
 
 
 @pytest.fixture
 async def aegis(queue: Queue) -> Queue:
-    await queue.use_profile("aegis")
+    await queue.settings.use_profile("aegis")
     return queue
 
 
 @pytest.fixture
 async def coscientist(queue: Queue) -> Queue:
-    await queue.use_profile("coscientist")
+    await queue.settings.use_profile("coscientist")
     return queue

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from shiftwork import Queue, Report
+from shiftwork import Completion, Queue
 from shiftwork.testing import MovedClock, pass_time
 
 MINUTE = 60.0
@@ -22,8 +22,8 @@ class Handed(NamedTuple):
 async def soak(
     queue: Queue, clock: MovedClock, minutes: int, priorities: tuple[float, float], **fields: object
 ) -> list[Handed]:
-    """Flood the queue for so long, nine to one, and note in which order everything is handed out."""
-    await queue.register_agent(id="server", max_concurrent_tasks=1000)
+    """Flood the queue for this long, nine to one, and note in which order everything is handed out."""
+    await queue.agents.register(id="server", max_concurrent_tasks=1000)
     handed: list[Handed] = []
     for minute in range(minutes):
         tasks = [{"type": "code", "priority": priorities[0]}] * CAPACITY + [{"type": "code", "priority": priorities[1]}]
@@ -32,16 +32,16 @@ async def soak(
         )
         taken = await queue.claim("server", CAPACITY, start=True)
         handed += [Handed(each.payload["came"], minute, urgent=each.task().priority == priorities[0]) for each in taken]
-        await queue.complete_many([Report(each.token) for each in taken])
+        await queue.batch.complete([Completion(token=each.token) for each in taken])
         await pass_time(queue, clock, MINUTE)
     return handed
 
 
 def gets_out_at(came: int, gap: float, rate: float) -> int:
-    """By the formula of ageing: `priority + rate * came` is what orders two tasks for ever.
+    """By the formula of ageing: `priority + rate * came` is what orders two tasks forever.
 
     A task goes after the urgent ones that came less than `gap / rate` minutes later, and after those like it that came
-    before it; so many tasks are done in so many minutes.
+    before it; this many tasks are done in this many minutes.
     """
     ahead = CAPACITY * math.ceil(came + gap / rate) + came
     return ahead // CAPACITY

@@ -10,8 +10,9 @@ import apsw
 import asyncpg
 import msgspec
 
-from shiftwork import Assignment, Queue, views
-from shiftwork.copying.folder import SnapshotFolder
+from shiftwork import Assignment, Queue
+from shiftwork.compat import views
+from shiftwork.snapshots.snapshot_folder import SnapshotFolder
 
 
 async def take(queue: Queue, agent: str = "worker", **options: Any) -> Assignment:
@@ -34,7 +35,7 @@ async def finish(queue: Queue, agent: str = "worker", data: Any = None) -> str:
 async def states(queue: Queue, task_id: str) -> list[str]:
     """Every state the task has passed, from its history."""
     passed: list[str] = []
-    for event in await queue.history(task_id):
+    for event in (await queue.tasks.history(task_id)).events:
         passed += [state for state in event.path if passed[-1:] != [state]]
     return passed
 
@@ -51,12 +52,12 @@ async def statuses(queue: Queue, task_ids: Mapping[str, str]) -> dict[str, str]:
 
 async def events_named(queue: Queue, name: str) -> list[str | None]:
     """The task (or DAG, where there is no task) of each event with this name, in order."""
-    found, _ = await queue.events(limit=10_000)
+    found = (await queue.events(limit=10_000)).events
     return [event.task_id or event.dag_id for event in found if name in event.names]
 
 
 async def sql(queue: Queue, query: str) -> list[dict[str, Any]]:
-    """What somebody sees who asks the database itself."""
+    """What someone sees who asks the database itself."""
     return (await _ask(queue, [query]))[0]
 
 
@@ -112,7 +113,7 @@ async def viewed(queue: Queue, view: str, task_id: str) -> dict[str, Any]:
 
 async def ids_in_order(queue: Queue, agent: str = "taker") -> list[str]:
     """Everything this agent may take, in the order in which it gets it."""
-    await queue.register_agent(id=agent, max_concurrent_tasks=1000)
+    await queue.agents.register(id=agent, max_concurrent_tasks=1000)
     return [assignment.id for assignment in await queue.claim(agent, 1000)]
 
 
@@ -123,7 +124,7 @@ def give_folder(queue: Queue) -> None:
         queue.engine.snapshots = SnapshotFolder(folder, named=False)  # none is taken unasked
 
 
-async def bury(queue: Queue, agent: str = "worker", error: str = "boom", **fields: Any) -> str:
+async def dead_letter(queue: Queue, agent: str = "worker", error: str = "boom", **fields: Any) -> str:
     """A task whose first failure was its last; its id."""
     task_id = (await queue.submit({"type": "code", **fields})).id
     assignment = await take(queue, agent)

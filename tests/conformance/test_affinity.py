@@ -1,4 +1,4 @@
-"""Of several agents that wait for work, the one whose last task was like it gets a task; tasks keep their order."""
+"""Affinity: a task goes to the waiting agent whose last task was similar; task order is kept."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.conformance.steps import finish, ids_in_order, take
 
 async def experienced(queue: Queue, agent: str, type_: str) -> None:
     """An agent whose last task was of this type."""
-    await queue.register_agent(id=agent, max_concurrent_tasks=5)
+    await queue.agents.register(id=agent, max_concurrent_tasks=5)
     await queue.submit(type=type_, payload={"before": agent})
     await finish(queue, agent)
 
@@ -24,7 +24,7 @@ async def add(queue: Queue, clock: MovedClock, *types: str, priority: float = 50
 
 
 @pytest.mark.requirement("C-243")
-async def test_of_equal_tasks_an_agent_gets_the_one_like_its_last(coscientist: Queue, clock: MovedClock) -> None:
+async def test_agent_gets_task_of_its_last_type_among_equal_tasks(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "ranker", "Ranking")
     await experienced(coscientist, "critic", "Reflection")
     ranking, reflection = await add(coscientist, clock, "Ranking", "Reflection")
@@ -33,7 +33,7 @@ async def test_of_equal_tasks_an_agent_gets_the_one_like_its_last(coscientist: Q
 
 
 @pytest.mark.requirement("C-244")
-async def test_an_agent_with_more_to_do_than_another_has_no_preference(coscientist: Queue, clock: MovedClock) -> None:
+async def test_agent_with_more_load_than_another_has_no_preference(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "critic", "Reflection")
     await experienced(coscientist, "ranker", "Ranking")
     await add(coscientist, clock, "Reflection")
@@ -43,14 +43,14 @@ async def test_an_agent_with_more_to_do_than_another_has_no_preference(coscienti
     assert (await take(coscientist, "ranker")).id == reflection
 
 
-async def test_a_better_level_goes_before_any_preference(coscientist: Queue, clock: MovedClock) -> None:
+async def test_higher_priority_level_goes_before_affinity(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "critic", "Reflection")
     await add(coscientist, clock, "Reflection", priority=50)
     (better,) = await add(coscientist, clock, "Ranking", priority=20)
     assert (await take(coscientist, "critic")).id == better
 
 
-async def test_what_is_much_older_goes_before_any_preference(coscientist: Queue, clock: MovedClock) -> None:
+async def test_much_older_task_goes_before_affinity(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "critic", "Reflection")
     (older,) = await add(coscientist, clock, "Ranking")
     clock.advance(60)
@@ -59,17 +59,13 @@ async def test_what_is_much_older_goes_before_any_preference(coscientist: Queue,
 
 
 @pytest.mark.requirement("C-023")
-async def test_an_agent_that_is_alone_takes_tasks_of_all_types_in_their_order(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_single_agent_takes_tasks_of_all_types_in_order(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "worker", "Reflection")
     added = await add(coscientist, clock, "Reflection", "Generation", "Reflection", "Evolution", "Generation")
     assert await ids_in_order(coscientist, "worker") == added
 
 
-async def test_a_task_is_not_left_to_an_agent_that_does_not_ask_for_such_work(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_task_is_not_left_for_agent_that_does_not_claim_its_type(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "ranker", "Ranking")
     await experienced(coscientist, "critic", "Reflection")
     clock.advance(20)
@@ -79,17 +75,17 @@ async def test_a_task_is_not_left_to_an_agent_that_does_not_ask_for_such_work(
     assert (await take(coscientist, "critic")).id == reflection
 
 
-async def test_inside_its_type_the_older_still_goes_first(coscientist: Queue, clock: MovedClock) -> None:
+async def test_older_task_goes_first_within_its_type(coscientist: Queue, clock: MovedClock) -> None:
     await experienced(coscientist, "ranker", "Ranking")
     await experienced(coscientist, "critic", "Reflection")
     other, first, second = await add(coscientist, clock, "Ranking", "Reflection", "Reflection")
-    await coscientist.register_agent(id="critic", max_concurrent_tasks=5)
+    await coscientist.agents.register(id="critic", max_concurrent_tasks=5)
     taken = [assignment.id for assignment in await coscientist.claim("critic", 3)]
     assert taken == [first, second, other]
 
 
-async def test_without_the_setting_age_alone_decides(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("ordering", "static")
+async def test_without_affinity_setting_age_alone_decides(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("ordering", "static")
     await experienced(queue, "critic", "Reflection")
     added = await add(queue, clock, "Ranking", "Reflection")
     assert await ids_in_order(queue, "critic") == added

@@ -1,87 +1,89 @@
-"""Alerts: each is written with its cause, told once, and acknowledged by somebody."""
+"""Alerts: each is written with its cause, told once, and acknowledged by someone."""
 
 import asyncio
 import logging
+from typing import cast
 
 import pytest
 
-from shiftwork import Problem, Queue
-from shiftwork.core.alerts import KINDS
-from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue import finish
-from shiftwork.queue.fence import parse_token
-from shiftwork.queue.finish import Failure
-from shiftwork.queue.observation.alerts import Alert
+from shiftwork import Failure, Queue
+from shiftwork.dead_letters.model import Decision
+from shiftwork.engine import finish
+from shiftwork.engine.reports import CheckedFailure
+from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.outcome import parse_token
+from shiftwork.model.reports import TaskFailure
+from shiftwork.observe.alert_kinds import KINDS
+from shiftwork.observe.model import Alert
 from shiftwork.store.store import Tx
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, events_named, submit_dag, take
+from tests.conformance.steps import dead_letter, events_named, submit_dag, take
 
 
 async def of_kind(queue: Queue, kind: str) -> list[Alert]:
-    return await queue.alerts(kind=kind)
-
-
-# -- what raises one ---------------------------------------------------------------------------------------------
+    return await queue.alerts.list(kind=kind)
 
 
 @pytest.mark.requirement("L-075")
-async def test_a_dead_letter_raises_an_alert_in_the_documents_words(loki: Queue, clock: MovedClock) -> None:
-    task_id = await bury(loki)
-    (alert,) = await loki.alerts()
+async def test_dead_letter_raises_alert_with_documented_message(loki: Queue, clock: MovedClock) -> None:
+    task_id = await dead_letter(loki)
+    (alert,) = await loki.alerts.list()
     assert alert.message == f"Task {task_id} moved to dead letter queue"
     assert (alert.kind, alert.severity, alert.task_id) == ("dead_lettered", "warning", task_id)
     assert (alert.at, alert.workspace_id, alert.acknowledged_at) == (clock(), "default", None)
     assert alert.data == {"type": "code", "reason": "crash"}
 
 
-async def test_a_failure_that_is_tried_again_raises_none(queue: Queue) -> None:
+async def test_failure_that_is_retried_raises_no_alert(queue: Queue) -> None:
     await queue.submit(type="code")
     await queue.fail((await take(queue)).token, "crash")
-    assert await queue.alerts() == []
+    assert await queue.alerts.list() == []
 
 
 class Undone(Exception):
     """The transaction is given up."""
 
 
-async def test_an_alert_is_rolled_back_with_its_cause(queue: Queue) -> None:
+async def test_alert_is_rolled_back_with_its_cause(queue: Queue) -> None:
     await queue.submit(type="code")
     token = parse_token((await take(queue)).token)
 
     async def undone(tx: Tx) -> None:
-        (outcome,) = await finish.fail(tx, queue.engine, queue.caller, [Failure(token, "crash", retry=False)])
+        (outcome,) = await finish.fail(
+            tx, queue.engine, queue.caller, [CheckedFailure(token, TaskFailure("crash", retry=False))]
+        )
         assert outcome.status == "dead_lettered"
         raise Undone
 
     with pytest.raises(Undone):
         await queue.engine.store.run(undone)
-    assert await queue.alerts() == []
+    assert await queue.alerts.list() == []
 
 
-async def test_dead_letters_in_bulk_raise_one_each_and_no_more_events(queue: Queue) -> None:
-    await queue.set_setting("circuit_breaker", None)
-    await queue.register_agent(id="worker", max_concurrent_tasks=100)
+async def test_bulk_dead_letters_raise_one_alert_each_and_no_more_events(queue: Queue) -> None:
+    await queue.settings.set("circuit_breaker", None)
+    await queue.agents.register(id="worker", max_concurrent_tasks=100)
     await queue.submit_many([{"type": "code", "max_attempts": 1}] * 20)
     held = await queue.claim("worker", 20, start=True)
-    before = len((await queue.events())[0])
-    await queue.fail_many([Problem(each.token, "crash") for each in held])
-    alerts = await queue.alerts()
+    before = len((await queue.events()).events)
+    await queue.batch.fail([Failure("crash", token=each.token) for each in held])
+    alerts = await queue.alerts.list()
     assert sorted(alert.task_id or "" for alert in alerts) == sorted(each.id for each in held)
-    assert len((await queue.events())[0]) - before == 20
+    assert len((await queue.events()).events) - before == 20
     assert sorted(await events_named(queue, "alert.raised")) == sorted(each.id for each in held)  # type: ignore[type-var]  # tasks all
 
 
-async def test_a_poison_pill_is_told_apart(queue: Queue, clock: MovedClock) -> None:
+async def test_poison_pill_raises_its_own_critical_alert(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", max_attempts=9)).id
     for agent in ("first", "second", "first"):
         await queue.fail((await take(queue, agent)).token, "crash")
         await pass_time(queue, clock, 3600)
-    assert [alert.kind for alert in await queue.alerts()] == ["dead_lettered", "poison_pill"]
+    assert [alert.kind for alert in await queue.alerts.list()] == ["dead_lettered", "poison_pill"]
     (pill,) = await of_kind(queue, "poison_pill")
     assert (pill.task_id, pill.severity) == (task_id, "critical")
 
 
-async def test_a_delivery_whose_end_is_not_known_is_told_apart(queue: Queue, clock: MovedClock) -> None:
+async def test_unknown_delivery_outcome_raises_its_own_alert(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", delivery="at_most_once")).id
     await take(queue)
     await pass_time(queue, clock, 3600)
@@ -90,42 +92,40 @@ async def test_a_delivery_whose_end_is_not_known_is_told_apart(queue: Queue, clo
     assert len(await of_kind(queue, "dead_lettered")) == 1
 
 
-async def test_an_agent_marked_failed_raises_an_alert(queue: Queue) -> None:
-    await queue.register_agent(id="mule")
-    await queue.set_agent_status("mule", "offline")
-    assert await queue.alerts() == []
-    await queue.set_agent_status("mule", "failed")
-    (alert,) = await queue.alerts()
+async def test_agent_marked_failed_raises_an_alert(queue: Queue) -> None:
+    await queue.agents.register(id="mule")
+    await queue.agents.set_status("mule", "offline")
+    assert await queue.alerts.list() == []
+    await queue.agents.set_status("mule", "failed")
+    (alert,) = await queue.alerts.list()
     assert (alert.kind, alert.message, alert.data) == ("agent_failed", "Agent mule failed", {"agent": "mule"})
 
 
 @pytest.mark.requirement("C-180")
-async def test_a_worker_that_goes_silent_is_named_in_one_alert_however_much_it_held(
-    coscientist: Queue, clock: MovedClock
-) -> None:
-    await coscientist.register_agent(id="worker-7", max_concurrent_tasks=5)
+async def test_silent_worker_with_several_tasks_raises_one_alert(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.agents.register(id="worker-7", max_concurrent_tasks=5)
     await coscientist.submit_many([{"type": "Ranking", "payload": {"n": n}} for n in range(3)])
     assert len(await coscientist.claim("worker-7", 3, start=True)) == 3
     await pass_time(coscientist, clock, 29)
-    assert await coscientist.alerts() == []
+    assert await coscientist.alerts.list() == []
     await pass_time(coscientist, clock, 3600)
     (alert,) = await of_kind(coscientist, "agent_silent")
     assert alert.message == "Agent worker-7 went silent with 3 tasks"
 
 
-async def test_a_process_that_died_with_work_raises_an_alert(queue: Queue) -> None:
+async def test_dead_runtime_with_work_raises_an_alert(queue: Queue) -> None:
     await queue.submit(type="code")
     await queue.claim("worker", runtime_id="host-1", start=True)
-    await queue.runtime_gone("host-2")
-    assert await queue.alerts() == []
-    await queue.runtime_gone("host-1")
-    assert {(alert.kind, alert.message) for alert in await queue.alerts()} == {
+    await queue.runtimes.report_gone("host-2")
+    assert await queue.alerts.list() == []
+    await queue.runtimes.report_gone("host-1")
+    assert {(alert.kind, alert.message) for alert in await queue.alerts.list()} == {
         ("runtime_gone", "Runtime host-1 is gone with 1 tasks"),
         ("agent_failed", "Agent worker failed"),
     }
 
 
-async def test_a_dependency_that_never_came_is_named(coscientist: Queue, clock: MovedClock) -> None:
+async def test_missing_dependency_raises_one_alert_with_its_name(coscientist: Queue, clock: MovedClock) -> None:
     task_id = (await coscientist.submit(type="Ranking", dependencies=["tournament-7"])).id
     await pass_time(coscientist, clock, 300)
     (alert,) = await of_kind(coscientist, "missing_dependency")
@@ -134,8 +134,8 @@ async def test_a_dependency_that_never_came_is_named(coscientist: Queue, clock: 
     assert len(await of_kind(coscientist, "missing_dependency")) == 1
 
 
-async def test_dependencies_that_take_too_long_raise_an_alert(coscientist: Queue, clock: MovedClock) -> None:
-    await coscientist.set_setting("dependency_wait_applies_to", "all")
+async def test_dependency_wait_over_limit_raises_an_alert(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.settings.set("dependency_wait_applies_to", "all")
     first = (await coscientist.submit(type="Ranking")).id
     second = (await coscientist.submit(type="Ranking", dependencies=[first], payload={"n": 2})).id
     await pass_time(coscientist, clock, 300)
@@ -143,20 +143,20 @@ async def test_dependencies_that_take_too_long_raise_an_alert(coscientist: Queue
     assert alert.task_id == second
 
 
-async def test_each_creator_is_told_of_a_failed_dependency(queue: Queue) -> None:
+async def test_failed_dependency_alerts_each_creator_of_dependents(queue: Queue) -> None:
     failed = (await queue.submit(type="code")).id
     for creator, count in (("ada", 2), ("bob", 1)):
         await queue.submit_many([{"type": "docs", "dependencies": [failed], "created_by": creator}] * count)
     await queue.fail((await take(queue)).token, "crash", retry=False)
-    told = await of_kind(queue, "dependency_failed")
-    assert [alert.message for alert in told] == [
+    outcome = await of_kind(queue, "dependency_failed")
+    assert [alert.message for alert in outcome] == [
         f"Task {failed} failed; 2 tasks of ada depend on it",
         f"Task {failed} failed; 1 tasks of bob depend on it",
     ]
 
 
-async def test_a_task_that_comes_after_its_dependency_failed_tells_its_creator(queue: Queue) -> None:
-    failed = await bury(queue)
+async def test_submit_after_dependency_failed_alerts_its_creator(queue: Queue) -> None:
+    failed = await dead_letter(queue)
     await queue.submit(type="docs", dependencies=[failed], created_by="eve")
     (alert,) = await of_kind(queue, "dependency_failed")
     assert (alert.task_id, alert.data) == (failed, {"creator": "eve", "count": 1})
@@ -164,90 +164,89 @@ async def test_a_task_that_comes_after_its_dependency_failed_tells_its_creator(q
 
 @pytest.mark.requirement("L-087")
 async def test_escalating_a_dead_letter_marks_it_and_raises_an_alert(loki: Queue) -> None:
-    task_id = await bury(loki)
-    await loki.as_caller("human:ada").review(task_id, "escalate", note="needs a lawyer")
-    (letter,) = await loki.dead_letters()
+    task_id = await dead_letter(loki)
+    await loki.as_caller("human:ada").dead_letters.review(task_id, "escalate", note="needs a lawyer")
+    (letter,) = await loki.dead_letters.list()
     assert letter.resolution == "escalate"
     (alert,) = await of_kind(loki, "escalated")
     assert (alert.message, alert.severity) == (f"Task {task_id} was escalated by human:ada", "critical")
     assert alert.data["note"] == "needs a lawyer"
 
 
-# -- reading and acknowledging -----------------------------------------------------------------------------------
-
-
-async def test_a_reader_goes_on_behind_the_last_alert(queue: Queue) -> None:
-    await queue.set_setting("circuit_breaker", None)
-    buried = [await bury(queue) for _ in range(5)]
+async def test_alerts_can_be_paged_by_sequence_number(queue: Queue) -> None:
+    await queue.settings.set("circuit_breaker", None)
+    buried = [await dead_letter(queue) for _ in range(5)]
     seen: list[str | None] = []
     after = 0
-    while page := await queue.alerts(after, limit=2):
+    while page := await queue.alerts.list(after, limit=2):
         seen += [alert.task_id for alert in page]
         after = page[-1].seq
     assert seen == buried
-    assert await queue.alerts(after) == []
+    assert await queue.alerts.list(after) == []
 
 
-async def test_who_acknowledged_first_stands(queue: Queue, clock: MovedClock) -> None:
-    await bury(queue)
-    (alert,) = await queue.alerts(open_only=True)
+async def test_first_acknowledgement_of_an_alert_is_kept(queue: Queue, clock: MovedClock) -> None:
+    await dead_letter(queue)
+    (alert,) = await queue.alerts.list(open_only=True)
     clock.advance(5)
-    done = await queue.as_caller("human:ada").acknowledge_alert(alert.seq)
+    done = await queue.as_caller("human:ada").alerts.acknowledge(alert.seq)
     assert (done.acknowledged_by, done.acknowledged_at) == ("human:ada", clock())
     clock.advance(5)
-    assert await queue.as_caller("human:bob").acknowledge_alert(alert.seq) == done
-    assert await queue.alerts(open_only=True) == []
-    assert await queue.alerts() == [done]
+    assert await queue.as_caller("human:bob").alerts.acknowledge(alert.seq) == done
+    assert await queue.alerts.list(open_only=True) == []
+    assert await queue.alerts.list() == [done]
     assert len(await events_named(queue, "alert.acknowledged")) == 1
 
 
-async def test_alerts_of_other_workspaces_do_not_exist(queue: Queue) -> None:
-    await bury(queue)
-    (alert,) = await queue.alerts()
+async def test_alerts_of_other_workspaces_are_not_found(queue: Queue) -> None:
+    await dead_letter(queue)
+    (alert,) = await queue.alerts.list()
     other = queue.in_workspace("other")
-    assert await other.alerts() == []
+    assert await other.alerts.list() == []
     for missing in (alert.seq, alert.seq + 1000):
         with pytest.raises(NotFound):
-            await other.acknowledge_alert(missing)
-    assert await queue.alerts(open_only=True) == [alert]
+            await other.alerts.acknowledge(missing)
+    assert await queue.alerts.list(open_only=True) == [alert]
 
 
-async def test_an_unknown_kind_is_refused_with_those_there_are(queue: Queue) -> None:
+async def test_unknown_alert_kind_is_refused_with_the_known_kinds(queue: Queue) -> None:
     with pytest.raises(InputError, match="dead_lettered, poison_pill"):
-        await queue.alerts(kind="fire")
+        await queue.alerts.list(kind="fire")
 
 
-async def test_acknowledged_alerts_go_with_time_and_open_ones_stay(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("archive_after_sec", 100)
+async def test_acknowledged_alerts_are_deleted_after_retention_and_open_ones_kept(
+    queue: Queue, clock: MovedClock
+) -> None:
+    await queue.settings.set("archive_after_sec", 100)
     for _ in range(2):
-        await bury(queue)
-    first, second = await queue.alerts()
-    await queue.acknowledge_alert(first.seq)
+        await dead_letter(queue)
+    first, second = await queue.alerts.list()
+    await queue.alerts.acknowledge(first.seq)
     await pass_time(queue, clock, 99)
-    assert len(await queue.alerts()) == 2
+    assert len(await queue.alerts.list()) == 2
     assert (await pass_time(queue, clock, 1))["retention"] == {"alerts": 1}
-    assert await queue.alerts() == [second]
+    assert await queue.alerts.list() == [second]
 
 
-async def test_without_retention_alerts_stay(queue: Queue, clock: MovedClock) -> None:
-    await bury(queue)
-    (alert,) = await queue.alerts()
-    await queue.acknowledge_alert(alert.seq)
+async def test_without_retention_setting_alerts_are_kept(queue: Queue, clock: MovedClock) -> None:
+    await dead_letter(queue)
+    (alert,) = await queue.alerts.list()
+    await queue.alerts.acknowledge(alert.seq)
     await pass_time(queue, clock, 1e8)
-    assert len(await queue.alerts()) == 1
+    assert len(await queue.alerts.list()) == 1
 
 
-async def test_a_subscriber_to_events_learns_which_alerts_were_raised(queue: Queue) -> None:
+async def test_event_names_the_alerts_it_raised(queue: Queue) -> None:
     await submit_dag(queue, {"a": [], "b": ["a"]})
     await queue.fail((await take(queue)).token, "crash", retry=False)
-    told = [event for event in (await queue.events())[0] if "alert.raised" in event.names]
-    assert [(event.data or {})["alerts"] for event in told] == [["dead_lettered"], ["dependency_failed"]]
+    outcome = [event for event in (await queue.events()).events if "alert.raised" in event.names]
+    assert [(event.data or {})["alerts"] for event in outcome] == [["dead_lettered"], ["dependency_failed"]]
 
 
-async def test_readers_beside_writers_see_every_alert_once(queue: Queue) -> None:
-    """Numbers are taken before the commit: a reader that goes on behind its last one must not pass one over."""
-    await queue.set_setting("circuit_breaker", None)
-    await queue.register_agent(id="worker", max_concurrent_tasks=1000)
+async def test_reader_sees_every_alert_once_during_concurrent_writes(queue: Queue) -> None:
+    """Numbers are taken before the commit: a reader that continues behind its last one must not pass one over."""
+    await queue.settings.set("circuit_breaker", None)
+    await queue.agents.register(id="worker", max_concurrent_tasks=1000)
     await queue.submit_many([{"type": "code", "max_attempts": 1}] * 120)
     held = await queue.claim("worker", 120, start=True)
     failing = asyncio.gather(*(queue.fail(each.token, "crash") for each in held))
@@ -255,7 +254,7 @@ async def test_readers_beside_writers_see_every_alert_once(queue: Queue) -> None
     after = 0
     while True:
         ended = failing.done()
-        page = await queue.alerts(after, limit=7)
+        page = await queue.alerts.list(after, limit=7)
         seen += [alert.task_id for alert in page]
         after = page[-1].seq if page else after
         if ended and not page:
@@ -264,29 +263,26 @@ async def test_readers_beside_writers_see_every_alert_once(queue: Queue) -> None
     assert sorted(seen, key=str) == sorted(each.id for each in held)
 
 
-# -- lines of the log --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, "shiftwork.queue")
+    caplog.set_level(logging.INFO, "shiftwork.engine")
     return caplog
 
 
 @pytest.mark.requirement("L-080")
-async def test_a_retry_is_logged_with_its_number_and_delay(
+async def test_retry_is_logged_with_its_number_and_delay(
     loki: Queue, clock: MovedClock, lines: pytest.LogCaptureFixture
 ) -> None:
     task_id = (await loki.submit(type="code")).id
     for _ in range(2):
         await loki.fail((await take(loki)).token, "crash")
         await pass_time(loki, clock, 3600)
-    told = [line for line in lines.messages if " retry " in line]
-    assert told == [f"Task {task_id} retry 1, backoff 60s", f"Task {task_id} retry 2, backoff 120s"]
+    outcome = [line for line in lines.messages if " retry " in line]
+    assert outcome == [f"Task {task_id} retry 1, backoff 60s", f"Task {task_id} retry 2, backoff 120s"]
 
 
 @pytest.mark.requirement("L-092")
-async def test_a_duplicate_is_logged_with_its_key(loki: Queue, lines: pytest.LogCaptureFixture) -> None:
+async def test_duplicate_submit_is_logged_with_its_key(loki: Queue, lines: pytest.LogCaptureFixture) -> None:
     first = await loki.submit(type="code", payload={"file": "a.py"})
     again = await loki.submit(type="code", payload={"file": "a.py"})
     assert again.id == first.id
@@ -296,33 +292,30 @@ async def test_a_duplicate_is_logged_with_its_key(loki: Queue, lines: pytest.Log
 
 
 @pytest.mark.requirement("L-140")
-async def test_a_rate_limit_is_logged_with_the_agent_and_the_wait(loki: Queue, lines: pytest.LogCaptureFixture) -> None:
-    await loki.set_setting("rate_limit.jitter_range", [1.0, 1.0])
+async def test_rate_limit_is_logged_with_agent_and_wait(loki: Queue, lines: pytest.LogCaptureFixture) -> None:
+    await loki.settings.set("rate_limit.jitter_range", [1.0, 1.0])
     await loki.submit(type="code")
     await loki.fail((await take(loki, "a1")).token, "rate_limit", "429 Too Many Requests, retry-after: 30")
     assert "Rate limit hit for a1, waiting 30s" in lines.messages
 
 
-def test_every_kind_has_a_meaning_and_words() -> None:
+def test_every_alert_kind_has_meaning_text_and_severity() -> None:
     assert all(kind.meaning and kind.text for kind in KINDS.values())
     assert {kind.severity for kind in KINDS.values()} <= {"info", "warning", "critical"}
 
 
-# -- what is over --------------------------------------------------------------------------------------------------
-
-
 async def open_kinds(queue: Queue) -> list[str]:
-    return [alert.kind for alert in await queue.alerts(open_only=True)]
+    return [alert.kind for alert in await queue.alerts.list(open_only=True)]
 
 
 @pytest.mark.parametrize("way", ["reset", "trial"])
-async def test_alert_of_a_breaker_is_over_when_the_breaker_closes(queue: Queue, clock: MovedClock, way: str) -> None:
-    await queue.set_setting("circuit_breaker.failure_threshold", 1)
+async def test_breaker_alert_is_acknowledged_when_breaker_closes(queue: Queue, clock: MovedClock, way: str) -> None:
+    await queue.settings.set("circuit_breaker.failure_threshold", 1)
     await queue.submit_many([{"type": "code", "max_attempts": 1}, {"type": "code"}])
     await queue.fail((await take(queue)).token, "crash")
     assert "breaker_open" in await open_kinds(queue)
     if way == "reset":
-        await queue.reset_breaker("code")
+        await queue.breakers.reset("code")
     else:
         await pass_time(queue, clock, 3600)
         await queue.complete((await take(queue)).token)
@@ -332,19 +325,19 @@ async def test_alert_of_a_breaker_is_over_when_the_breaker_closes(queue: Queue, 
 
 
 @pytest.mark.parametrize("way", ["retry", "abandon", "cancel", "rerun"])
-async def test_alert_of_a_dead_letter_is_over_when_a_person_decides(queue: Queue, way: str) -> None:
-    task_id = await bury(queue)
-    other = await bury(queue)
+async def test_dead_letter_alert_is_closed_by_a_review_decision(queue: Queue, way: str) -> None:
+    task_id = await dead_letter(queue)
+    other = await dead_letter(queue)
     assert await open_kinds(queue) == ["dead_lettered"] * 2
     if way == "rerun":
-        await queue.rerun(task_id)
+        await queue.tasks.rerun(task_id)
     elif way == "cancel":
         await queue.cancel(task_id)
     else:
-        await queue.review(task_id, way)
-    assert [alert.task_id for alert in await queue.alerts(open_only=True)] == [other]
+        await queue.dead_letters.review(task_id, cast(Decision, way))
+    assert [alert.task_id for alert in await queue.alerts.list(open_only=True)] == [other]
 
 
-async def test_alert_of_an_escalated_dead_letter_stays_open(queue: Queue) -> None:
-    await queue.review(await bury(queue), "escalate")
+async def test_escalated_dead_letter_alert_stays_open(queue: Queue) -> None:
+    await queue.dead_letters.review(await dead_letter(queue), "escalate")
     assert await open_kinds(queue) == ["dead_lettered", "escalated"]

@@ -1,4 +1,4 @@
-"""Money of agents: what a task may cost is granted at the claim and settled at the end."""
+"""Agent budgets: the cost of a task is granted at the claim and settled at the end."""
 
 import pytest
 
@@ -8,26 +8,26 @@ from tests.conformance.steps import take
 
 
 async def remaining(queue: Queue) -> float | None:
-    (agent,) = await queue.agents()
+    (agent,) = await queue.agents.list()
     return agent.budget_remaining_usd
 
 
 async def hire(queue: Queue, budget: float | None) -> None:
-    await queue.register_agent(id="worker", max_concurrent_tasks=None, budget_remaining_usd=budget)
+    await queue.agents.register(id="worker", max_concurrent_tasks=None, budget_remaining_usd=budget)
 
 
 @pytest.mark.requirement("F-133", "F-134")
-async def test_an_agent_gets_no_work_that_it_cannot_pay(queue: Queue) -> None:
+async def test_agent_gets_no_task_above_its_remaining_budget(queue: Queue) -> None:
     await hire(queue, 0.10)
     await queue.submit(type="code", estimated_cost_usd=0.50)
-    answer = await queue.claim_answer("worker")
+    answer = await queue.claims.request("worker")
     assert (answer.assignments, answer.no_fit) == ([], 1)
-    await queue.set_agent_budget("worker", 0.50)
+    await queue.agents.set_budget("worker", 0.50)
     assert len(await queue.claim("worker")) == 1
 
 
 @pytest.mark.requirement("F-015", "F-266")
-async def test_the_tasks_own_ceiling_must_be_affordable_too(queue: Queue) -> None:
+async def test_cost_ceiling_of_task_must_fit_agent_budget(queue: Queue) -> None:
     await hire(queue, 0.40)
     spec = {"constraints": {"max_cost_usd": 0.50}}
     await queue.submit(type="code", spec=spec, estimated_cost_usd=0.10)
@@ -36,13 +36,13 @@ async def test_the_tasks_own_ceiling_must_be_affordable_too(queue: Queue) -> Non
     assert await queue.claim("worker") == []
 
 
-async def test_an_agent_without_a_limit_takes_everything(queue: Queue) -> None:
+async def test_agent_without_budget_limit_takes_every_task(queue: Queue) -> None:
     await queue.submit(type="code", estimated_cost_usd=1000)
     await hire(queue, None)
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_for_a_task_without_a_price_an_estimate_is_set_aside_or_what_is_left(queue: Queue) -> None:
+async def test_task_without_price_reserves_default_estimate_or_remainder(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 3)
     await hire(queue, 0.40)
     await queue.claim("worker")
@@ -52,14 +52,14 @@ async def test_for_a_task_without_a_price_an_estimate_is_set_aside_or_what_is_le
     assert await queue.claim("worker") == []
 
 
-async def test_a_task_that_costs_nothing_needs_no_money(queue: Queue) -> None:
+async def test_task_with_zero_cost_needs_no_budget(queue: Queue) -> None:
     await hire(queue, 0)
     await queue.submit(type="code", estimated_cost_usd=0)
     assert len(await queue.claim("worker")) == 1
 
 
 @pytest.mark.requirement("F-145")
-async def test_what_was_spent_is_gone_and_what_was_not_comes_back(queue: Queue) -> None:
+async def test_spent_budget_is_charged_and_unused_reservation_returned(queue: Queue) -> None:
     await hire(queue, 45.00)
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 10}] * 2)
     first = await take(queue)
@@ -72,7 +72,7 @@ async def test_what_was_spent_is_gone_and_what_was_not_comes_back(queue: Queue) 
     assert await remaining(queue) == 43.25
 
 
-async def test_a_claim_of_many_reserves_for_each(queue: Queue) -> None:
+async def test_batch_claim_reserves_budget_for_each_task(queue: Queue) -> None:
     await hire(queue, 1.00)
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.40}] * 5)
     assert len(await queue.claim("worker", 5)) == 2
@@ -80,14 +80,14 @@ async def test_a_claim_of_many_reserves_for_each(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("types", [1, 5])
-async def test_dear_work_in_front_does_not_hide_what_is_affordable(queue: Queue, types: int) -> None:
+async def test_expensive_tasks_in_front_do_not_hide_affordable_ones(queue: Queue, types: int) -> None:
     await hire(queue, 1.00)
     await queue.submit_many([{"type": f"type-{n % types}", "priority": 1, "estimated_cost_usd": 5} for n in range(50)])
     cheap = await queue.submit(type="type-0", priority=90, estimated_cost_usd=1)
     assert (await take(queue)).id == cheap.id
 
 
-async def test_release_gives_the_money_back(queue: Queue) -> None:
+async def test_release_returns_the_reserved_budget(queue: Queue) -> None:
     await hire(queue, 1.00)
     await queue.submit(type="code", estimated_cost_usd=0.75)
     token = (await take(queue)).token
@@ -95,7 +95,7 @@ async def test_release_gives_the_money_back(queue: Queue) -> None:
     assert await remaining(queue) == 1.00
 
 
-async def test_a_lost_attempt_costs_all_it_might_have_spent_until_it_reports(queue: Queue, clock: MovedClock) -> None:
+async def test_lost_attempt_is_charged_its_reservation_until_it_reports(queue: Queue, clock: MovedClock) -> None:
     await hire(queue, 1.00)
     task_id = (await queue.submit(type="code", estimated_cost_usd=0.75)).id
     token = (await take(queue)).token
@@ -106,7 +106,7 @@ async def test_a_lost_attempt_costs_all_it_might_have_spent_until_it_reports(que
     assert await remaining(queue) == 0.25
 
 
-async def test_an_overrun_is_booked_and_closes_the_gate(queue: Queue) -> None:
+async def test_overrun_is_charged_and_blocks_the_next_claim(queue: Queue) -> None:
     await hire(queue, 1.00)
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.50}] * 2)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 3.00})
@@ -115,9 +115,9 @@ async def test_an_overrun_is_booked_and_closes_the_gate(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-268")
-async def test_a_dag_knows_what_it_has_spent(queue: Queue) -> None:
+async def test_dag_reports_its_spent_budget(queue: Queue) -> None:
     made = await queue.submit_dag({"tasks": [{"type": "code"}] * 2, "budget_ceiling_usd": 5})
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
     await queue.heartbeat((await take(queue)).token, usage={"cost_usd": 0.20})
-    dag = await queue.dag(made[0].dag_id or "")
+    dag = await queue.dags.get(made[0].dag_id or "")
     assert (round(dag.spent_usd, 6), dag.budget_ceiling_usd) == (0.30, 5)

@@ -1,4 +1,4 @@
-"""A queue with limits: who comes in, who gives way, who is refused, and who comes back."""
+"""A queue with limits: which tasks are accepted, displaced, refused, and restored."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError, QueueFull
+from shiftwork.model.errors import InputError, QueueFull
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, finish, states, submit_dag, take
 
@@ -15,7 +15,7 @@ HIGH, MEDIUM, LOW = 20, 50, 70
 
 
 async def limit(queue: Queue, total: int | None = None, **quotas: int) -> None:
-    await queue.change_settings({"max_queue_size": total, "priority_quotas": quotas})
+    await queue.settings.change({"max_queue_size": total, "priority_quotas": quotas})
 
 
 async def submit(queue: Queue, *priorities: float, **fields: Any) -> list[str]:
@@ -41,11 +41,8 @@ async def displaced(queue: Queue, task_ids: list[str]) -> list[str]:
     return [task_id for task_id in task_ids if await is_displaced(queue, task_id)]
 
 
-# -- who is refused ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-032", "C-075", "C-101")
-async def test_a_full_queue_refuses_what_can_take_nobodys_place(queue: Queue) -> None:
+async def test_full_queue_refuses_task_that_cannot_displace_another(queue: Queue) -> None:
     await limit(queue, 2)
     await submit(queue, LOW, LOW)
     with pytest.raises(QueueFull) as caught:
@@ -57,7 +54,7 @@ async def test_a_full_queue_refuses_what_can_take_nobodys_place(queue: Queue) ->
 
 
 @pytest.mark.requirement("C-033", "C-124")
-async def test_a_level_at_its_quota_may_not_take_free_room(queue: Queue) -> None:
+async def test_level_at_its_quota_is_refused_although_queue_has_room(queue: Queue) -> None:
     await limit(queue, 10, high=2)
     await submit(queue, HIGH, HIGH)
     with pytest.raises(QueueFull) as caught:
@@ -69,7 +66,7 @@ async def test_a_level_at_its_quota_may_not_take_free_room(queue: Queue) -> None
     assert await is_displaced(queue, low)
 
 
-async def test_a_batch_comes_in_whole_or_not_at_all(queue: Queue) -> None:
+async def test_batch_is_accepted_whole_or_not_at_all(queue: Queue) -> None:
     await limit(queue, 3)
     await submit(queue, LOW)
     before = await queue.events()
@@ -81,21 +78,21 @@ async def test_a_batch_comes_in_whole_or_not_at_all(queue: Queue) -> None:
     assert len(await submit(queue, LOW, LOW)) == 2
 
 
-async def test_free_room_goes_to_those_of_a_batch_who_can_take_no_place(queue: Queue) -> None:
+async def test_free_room_goes_to_batch_members_that_cannot_displace(queue: Queue) -> None:
     await limit(queue, 2)
     (low,) = await submit(queue, LOW)
     await submit(queue, HIGH, LOW)
     assert await is_displaced(queue, low)
 
 
-async def test_what_exists_already_needs_no_room(queue: Queue) -> None:
+async def test_duplicate_submit_needs_no_room_in_full_queue(queue: Queue) -> None:
     await limit(queue, 1)
     made = await queue.submit(type="code", idempotency_key="k")
     again = await queue.submit(type="code", idempotency_key="k")
     assert (again.id, again.duplicate) == (made.id, True)
 
 
-async def test_a_refused_key_may_be_sent_again(queue: Queue) -> None:
+async def test_refused_idempotency_key_can_be_sent_again(queue: Queue) -> None:
     await limit(queue, 1)
     await queue.submit(type="code")
     with pytest.raises(QueueFull):
@@ -105,7 +102,7 @@ async def test_a_refused_key_may_be_sent_again(queue: Queue) -> None:
     assert not made.duplicate
 
 
-async def test_children_are_refused_as_other_newcomers_are(queue: Queue) -> None:
+async def test_spawned_children_are_refused_when_queue_is_full(queue: Queue) -> None:
     await queue.submit(type="parent")
     parent = await take(queue)
     await limit(queue, 1)
@@ -115,30 +112,30 @@ async def test_children_are_refused_as_other_newcomers_are(queue: Queue) -> None
     assert (await queue.status()).depth["total"] == 1
 
 
-async def test_what_was_let_in_once_is_never_refused(queue: Queue, clock: MovedClock) -> None:
+async def test_accepted_task_is_never_refused_on_retry_or_rerun(queue: Queue, clock: MovedClock) -> None:
     await limit(queue, 1)
     await queue.submit(type="code")
     held = await take(queue)
     (other,) = await submit(queue, MEDIUM)
     await queue.fail(held.token, "crash")
     assert (await queue.get(held.id)).status == "retrying"
-    await queue.rerun((await queue.cancel(other)).task_id)
+    await queue.tasks.rerun((await queue.cancel(other)).task_id)
     await pass_time(queue, clock, 400)
     assert (await queue.status()).depth["total"] == 2
     with pytest.raises(QueueFull):
         await queue.submit(type="code")
 
 
-async def test_reject_takes_no_places(queue: Queue) -> None:
+async def test_overflow_reject_displaces_no_task(queue: Queue) -> None:
     await limit(queue, 1)
-    await queue.set_setting("overflow", "reject")
+    await queue.settings.set("overflow", "reject")
     await submit(queue, LOW)
     with pytest.raises(QueueFull):
         await queue.submit(type="code", priority=HIGH)
 
 
 @pytest.mark.parametrize("how", ["before the limit", "after it"])
-async def test_every_waiting_task_is_counted_whenever_it_came(queue: Queue, how: str) -> None:
+async def test_every_waiting_task_counts_against_the_limit(queue: Queue, how: str) -> None:
     if how == "after it":
         await limit(queue, 4)
     parent = await queue.submit(type="code", priority=LOW)
@@ -153,20 +150,17 @@ async def test_every_waiting_task_is_counted_whenever_it_came(queue: Queue, how:
     assert caught.value.facts["waiting"] == 4
 
 
-async def test_workspaces_do_not_fill_each_other(queue: Queue) -> None:
+async def test_workspaces_have_separate_queue_limits(queue: Queue) -> None:
     other = queue.in_workspace("other")
-    await other.change_settings({"max_queue_size": 1})
+    await other.settings.change({"max_queue_size": 1})
     await submit(queue, LOW, LOW, LOW)
     await other.submit(type="code", priority=LOW)
     with pytest.raises(QueueFull):
         await other.submit(type="code", priority=LOW)
 
 
-# -- who gives way -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-035", "C-036", "C-193")
-async def test_the_oldest_of_the_lowest_level_gives_way(queue: Queue, clock: MovedClock) -> None:
+async def test_oldest_task_of_lowest_level_is_displaced_first(queue: Queue, clock: MovedClock) -> None:
     await limit(queue, 4)
     made = await submit_one_by_one(queue, clock, MEDIUM, LOW, LOW, HIGH)
     await submit(queue, HIGH)
@@ -179,7 +173,7 @@ async def test_the_oldest_of_the_lowest_level_gives_way(queue: Queue, clock: Mov
 
 
 @pytest.mark.requirement("C-036", "C-124")
-async def test_a_full_queue_of_full_levels_still_takes_the_more_urgent(queue: Queue) -> None:
+async def test_full_queue_with_full_levels_still_accepts_more_urgent_tasks(queue: Queue) -> None:
     await limit(queue, 10, high=1, medium=5, low=4)
     made = await submit(queue, *[HIGH] * 1, *[MEDIUM] * 5, *[LOW] * 4)
     await submit(queue, HIGH)
@@ -189,8 +183,8 @@ async def test_a_full_queue_of_full_levels_still_takes_the_more_urgent(queue: Qu
 
 
 @pytest.mark.requirement("C-191", "C-192", "C-193", "C-194")
-async def test_plain_old_tasks_give_way_before_those_worth_keeping(queue: Queue, clock: MovedClock) -> None:
-    await queue.change_settings({"retry.strategy": "immediate", "max_queue_size": 6})
+async def test_plain_old_tasks_are_displaced_before_retried_or_needed_ones(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.change({"retry.strategy": "immediate", "max_queue_size": 6})
     (above,) = await submit(queue, HIGH)
     (depends,) = await submit(queue, LOW, dependencies=[above])
     (tried,) = await submit(queue, LOW, type="flaky")
@@ -210,7 +204,7 @@ async def test_plain_old_tasks_give_way_before_those_worth_keeping(queue: Queue,
         await submit(queue, HIGH)
 
 
-async def test_work_under_way_does_not_give_way(queue: Queue) -> None:
+async def test_tasks_under_way_are_not_displaced(queue: Queue) -> None:
     await limit(queue, 2)
     await queue.submit(type="parent", priority=LOW)
     parent = await take(queue)
@@ -225,22 +219,22 @@ async def test_work_under_way_does_not_give_way(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("C-195", "C-196", "C-197")
-async def test_a_displaced_task_is_a_dead_letter_that_is_told(queue: Queue) -> None:
+async def test_displaced_task_becomes_dead_letter_with_event_and_reason(queue: Queue) -> None:
     await limit(queue, 1)
     (low,) = await submit(queue, LOW)
     await submit(queue, HIGH)
-    (letter,) = await queue.dead_letters()
+    (letter,) = await queue.dead_letters.list()
     assert (letter.task_id, letter.reason) == (low, "displaced")
     assert await events_named(queue, "task.displaced") == [low]
-    (alert,) = await queue.alerts(kind="displaced")
+    (alert,) = await queue.alerts.list(kind="displaced")
     assert (alert.task_id, alert.message) == (low, f"Task {low} was displaced")
     assert await states(queue, low) == ["created", "pending", "ready", "dead_lettered"]
     (hold,) = (await queue.explain(low)).holds
     assert (hold.kind, hold.what) == ("displaced", "it made room for more urgent work")
 
 
-async def test_what_depends_on_a_displaced_task_waits_for_it(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("on_dependency_failed", "cancel")
+async def test_dependents_of_a_displaced_task_keep_waiting(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("on_dependency_failed", "cancel")
     await limit(queue, 2)
     (low,) = await submit(queue, LOW)
     (child,) = await submit(queue, MEDIUM, dependencies=[low])
@@ -252,20 +246,17 @@ async def test_what_depends_on_a_displaced_task_waits_for_it(queue: Queue, clock
     assert (await take(queue, "another")).id == low
 
 
-async def test_a_dropped_task_is_cancelled_and_stays_readable(queue: Queue) -> None:
+async def test_dropped_task_is_cancelled_and_stays_readable(queue: Queue) -> None:
     await limit(queue, 1)
-    await queue.set_setting("overflow", "drop_oldest_low")
+    await queue.settings.set("overflow", "drop_oldest_low")
     (low,) = await submit(queue, LOW)
     await submit(queue, HIGH)
     task = await queue.get(low)
     assert (task.status, task.cancel_reason) == ("cancelled", "overflow")
 
 
-# -- who comes back ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-198")
-async def test_displaced_tasks_come_back_as_far_as_there_is_room(queue: Queue, clock: MovedClock) -> None:
+async def test_displaced_tasks_return_when_there_is_room(queue: Queue, clock: MovedClock) -> None:
     await limit(queue, 2)
     low = await submit_one_by_one(queue, clock, LOW, LOW)
     await submit(queue, HIGH, HIGH)
@@ -276,14 +267,14 @@ async def test_displaced_tasks_come_back_as_far_as_there_is_room(queue: Queue, c
     assert done["displaced"] == {"resubmitted": 1}
     assert await displaced(queue, low) == low[1:]
     assert (await queue.get(low[0])).status == "ready"
-    (event,) = [event for event in await queue.history(low[0]) if event.verb == "reviewed"]
+    (event,) = [event for event in (await queue.tasks.history(low[0])).events if event.verb == "reviewed"]
     assert (event.actor, event.reason) == ("duty:displaced", "there is room again")
-    await queue.unset_setting("max_queue_size")
+    await queue.settings.unset("max_queue_size")
     await pass_time(queue, clock, 300)
     assert await displaced(queue, low) == []
 
 
-async def test_the_more_urgent_come_back_first(queue: Queue, clock: MovedClock) -> None:
+async def test_more_urgent_displaced_tasks_return_first(queue: Queue, clock: MovedClock) -> None:
     await limit(queue, 2)
     low, medium = await submit_one_by_one(queue, clock, LOW, MEDIUM)
     await submit(queue, HIGH, HIGH)
@@ -292,7 +283,7 @@ async def test_the_more_urgent_come_back_first(queue: Queue, clock: MovedClock) 
     assert await displaced(queue, [low, medium]) == [low]
 
 
-async def test_attempts_used_before_stay_used(queue: Queue, clock: MovedClock) -> None:
+async def test_displaced_task_keeps_its_attempt_count(queue: Queue, clock: MovedClock) -> None:
     (task_id,) = await submit(queue, LOW)
     await queue.fail((await take(queue)).token, "crash")
     await pass_time(queue, clock, 60)
@@ -305,7 +296,7 @@ async def test_attempts_used_before_stay_used(queue: Queue, clock: MovedClock) -
     assert (task.status, task.attempts) == ("ready", 1)
 
 
-async def test_a_displaced_task_keeps_its_idempotency_key(queue: Queue, clock: MovedClock) -> None:
+async def test_displaced_task_keeps_its_idempotency_key(queue: Queue, clock: MovedClock) -> None:
     await limit(queue, 1)
     (low,) = await submit(queue, LOW, idempotency_key="k")
     await submit(queue, HIGH)
@@ -316,7 +307,7 @@ async def test_a_displaced_task_keeps_its_idempotency_key(queue: Queue, clock: M
     assert (await take(queue, "another")).id == low
 
 
-async def test_a_displaced_task_may_be_displaced_again(queue: Queue, clock: MovedClock) -> None:
+async def test_displaced_task_can_be_displaced_again(queue: Queue, clock: MovedClock) -> None:
     await limit(queue, 1)
     (low,) = await submit(queue, LOW)
     for round_ in range(3):
@@ -327,32 +318,29 @@ async def test_a_displaced_task_may_be_displaced_again(queue: Queue, clock: Move
         assert (await queue.get(low)).status == "ready"
 
 
-# -- under concurrency -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-101", "C-261")
-async def test_concurrent_submits_never_pass_the_limit(store_url: str) -> None:
+async def test_concurrent_submits_never_exceed_the_limit(store_url: str) -> None:
     async with AsyncExitStack() as stack:
         queues = [await stack.enter_async_context(await Queue.open(store_url)) for _ in range(4)]
         await limit(queues[0], 20, low=10)
         for each in queues:
-            each.engine.book.forget("default")  # as a second later
+            each.engine.settings_cache.forget("default")  # as a second later
         calls = [each.submit(type="code", priority=(LOW, MEDIUM)[n % 2]) for n, each in enumerate(queues * 15)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(answer, QueueFull) for answer in answers if isinstance(answer, BaseException))
         let_in = [answer for answer in answers if not isinstance(answer, BaseException)]
         status = await queues[0].status(fresh=True)
         assert status.depth["total"] == 20
-        assert len(let_in) - len(await queues[0].dead_letters()) == 20
+        assert len(let_in) - len(await queues[0].dead_letters.list()) == 20
         assert status.depth["low"] <= 10
 
 
-async def test_submits_that_take_places_while_others_claim_lose_nobody(store_url: str) -> None:
+async def test_displacing_submits_during_claims_lose_no_task(store_url: str) -> None:
     async with AsyncExitStack() as stack:
         queues = [await stack.enter_async_context(await Queue.open(store_url)) for _ in range(3)]
         await limit(queues[0], 10)
         for each in queues:
-            each.engine.book.forget("default")
+            each.engine.settings_cache.forget("default")
         await submit(queues[0], *[LOW] * 10)
         submits = [queues[n % 2].submit(type="code", priority=HIGH) for n in range(20)]
         claims = [queues[2].claim(f"agent-{n}", start=True) for n in range(10)]
@@ -364,26 +352,23 @@ async def test_submits_that_take_places_while_others_claim_lose_nobody(store_url
         assert sum(status.counts.values()) == 10 + 20 - len(refused)
 
 
-# -- what producers see ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-135")
-async def test_backpressure_tells_how_many_more_find_room(queue: Queue) -> None:
-    free = await queue.backpressure()
+async def test_backpressure_reports_remaining_room_per_level(queue: Queue) -> None:
+    free = await queue.control.backpressure()
     assert (free.state, free.limits, free.room) == ("normal", {}, {"low": None, "medium": None, "high": None})
     await limit(queue, 10, high=2)
     await submit(queue, *[MEDIUM] * 7)
-    some = await queue.backpressure()
+    some = await queue.control.backpressure()
     assert (some.state, some.full, some.retry_after_sec) == ("normal", [], None)
     assert some.waiting == {"high": 0, "medium": 7, "low": 0, "total": 7}
     assert some.room == {"high": 2, "medium": 3, "low": 3}
     await submit(queue, HIGH, HIGH)
-    more = await queue.backpressure()
+    more = await queue.control.backpressure()
     assert (more.state, more.full, more.retry_after_sec) == ("critical", ["high"], 5)
     assert more.warnings == ["warning: total 9 of 10", "critical: high 2 of 2"]
 
 
-async def test_whoever_waits_for_room_is_let_in_when_there_is_some(queue: Queue) -> None:
+async def test_submit_with_wait_is_accepted_when_room_appears(queue: Queue) -> None:
     await limit(queue, 1)
     await submit(queue, LOW)
     waiting = asyncio.create_task(queue.submit(type="code", priority=LOW, wait=60))
@@ -399,7 +384,7 @@ async def _until_taken(queue: Queue) -> None:
     await queue.complete(claimed[0].token)
 
 
-async def test_whoever_has_waited_long_enough_is_refused(queue: Queue) -> None:
+async def test_submit_with_wait_is_refused_after_its_timeout(queue: Queue) -> None:
     await limit(queue, 1)
     await submit(queue, LOW)
     with pytest.raises(QueueFull):

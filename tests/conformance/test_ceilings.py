@@ -1,11 +1,11 @@
-"""Budgets above the agent's: a DAG's ceiling, a task with all it spawns, and the day."""
+"""Budgets above the agent: per DAG, per task tree, and per day."""
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError, NotFound
-from shiftwork.queue.money import budgets
-from shiftwork.queue.money.budgets import Budget, Kind
+from shiftwork.budgets import operations as budgets
+from shiftwork.budgets.model import Budget, Kind
+from shiftwork.model.errors import InputError, NotFound
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, sql, take
 from tests.money import check_books
@@ -20,35 +20,32 @@ async def make_dag(queue: Queue, ceiling: float | None, tasks: int = 3, price: f
 
 
 async def the_budget(queue: Queue, kind: Kind = "dag") -> Budget:
-    (found,) = await queue.budgets(kind)
+    (found,) = await queue.budgets.list(kind)
     return found
 
 
 async def tasks_held(queue: Queue) -> int:
-    page = await queue.tasks(limit=1000)
+    page = await queue.tasks.list(limit=1000)
     return sum(1 for task in page.tasks if task.hold == "budget")
 
 
-# -- DAGs --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-267")
-async def test_a_task_that_would_pass_the_ceiling_of_its_dag_is_not_handed_out(queue: Queue) -> None:
+async def test_task_over_the_dag_ceiling_is_not_assigned(queue: Queue) -> None:
     tasks = [{"type": "first", "estimated_cost_usd": 0.60}, HALF]
     await queue.submit_dag({"tasks": tasks, "budget_ceiling_usd": 1.00})
     await queue.complete((await take(queue, types=["first"])).token, usage={"cost_usd": 0.60})
-    answer = await queue.claim_answer("worker")
+    answer = await queue.claims.request("worker")
     assert (answer.assignments, answer.no_fit) == ([], 1)
 
 
 @pytest.mark.requirement("F-269")
-async def test_where_agent_and_dag_can_pay_the_task_is_handed_out(queue: Queue) -> None:
-    await queue.register_agent(id="worker", budget_remaining_usd=0.50)
+async def test_task_within_agent_and_dag_budget_is_assigned(queue: Queue) -> None:
+    await queue.agents.register(id="worker", budget_remaining_usd=0.50)
     await queue.submit_dag({"tasks": [HALF], "budget_ceiling_usd": 0.50})
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_what_runs_counts_against_the_ceiling_before_it_has_spent_anything(queue: Queue) -> None:
+async def test_granted_cost_counts_against_ceiling_before_it_is_spent(queue: Queue) -> None:
     await make_dag(queue, 1.00)
     assert len(await queue.claim("one", 3)) == 1
     assert len(await queue.claim("two", 3)) == 1
@@ -57,7 +54,7 @@ async def test_what_runs_counts_against_the_ceiling_before_it_has_spent_anything
     assert (found.granted_usd, found.spent_usd, found.remaining_usd) == (1.00, 0, 0)
 
 
-async def test_what_an_attempt_did_not_use_is_there_for_the_next(queue: Queue) -> None:
+async def test_unused_grant_of_an_attempt_is_available_to_the_next(queue: Queue) -> None:
     await make_dag(queue, 1.00)
     first, _ = await take(queue, "one"), await take(queue, "two")
     assert await queue.claim("three") == []
@@ -70,7 +67,7 @@ async def test_what_an_attempt_did_not_use_is_there_for_the_next(queue: Queue) -
     assert (found.spent_usd, found.granted_usd) == (0.10, 0.50)
 
 
-async def test_money_given_back_frees_what_it_can_pay(queue: Queue) -> None:
+async def test_returned_budget_releases_as_many_tasks_as_it_covers(queue: Queue) -> None:
     await make_dag(queue, 1.00, tasks=4)
     first, second = await take(queue, "one"), await take(queue, "two")
     assert await queue.claim("three") == []
@@ -83,34 +80,32 @@ async def test_money_given_back_frees_what_it_can_pay(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-265")
-async def test_a_raised_ceiling_lets_the_held_work_flow(queue: Queue) -> None:
+async def test_raised_ceiling_releases_held_tasks(queue: Queue) -> None:
     dag_id = await make_dag(queue, 0.40, tasks=700)
     assert await queue.claim("worker") == []
     assert await tasks_held(queue) > 0
-    changed = await queue.update_dag(dag_id, {"budget_ceiling_usd": 1000})
+    changed = await queue.dags.update(dag_id, {"budget_ceiling_usd": 1000})
     assert changed.budget_ceiling_usd == 1000
     assert await tasks_held(queue) == 0
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_a_ceiling_that_is_taken_away_holds_nothing_back(queue: Queue) -> None:
+async def test_removed_ceiling_holds_no_task(queue: Queue) -> None:
     dag_id = await make_dag(queue, 0.10)
     assert await queue.claim("worker") == []
-    await queue.set_budget("dag", dag_id, None)
+    await queue.budgets.set("dag", dag_id, ceiling_usd=None)
     assert len(await queue.claim("worker")) == 1
     found = await the_budget(queue)
     assert (found.ceiling_usd, found.remaining_usd, found.granted_usd) == (None, None, 0.50)
 
 
-async def test_a_dag_that_gets_its_ceiling_later_counts_what_was_spent_and_what_runs(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_ceiling_added_later_counts_spent_and_running_cost(queue: Queue, clock: MovedClock) -> None:
     dag_id = await make_dag(queue, None, tasks=4)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.30})
     running = await take(queue)
     await queue.heartbeat(running.token, usage={"cost_usd": 0.10})
     lost = await take(queue, "silent")
-    found = await queue.set_budget("dag", dag_id, 1.30)
+    found = await queue.budgets.set("dag", dag_id, ceiling_usd=1.30)
     assert (found.spent_usd, found.granted_usd, found.remaining_usd) == (0.40, 0.90, 0)
     assert await queue.claim("third") == []
     await queue.complete(running.token, usage={"cost_usd": 0.15})
@@ -120,29 +115,31 @@ async def test_a_dag_that_gets_its_ceiling_later_counts_what_was_spent_and_what_
     assert (found.spent_usd, found.granted_usd) == pytest.approx((0.60, 0))
 
 
-async def test_a_lone_task_can_have_a_ceiling_as_a_dag_of_one(queue: Queue) -> None:
+async def test_single_task_can_have_a_ceiling_as_a_dag_of_one(queue: Queue) -> None:
     made = await queue.submit(type="code", estimated_cost_usd=0.50)
-    await queue.set_budget("dag", made.dag_id or "", 0.40)
+    await queue.budgets.set("dag", made.dag_id or "", ceiling_usd=0.40)
     assert await queue.claim("worker") == []
-    await queue.set_budget("dag", made.dag_id or "", 0.50)
+    await queue.budgets.set("dag", made.dag_id or "", ceiling_usd=0.50)
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_tasks_that_join_a_dag_stand_under_its_ceiling(queue: Queue) -> None:
+async def test_tasks_added_to_a_dag_count_under_its_ceiling(queue: Queue) -> None:
     dag_id = await make_dag(queue, 0.50, tasks=1)
     await take(queue, "one")
-    await queue.add_to_dag(dag_id, [{"type": "code", "estimated_cost_usd": 0.10}])
+    await queue.dags.add_tasks(dag_id, [{"type": "code", "estimated_cost_usd": 0.10}])
     assert await queue.claim("two") == []
 
 
-async def test_other_work_is_not_held_up_by_an_exhausted_dag(queue: Queue) -> None:
+async def test_exhausted_dag_does_not_block_other_tasks(queue: Queue) -> None:
     await make_dag(queue, 0, tasks=1200, price=0.01)
     other = await queue.submit(type="code", priority=99)
     answers = [await queue.claim("worker") for _ in range(3)]
     assert [task.id for answer in answers for task in answer] == [other.id]
 
 
-async def test_the_duty_goes_on_holding_back_and_letting_go(queue: Queue, clock: MovedClock) -> None:
+async def test_maintenance_continues_holding_and_releasing_tasks_of_a_large_dag(
+    queue: Queue, clock: MovedClock
+) -> None:
     dag_id = await make_dag(queue, 0, tasks=2600, price=0.01)
     await queue.claim("worker")
     counts = await pass_time(queue, clock, 1)
@@ -150,30 +147,30 @@ async def test_the_duty_goes_on_holding_back_and_letting_go(queue: Queue, clock:
     (held,) = await sql(queue, "select count(*) as n from tasks where hold = 'budget'")
     assert held["n"] == 2600
     assert (await the_budget(queue)).holds_back
-    await queue.set_budget("dag", dag_id, None)
+    await queue.budgets.set("dag", dag_id, ceiling_usd=None)
     await pass_time(queue, clock, 1)
     assert not (await the_budget(queue)).holds_back
     assert await events_named(queue, "budget.closed") == [dag_id]
     assert await events_named(queue, "budget.opened") == [dag_id]
 
 
-async def test_the_duty_looks_at_a_page_of_budgets_a_turn_and_at_all_in_the_end(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_maintenance_checks_one_page_of_budgets_per_run(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "LOOKED_AT", 2)
     dags = [await make_dag(queue, 0, tasks=1) for _ in range(5)]
     assert await queue.claim("worker") == []
     assert await tasks_held(queue) == 5
     for dag_id in dags:
-        await queue.set_budget("dag", dag_id, None)
-    turns = [await queue.engine.store.run(lambda tx: budgets.tend(tx, queue.engine)) for _ in range(4)]
-    assert turns == [{"opened": 2}, {"opened": 2}, {"opened": 1}, {}]
+        await queue.budgets.set("dag", dag_id, ceiling_usd=None)
+    round_robin = [await queue.engine.store.run(lambda tx: budgets.maintain(tx, queue.engine)) for _ in range(4)]
+    assert round_robin == [{"opened": 2}, {"opened": 2}, {"opened": 1}, {}]
     assert len(await events_named(queue, "budget.opened")) == 5
-    await queue.set_budget("dag", dags[0], 0)
+    await queue.budgets.set("dag", dags[0], ceiling_usd=0)
     assert len(await queue.claim("worker")) == 1
     assert await tasks_held(queue) == 1
-    await queue.set_budget("dag", dags[0], None)
-    assert await queue.engine.store.run(lambda tx: budgets.tend(tx, queue.engine)) == {"opened": 1}, "from the first"
+    await queue.budgets.set("dag", dags[0], ceiling_usd=None)
+    assert await queue.engine.store.run(lambda tx: budgets.maintain(tx, queue.engine)) == {"opened": 1}, (
+        "from the first"
+    )
 
 
 JUDGED = {
@@ -184,7 +181,7 @@ JUDGED = {
 
 
 @pytest.mark.parametrize("kind", ["dag", "tree"])
-async def test_a_judge_is_paid_by_the_budget_of_what_it_judges(queue: Queue, kind: Kind) -> None:
+async def test_judge_is_charged_to_the_budget_of_the_judged_task(queue: Queue, kind: Kind) -> None:
     if kind == "tree":
         await queue.submit({**JUDGED, "tree_budget_usd": 1.00})
     else:
@@ -200,10 +197,7 @@ async def test_a_judge_is_paid_by_the_budget_of_what_it_judges(queue: Queue, kin
     await check_books(queue)
 
 
-# -- trees -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_tree_pays_for_its_root_all_its_attempts_and_what_they_spawn(queue: Queue, clock: MovedClock) -> None:
+async def test_tree_budget_covers_root_attempts_and_spawned_tasks(queue: Queue, clock: MovedClock) -> None:
     root = await queue.submit(type="plan", tree_budget_usd=1.00, estimated_cost_usd=0.30)
     first = await take(queue)
     await queue.spawn(first.token, [{"type": "code", "estimated_cost_usd": 0.40, "key": "a"}])
@@ -218,7 +212,7 @@ async def test_a_tree_pays_for_its_root_all_its_attempts_and_what_they_spawn(que
     assert (await queue.get(root.id)).tree_budget_usd == 1.00
 
 
-async def test_every_level_above_a_task_must_have_the_money(queue: Queue) -> None:
+async def test_every_budget_above_a_task_must_cover_it(queue: Queue) -> None:
     tasks = [{"type": "plan", "tree_budget_usd": 5.00, "estimated_cost_usd": 0.40}]
     await queue.submit_dag({"tasks": tasks, "budget_ceiling_usd": 0.90})
     root = await take(queue)
@@ -228,99 +222,96 @@ async def test_every_level_above_a_task_must_have_the_money(queue: Queue) -> Non
     await queue.spawn(child.token, [{"type": "leaf", "estimated_cost_usd": 0.40}])
     assert await queue.claim("x", types=["leaf"]) == [], "its own tree has 0.35 left"
     assert await queue.claim("x", types=["other"]) == [], "the DAG has 0.40 left"
-    await queue.set_budget("tree", child.id, 0.50)
+    await queue.budgets.set("tree", child.id, ceiling_usd=0.50)
     assert len(await queue.claim("x", types=["leaf"])) == 1
-    assert {b.kind: b.granted_usd for b in await queue.budgets() if b.kind == "dag"} == {"dag": 0.90}
+    assert {b.kind: b.granted_usd for b in await queue.budgets.list() if b.kind == "dag"} == {"dag": 0.90}
 
 
-async def test_a_rerun_is_paid_by_the_same_tree(queue: Queue) -> None:
+async def test_rerun_is_charged_to_the_same_tree(queue: Queue) -> None:
     root = await queue.submit(type="code", tree_budget_usd=0.50, estimated_cost_usd=0.40)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.40})
-    await queue.rerun(root.id)
+    await queue.tasks.rerun(root.id)
     assert await queue.claim("worker") == []
 
 
-async def test_a_task_without_a_tree_budget_cannot_get_one(queue: Queue) -> None:
+async def test_tree_budget_cannot_be_added_to_a_task_later(queue: Queue) -> None:
     task = await queue.submit(type="code")
     with pytest.raises(NotFound, match="has no budget"):
-        await queue.set_budget("tree", task.id, 1)
+        await queue.budgets.set("tree", task.id, ceiling_usd=1)
 
 
-# -- the day -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_day_may_cost_so_much_and_the_next_day_begins_anew(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_budget("day", None, 1.00)
+async def test_daily_budget_is_enforced_and_resets_the_next_day(queue: Queue, clock: MovedClock) -> None:
+    await queue.budgets.set("day", None, ceiling_usd=1.00)
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.60}] * 3)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.50})
-    answer = await queue.claim_answer("worker")
+    answer = await queue.claims.request("worker")
     assert (answer.assignments, answer.no_fit) == ([], 2)
     clock.advance(86_400)
     assert len(await queue.claim("worker")) == 1
-    today, yesterday = await queue.budgets("day")
+    today, yesterday = await queue.budgets.list("day")
     assert (today.granted_usd, yesterday.spent_usd) == (0.60, 0.50)
 
 
-async def test_a_day_that_is_spent_hands_out_nothing_and_says_until_when(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_budget("day", None, 0.25)
+async def test_exhausted_daily_budget_closes_claims_until_midnight(queue: Queue, clock: MovedClock) -> None:
+    await queue.budgets.set("day", None, ceiling_usd=0.25)
     await queue.submit_many([{"type": "code"}] * 2)
     token = (await take(queue)).token
-    answer = await queue.claim_answer("other")
+    answer = await queue.claims.request("other")
     (closed,) = answer.closed
     assert (closed.gate, closed.scope, closed.until) == ("budget", "*", clock() - clock() % 86_400 + 86_400)
     await queue.complete(token, usage={"cost_usd": 0.05})
     assert len(await queue.claim("other")) == 1
 
 
-async def test_work_is_paid_by_the_day_it_was_claimed_on(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_budget("day", None, 1.00)
+async def test_cost_is_charged_to_the_day_of_the_claim(queue: Queue, clock: MovedClock) -> None:
+    await queue.budgets.set("day", None, ceiling_usd=1.00)
     await queue.submit(type="code", estimated_cost_usd=1.00)
     token = (await take(queue)).token
     clock.advance(86_400)
     await queue.submit(type="code", estimated_cost_usd=1.00)
     await take(queue, "other")
     await queue.complete(token, usage={"cost_usd": 0.75})
-    today, yesterday = await queue.budgets("day")
+    today, yesterday = await queue.budgets.list("day")
     assert (today.spent_usd, today.granted_usd) == (0, 1.00)
     assert (yesterday.spent_usd, yesterday.granted_usd) == (0.75, 0)
-    assert (await queue.costs("day")).daily_spend_usd == 0
+    assert (await queue.budgets.costs("day")).daily_spend_usd == 0
 
 
-async def test_a_day_that_gets_its_limit_late_counts_what_it_has_cost(queue: Queue) -> None:
+async def test_daily_limit_added_late_counts_earlier_cost(queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.60}] * 2)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.50})
-    await queue.set_setting("budget.daily_usd", 1.00)
+    await queue.settings.set("budget.daily_usd", 1.00)
     assert await queue.claim("worker") == []
 
 
-async def test_a_day_goes_on_counting_while_its_limit_is_taken_away(queue: Queue) -> None:
+async def test_daily_cost_is_counted_while_limit_is_removed(queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 1.00}] * 4)
-    await queue.set_budget("day", None, 10)
+    await queue.budgets.set("day", None, ceiling_usd=10)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 1})
-    assert (await queue.set_budget("day", None, None)).remaining_usd is None
+    assert (await queue.budgets.set("day", None, ceiling_usd=None)).remaining_usd is None
     await queue.complete((await take(queue)).token, usage={"cost_usd": 4})
-    await queue.set_setting("budget.daily_usd", 10)
-    await queue.unset_setting("budget.daily_usd")
+    await queue.settings.set("budget.daily_usd", 10)
+    await queue.settings.unset("budget.daily_usd")
     await queue.complete((await take(queue)).token, usage={"cost_usd": 5})
-    found = await queue.set_budget("day", None, 10)
+    found = await queue.budgets.set("day", None, ceiling_usd=10)
     assert (found.spent_usd, found.granted_usd, found.remaining_usd) == (10, 0, 0)
     assert await queue.claim("worker") == []
     await check_books(queue)
 
 
-async def test_a_day_without_a_limit_says_what_it_has_cost(queue: Queue) -> None:
+async def test_day_without_a_limit_reports_its_cost(queue: Queue) -> None:
     await queue.submit(type="code")
     await queue.complete((await take(queue)).token, usage={"cost_usd": 1})
-    found = await queue.set_budget("day", None, None)
-    assert (found.spent_usd, found.remaining_usd, await queue.budgets("day")) == (1, None, [])
+    found = await queue.budgets.set("day", None, ceiling_usd=None)
+    assert (found.spent_usd, found.remaining_usd, await queue.budgets.list("day")) == (1, None, [])
 
 
-async def test_what_runs_when_a_day_gets_its_limit_is_granted_and_stopped(queue: Queue) -> None:
+async def test_tasks_running_when_daily_limit_is_set_are_granted_and_stopped(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}, {"type": "code", "estimated_cost_usd": 0.50}])
     dag_id = await make_dag(queue, 5.00, tasks=1, price=0.30)
     first, second, third = [await take(queue, name) for name in ("one", "two", "three")]
     await queue.heartbeat(second.token, usage={"cost_usd": 0.10})
-    found = await queue.set_budget("day", None, 1.50)
+    found = await queue.budgets.set("day", None, ceiling_usd=1.50)
     assert (found.spent_usd, found.granted_usd) == pytest.approx((0.10, 0.25 + 0.40 + 0.30))
     await check_books(queue)
     assert (await queue.heartbeat(second.token, usage={"cost_usd": 0.40})).action == "continue"
@@ -329,16 +320,18 @@ async def test_what_runs_when_a_day_gets_its_limit_is_granted_and_stopped(queue:
     await queue.complete(second.token)
     found = await the_budget(queue, "day")
     assert (found.spent_usd, found.granted_usd, found.remaining_usd) == pytest.approx((5.70, 0, -4.20))
-    assert (await queue.dag(dag_id)).spent_usd == 0.20
+    assert (await queue.dags.get(dag_id)).spent_usd == 0.20
     await check_books(queue)
 
 
-async def test_a_limit_that_is_a_setting_counts_in_what_runs_with_the_duty(queue: Queue, clock: MovedClock) -> None:
+async def test_daily_limit_from_setting_counts_running_tasks_through_maintenance(
+    queue: Queue, clock: MovedClock
+) -> None:
     await queue.submit_many([{"type": "code", "estimated_cost_usd": 0.50}] * 3)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.30})
     running = await take(queue)
     await queue.heartbeat(running.token, usage={"cost_usd": 0.10})
-    await queue.set_setting("budget.daily_usd", 0.25)
+    await queue.settings.set("budget.daily_usd", 0.25)
     assert await queue.claim("other") == []
     await pass_time(queue, clock, 1)
     found = await the_budget(queue, "day")
@@ -350,31 +343,28 @@ async def test_a_limit_that_is_a_setting_counts_in_what_runs_with_the_duty(queue
     assert await sql(queue, "select id from budgets where counted_to is not null") == [], "it looks no further"
 
 
-async def test_what_ran_yesterday_is_not_paid_by_the_limit_of_today(queue: Queue, clock: MovedClock) -> None:
+async def test_task_claimed_yesterday_is_not_charged_to_todays_limit(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     running = await take(queue)
     clock.advance(86_400)
-    await queue.set_budget("day", None, 1.00)
+    await queue.budgets.set("day", None, ceiling_usd=1.00)
     await queue.heartbeat(running.token, usage={"cost_usd": 5.00})
     found = await the_budget(queue, "day")
     assert (found.spent_usd, found.granted_usd) == (0, 0)
 
 
-async def test_what_was_removed_is_part_of_what_a_day_has_cost(queue: Queue) -> None:
-    await queue.set_setting("purge.mode", "delete")
+async def test_purged_tasks_count_in_the_daily_cost(queue: Queue) -> None:
+    await queue.settings.set("purge.mode", "delete")
     await queue.submit_many([{"type": "code"}] * 2)
     for _ in range(2):
         await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
-        await queue.purge(status=["completed"])
-    assert (await queue.set_budget("day", None, 1.00)).spent_usd == 0.20
+        await queue.control.purge(status=["completed"])
+    assert (await queue.budgets.set("day", None, ceiling_usd=1.00)).spent_usd == 0.20
     assert await sql(queue, "select * from charges") == []
 
 
-# -- stopping ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-044")
-async def test_an_attempt_that_costs_more_than_its_task_may_is_stopped_and_not_tried_again(queue: Queue) -> None:
+async def test_attempt_over_its_cost_limit_is_cancelled_and_not_retried(queue: Queue) -> None:
     task = await queue.submit(type="code", spec={"constraints": {"max_cost_usd": 0.50}}, max_attempts=5)
     token = (await take(queue)).token
     assert (await queue.heartbeat(token, usage={"cost_usd": 0.50})).action == "continue"
@@ -388,13 +378,13 @@ async def test_an_attempt_that_costs_more_than_its_task_may_is_stopped_and_not_t
     assert (await queue.get(task.id)).cost_usd == 0.53
 
 
-async def test_an_estimate_is_no_limit(queue: Queue) -> None:
+async def test_cost_estimate_is_not_a_limit(queue: Queue) -> None:
     await queue.submit(type="code", estimated_cost_usd=0.10)
     token = (await take(queue)).token
     assert (await queue.heartbeat(token, usage={"cost_usd": 9})).action == "continue"
 
 
-async def test_who_uses_more_than_granted_of_an_exhausted_budget_is_stopped_and_nobody_else(queue: Queue) -> None:
+async def test_overspending_task_of_exhausted_budget_is_stopped_alone(queue: Queue) -> None:
     await make_dag(queue, 1.00, tasks=2)
     greedy, modest = await take(queue, "one"), await take(queue, "two")
     assert (await queue.heartbeat(greedy.token, usage={"cost_usd": 0.60})).reason == "budget_exceeded"
@@ -404,22 +394,22 @@ async def test_who_uses_more_than_granted_of_an_exhausted_budget_is_stopped_and_
     assert (await queue.get(greedy.id)).last_error == f"DAG {found.id} has spent its 1.00 USD"
 
 
-async def test_who_uses_more_than_granted_goes_on_while_the_budget_has_more(queue: Queue) -> None:
+async def test_overspending_task_continues_while_budget_remains(queue: Queue) -> None:
     await make_dag(queue, 1.00, tasks=1, price=None)
     token = (await take(queue)).token
     assert (await queue.heartbeat(token, usage={"cost_usd": 0.90})).action == "continue"
     assert (await queue.heartbeat(token, usage={"cost_usd": 0.20})).action == "cancel"
 
 
-async def test_an_agent_that_overspends_is_stopped(queue: Queue) -> None:
-    await queue.register_agent(id="worker", budget_remaining_usd=0.50)
+async def test_agent_over_its_budget_is_stopped(queue: Queue) -> None:
+    await queue.agents.register(id="worker", budget_remaining_usd=0.50)
     await queue.submit(type="code", estimated_cost_usd=0.50)
     token = (await take(queue)).token
     answer = await queue.heartbeat(token, usage={"cost_usd": 0.60})
     assert (answer.action, answer.reason) == ("cancel", "budget_exceeded")
 
 
-async def test_a_finished_result_is_taken_whatever_it_cost(queue: Queue) -> None:
+async def test_completed_result_is_accepted_regardless_of_cost(queue: Queue) -> None:
     await make_dag(queue, 0.50, tasks=2)
     done = await take(queue)
     assert (await queue.complete(done.token, usage={"cost_usd": 2.00})).status == "completed"
@@ -427,7 +417,7 @@ async def test_a_finished_result_is_taken_whatever_it_cost(queue: Queue) -> None
     assert await events_named(queue, "budget.overrun") == [done.id]
 
 
-async def test_what_a_lost_attempt_may_have_spent_is_spent_until_it_reports(queue: Queue, clock: MovedClock) -> None:
+async def test_lost_attempt_counts_as_spent_until_it_reports(queue: Queue, clock: MovedClock) -> None:
     await make_dag(queue, 1.00, tasks=1)
     token = (await take(queue)).token
     await pass_time(queue, clock, 90)
@@ -440,7 +430,7 @@ async def test_what_a_lost_attempt_may_have_spent_is_spent_until_it_reports(queu
     assert (found.spent_usd, found.granted_usd) == pytest.approx((0.30, 0))
 
 
-async def test_a_released_claim_costs_what_it_has_used(queue: Queue) -> None:
+async def test_released_claim_is_charged_its_usage(queue: Queue) -> None:
     await make_dag(queue, 1.00, tasks=1)
     token = (await take(queue)).token
     await queue.heartbeat(token, usage={"cost_usd": 0.05})
@@ -449,46 +439,40 @@ async def test_a_released_claim_costs_what_it_has_used(queue: Queue) -> None:
     assert (found.spent_usd, found.granted_usd) == (0.05, 0)
 
 
-# -- being told --------------------------------------------------------------------------------------------------
-
-
-async def test_80_95_and_100_percent_are_told_once_each(queue: Queue) -> None:
+async def test_budget_warnings_at_80_95_and_100_percent_are_raised_once(queue: Queue) -> None:
     dag_id = await make_dag(queue, 1.00, tasks=1, price=1.00)
     token = (await take(queue)).token
     for cost in (0.79, 0.01, 0.01, 0.19, 0.0):
         await queue.heartbeat(token, usage={"cost_usd": cost})
-    alerts = await queue.alerts(kind="budget")
+    alerts = await queue.alerts.list(kind="budget")
     assert [alert.data["percent"] for alert in alerts if alert.data] == [80, 100]
     assert alerts[0].message == f"DAG {dag_id} has spent 80 % of its budget"
     assert await events_named(queue, "budget.warned") == [dag_id, dag_id]
-    await queue.set_budget("dag", dag_id, 1.05)
+    await queue.budgets.set("dag", dag_id, ceiling_usd=1.05)
     await queue.complete(token, usage={"cost_usd": 0.01})
-    assert [alert.data["percent"] for alert in await queue.alerts(kind="budget") if alert.data] == [80, 100]
+    assert [alert.data["percent"] for alert in await queue.alerts.list(kind="budget") if alert.data] == [80, 100]
 
 
-async def test_an_agents_budget_is_told_of_too(queue: Queue) -> None:
-    await queue.register_agent(id="worker", budget_remaining_usd=1.00)
+async def test_agent_budget_warning_raises_an_alert(queue: Queue) -> None:
+    await queue.agents.register(id="worker", budget_remaining_usd=1.00)
     await queue.submit(type="code", estimated_cost_usd=0.50)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.96})
-    (alert,) = await queue.alerts(kind="budget")
+    (alert,) = await queue.alerts.list(kind="budget")
     assert alert.message == "agent worker has spent 95 % of its budget"
 
 
-async def test_explain_names_the_ceiling_and_by_how_much_it_is_short(queue: Queue) -> None:
+async def test_explain_names_the_ceiling_and_the_missing_amount(queue: Queue) -> None:
     dag_id = await make_dag(queue, 0.80, tasks=2)
     await take(queue, "one")
     assert await queue.claim("two") == []
-    waiting = next(task for task in (await queue.tasks(status="ready")).tasks)
+    waiting = next(task for task in (await queue.tasks.list(status="ready")).tasks)
     (hold,) = [hold for hold in (await queue.explain(waiting.id)).holds if hold.kind == "budget"]
-    assert hold.what == f"DAG {dag_id} has 0.30 of 0.80 USD left, and the task may cost 0.50"
-    assert hold.lifts == "raise its ceiling by 0.20 USD, or what runs gives back what it does not use"
-
-
-# -- reports -----------------------------------------------------------------------------------------------------
+    assert hold.what == f"DAG {dag_id} has 0.30 of 0.80 USD left, but the task can cost 0.50"
+    assert hold.lifts == "raise its ceiling by 0.20 USD, or what runs releases what it does not use"
 
 
 @pytest.mark.requirement("F-263")
-async def test_costs_are_told_by_task_dag_type_agent_model_and_day(queue: Queue, clock: MovedClock) -> None:
+async def test_costs_are_reported_by_task_dag_type_agent_model_and_day(queue: Queue, clock: MovedClock) -> None:
     dag_id = await make_dag(queue, None, tasks=1)
     first = await take(queue, "coder")
     await queue.heartbeat(first.token, usage={"cost_usd": 0.10, "tokens_in": 5, "model": "large"})
@@ -503,35 +487,35 @@ async def test_costs_are_told_by_task_dag_type_agent_model_and_day(queue: Queue,
     assert await costs(queue, "agent") == {"coder": 0.30, "judge": 0.05}
     assert await costs(queue, "model") == {"small": 0.20, "large": 0.10, None: 0.05}
     assert list((await costs(queue, "day")).values()) == [0.30, 0.05]
-    report = await queue.costs("agent", since=clock() - 3600)
+    report = await queue.budgets.costs("agent", since=clock() - 3600)
     assert [(cost.value, cost.attempts) for cost in report.costs] == [("judge", 1)]
     assert (report.total_usd, report.daily_spend_usd) == (0.05, 0.05)
-    (large,) = [cost for cost in (await queue.costs("model")).costs if cost.value == "large"]
+    (large,) = [cost for cost in (await queue.budgets.costs("model")).costs if cost.value == "large"]
     assert (large.tokens_in, large.tokens_out, large.attempts) == (5, 0, 1)
 
 
 async def costs(queue: Queue, by: str) -> dict[str | None, float]:
-    report = await queue.costs(by)  # type: ignore[arg-type]  # each of the allowed ones in turn
+    report = await queue.budgets.costs(by)  # type: ignore[arg-type]  # each of the allowed ones in turn
     return {cost.value: cost.cost_usd for cost in report.costs}
 
 
-async def test_what_is_purged_was_paid_all_the_same(queue: Queue) -> None:
-    await queue.set_setting("purge.mode", "delete")
+async def test_purged_tasks_still_count_in_costs_and_budgets(queue: Queue) -> None:
+    await queue.settings.set("purge.mode", "delete")
     await make_dag(queue, 1.00, tasks=1)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
-    await queue.purge(status=["completed"])
-    assert (await queue.costs()).total_usd == 0.10
+    await queue.control.purge(status=["completed"])
+    assert (await queue.budgets.costs()).total_usd == 0.10
     assert (await the_budget(queue)).spent_usd == 0.10
     assert await sql(queue, "select * from charges") == []
 
 
-async def test_workspaces_do_not_see_each_others_money(queue: Queue) -> None:
+async def test_budgets_and_costs_are_separate_per_workspace(queue: Queue) -> None:
     dag_id = await make_dag(queue, 1.00, tasks=1)
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
     other = queue.in_workspace("other")
-    assert (await other.budgets(), (await other.costs()).costs) == ([], [])
+    assert (await other.budgets.list(), (await other.budgets.costs()).costs) == ([], [])
     with pytest.raises(NotFound):
-        await other.set_budget("dag", dag_id, 5)
+        await other.budgets.set("dag", dag_id, ceiling_usd=5)
     assert (await the_budget(queue)).ceiling_usd == 1.00
 
 
@@ -545,27 +529,25 @@ async def test_workspaces_do_not_see_each_others_money(queue: Queue) -> None:
         ("agent", "worker", float("nan"), "ceiling_usd"),
     ],
 )
-async def test_a_budget_that_means_nothing_is_refused(
-    queue: Queue, kind: Kind, id_: str | None, usd: float, where: str
-) -> None:
+async def test_invalid_budget_is_refused(queue: Queue, kind: Kind, id_: str | None, usd: float, where: str) -> None:
     with pytest.raises(InputError) as refused:
-        await queue.set_budget(kind, id_, usd)
+        await queue.budgets.set(kind, id_, ceiling_usd=usd)
     assert refused.value.where == where
-    assert await queue.budgets() == []
+    assert await queue.budgets.list() == []
 
 
-async def test_a_budget_of_nobody_is_not_found(queue: Queue) -> None:
+async def test_budget_of_unknown_owner_is_not_found(queue: Queue) -> None:
     for kind in ("agent", "dag", "tree"):
         with pytest.raises(NotFound):
-            await queue.set_budget(kind, "0199a000-0000-7000-8000-000000000000", 1)
+            await queue.budgets.set(kind, "0199a000-0000-7000-8000-000000000000", ceiling_usd=1)
 
 
 @pytest.mark.requirement("F-264")
-async def test_an_agents_whole_budget_can_be_set_and_read(queue: Queue) -> None:
-    await queue.register_agent(id="worker")
+async def test_agent_budget_can_be_set_and_read(queue: Queue) -> None:
+    await queue.agents.register(id="worker")
     await queue.submit(type="code")
     await queue.complete((await take(queue)).token, usage={"cost_usd": 0.10})
-    found = await queue.set_budget("agent", "worker", 1.00)
+    found = await queue.budgets.set("agent", "worker", ceiling_usd=1.00)
     assert (found.spent_usd, found.remaining_usd) == (0.10, 0.90)
-    assert (await queue.agent("worker")).budget_remaining_usd == 0.90
-    assert [budget.id for budget in await queue.budgets()] == ["worker"]
+    assert (await queue.agents.get("worker")).budget_remaining_usd == 0.90
+    assert [budget.id for budget in await queue.budgets.list()] == ["worker"]

@@ -1,4 +1,4 @@
-"""Claiming: who may take which task, in which order, and how a waiting agent learns of new work."""
+"""Claiming: which agent gets which task, in which order, and how a waiting agent is woken."""
 
 import asyncio
 from typing import Any
@@ -6,59 +6,57 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import AgentUnavailable, AgentUnregistered, InputError
-from shiftwork.queue.protection.gates import Closed
+from shiftwork.agents.model import AgentStatus
+from shiftwork.limits.model import Closed
+from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, InputError
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, submit_dag, take
 
 
 async def claim_order(queue: Queue) -> list[str | None]:
     """The names that callers gave to all ready tasks, in the order in which they are handed out."""
-    await queue.register_agent(id="all", max_concurrent_tasks=None)
+    await queue.agents.register(id="all", max_concurrent_tasks=None)
     return [assignment.task().external_id for assignment in await queue.claim("all", 100)]
 
 
-# -- who ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-003")
-async def test_work_waits_until_an_agent_asks_for_it(queue: Queue, clock: MovedClock) -> None:
-    await queue.register_agent(id="idle")
+async def test_task_stays_ready_until_an_agent_claims_it(queue: Queue, clock: MovedClock) -> None:
+    await queue.agents.register(id="idle")
     task_id = (await queue.submit(type="code")).id
     await pass_time(queue, clock, 86_400)
     assert (await queue.get(task_id)).status == "ready"
 
 
 @pytest.mark.requirement("F-017", "F-126", "F-132")
-async def test_an_agent_sees_only_work_that_it_can_do(queue: Queue) -> None:
+async def test_agent_gets_only_tasks_matching_its_capabilities(queue: Queue) -> None:
     capabilities = ["code-execution", "web-search"]
     spec = {"constraints": {"required_capabilities": capabilities}}
     task_id = (await queue.submit(type="code", spec=spec)).id
-    await queue.register_agent(id="half", capabilities=["code-execution", "git"])
-    await queue.register_agent(id="more", capabilities=[*capabilities, "git"])
+    await queue.agents.register(id="half", capabilities=["code-execution", "git"])
+    await queue.agents.register(id="more", capabilities=[*capabilities, "git"])
     assert await queue.claim("half") == []
     assert (await take(queue, "more")).id == task_id
 
 
-async def test_work_goes_first_to_an_agent_that_has_its_models(queue: Queue) -> None:
+async def test_task_prefers_agent_with_its_preferred_models(queue: Queue) -> None:
     spec = {"constraints": {"model_preferences": ["claude-sonnet-4", "gpt-4o"]}}
     task_id = (await queue.submit(type="code", spec=spec)).id
-    await queue.register_agent(id="small", models_available=["claude-haiku"])
-    await queue.register_agent(id="large", models_available=["claude-haiku", "gpt-4o"])
+    await queue.agents.register(id="small", models_available=["claude-haiku"])
+    await queue.agents.register(id="large", models_available=["claude-haiku", "gpt-4o"])
     assert await queue.claim("small") == []
     assert (await take(queue, "large")).id == task_id
 
 
-async def test_work_for_one_agent_goes_to_no_other(queue: Queue) -> None:
+async def test_task_for_one_agent_is_not_assigned_to_another(queue: Queue) -> None:
     task_id = (await queue.submit(type="code", target_agent_id="ada")).id
     assert await queue.claim("bob") == []
     assert (await take(queue, "ada")).id == task_id
 
 
-async def test_an_agent_takes_the_types_it_registered_or_asks_for(queue: Queue) -> None:
+async def test_agent_claims_only_types_it_registered_or_requested(queue: Queue) -> None:
     review = await queue.submit(type="review")
     code = await queue.submit(type="code")
-    await queue.register_agent(id="coder", types=["code"])
+    await queue.agents.register(id="coder", types=["code"])
     assert (await take(queue, "coder")).id == code.id
     assert await queue.claim("other", types=["test"]) == []
     assert (await take(queue, "other", types=["review"])).id == review.id
@@ -70,7 +68,7 @@ async def test_a_claim_stays_in_its_workspace(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-131")
-async def test_only_ready_work_is_handed_out(queue: Queue) -> None:
+async def test_only_ready_tasks_are_assigned(queue: Queue) -> None:
     ids = await submit_dag(queue, {"running": [], "pending": ["running"]})
     await queue.submit(type="code", id="retrying")
     await queue.submit(type="code", id="dead", max_attempts=1)
@@ -85,9 +83,9 @@ async def test_only_ready_work_is_handed_out(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-127")
-async def test_fifty_claimers_and_twenty_tasks_make_twenty_winners(queue: Queue, store_url: str) -> None:
+async def test_fifty_concurrent_claims_get_twenty_tasks_once_each(queue: Queue, store_url: str) -> None:
     ids = [made.id for made in await queue.submit_many([{"type": "code"}] * 20)]
-    async with await Queue.open(store_url) as other:
+    async with Queue.open(store_url) as other:
         answers = await asyncio.gather(*((queue, other)[n % 2].claim(f"agent-{n}") for n in range(50)))
         won = [assignment.id for found in answers for assignment in found]
         while left := await other.claim(f"late-{len(won)}"):
@@ -96,19 +94,19 @@ async def test_fifty_claimers_and_twenty_tasks_make_twenty_winners(queue: Queue,
 
 
 @pytest.mark.requirement("F-136")
-async def test_a_claim_takes_one_task(queue: Queue) -> None:
+async def test_claim_takes_one_task_by_default(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 3)
     assert len(await queue.claim("worker")) == 1
     assert (await queue.status()).counts == {"claimed": 1, "ready": 2}
 
 
 @pytest.mark.parametrize("count", [0, -1, 1001, True])
-async def test_a_claim_of_no_sensible_number_is_refused(queue: Queue, count: int) -> None:
+async def test_claim_with_invalid_count_is_refused(queue: Queue, count: int) -> None:
     with pytest.raises(InputError):
         await queue.claim("worker", count)
 
 
-async def test_the_answer_is_an_assignment_with_the_whole_task(queue: Queue, clock: MovedClock) -> None:
+async def test_assignment_contains_the_whole_task(queue: Queue, clock: MovedClock) -> None:
     fields: dict[str, Any] = {
         "title": "Fix it",
         "payload": {"n": 1},
@@ -130,13 +128,10 @@ async def test_the_answer_is_an_assignment_with_the_whole_task(queue: Queue, clo
     assert (await queue.get(task_id)).claim.execution_deadline == clock() + 600
 
 
-# -- agents ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-139", "F-140", "F-141", "F-142", "F-144", "F-264")
-async def test_an_agent_reads_as_it_registered(queue: Queue, clock: MovedClock) -> None:
+async def test_registered_agent_is_read_back_unchanged(queue: Queue, clock: MovedClock) -> None:
     capabilities = ["code-execution", "git", "testing", "typescript", "python"]
-    await queue.register_agent(
+    await queue.agents.register(
         id="agent_coder_01",
         type="coder",
         capabilities=capabilities,
@@ -144,7 +139,7 @@ async def test_an_agent_reads_as_it_registered(queue: Queue, clock: MovedClock) 
         max_concurrent_tasks=2,
         budget_remaining_usd=45.00,
     )
-    (agent,) = await queue.agents()
+    (agent,) = await queue.agents.list()
     assert (agent.id, agent.type, agent.status) == ("agent_coder_01", "coder", "active")
     assert sorted(agent.capabilities) == sorted(capabilities)
     assert sorted(agent.models_available) == ["claude-haiku", "claude-sonnet-4"]
@@ -153,94 +148,91 @@ async def test_an_agent_reads_as_it_registered(queue: Queue, clock: MovedClock) 
     assert (agent.last_heartbeat, agent.heartbeat_interval_sec) == (clock(), 30)
     await queue.submit(type="code")
     token = (await take(queue, "agent_coder_01")).token
-    assert (await queue.agents())[0].current_tasks == 1
+    assert (await queue.agents.list())[0].current_tasks == 1
     await queue.complete(token)
-    assert (await queue.agents())[0].current_tasks == 0
+    assert (await queue.agents.list())[0].current_tasks == 0
 
 
 @pytest.mark.requirement("F-143", "F-222", "F-231")
-async def test_an_agent_holds_no_more_than_it_said(queue: Queue) -> None:
+async def test_agent_holds_at_most_max_concurrent_tasks(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 4)
-    await queue.register_agent(id="two", max_concurrent_tasks=2)
+    await queue.agents.register(id="two", max_concurrent_tasks=2)
     first, second = await take(queue, "two"), await take(queue, "two")
-    nothing = await queue.claim_answer("two")
+    nothing = await queue.claims.request("two")
     assert (nothing.assignments, nothing.at_capacity) == ([], True)
-    assert len((await queue.tasks(status="running")).tasks) == 2
+    assert len((await queue.tasks.list(status="running")).tasks) == 2
     await queue.complete(first.token)
     await queue.fail(second.token, "crash")
-    assert (await queue.agents())[0].current_tasks == 0
+    assert (await queue.agents.list())[0].current_tasks == 0
     assert len(await queue.claim("two", 10)) == 2
 
 
 @pytest.mark.requirement("F-146", "F-220")
 @pytest.mark.parametrize("status", ["draining", "offline"])
-async def test_an_agent_that_leaves_gets_nothing_new(queue: Queue, status: str) -> None:
-    await queue.register_agent(id="worker", max_concurrent_tasks=2)
+async def test_leaving_agent_gets_nothing_new(queue: Queue, status: AgentStatus) -> None:
+    await queue.agents.register(id="worker", max_concurrent_tasks=2)
     await queue.submit_many([{"type": "code"}] * 2)
     token = (await take(queue)).token
-    await queue.set_agent_status("worker", status)
-    assert (await queue.agents())[0].status == status
+    await queue.agents.set_status("worker", status)
+    assert (await queue.agents.list())[0].status == status
     with pytest.raises(AgentUnavailable):
         await queue.claim("worker")
     await queue.complete(token)
-    await queue.set_agent_status("worker", "active")
+    await queue.agents.set_status("worker", "active")
     assert len(await queue.claim("worker")) == 1
 
 
 @pytest.mark.requirement("F-147", "F-150")
-async def test_a_beat_is_a_sign_of_life_of_its_agent(queue: Queue, clock: MovedClock) -> None:
-    await queue.register_agent(id="worker")
+async def test_heartbeat_of_a_claim_updates_last_heartbeat_of_its_agent(queue: Queue, clock: MovedClock) -> None:
+    await queue.agents.register(id="worker")
     clock.advance(30)
-    await queue.agent_heartbeat("worker")
-    assert (await queue.agents())[0].last_heartbeat == clock()
+    await queue.agents.heartbeat("worker")
+    assert (await queue.agents.list())[0].last_heartbeat == clock()
     await queue.submit(type="code")
     (assignment,) = await queue.claim("worker", start=True)
     clock.advance(30)
     await queue.heartbeat(assignment.token)
-    assert (await queue.agents())[0].last_heartbeat == clock()
+    assert (await queue.agents.list())[0].last_heartbeat == clock()
     assert assignment.heartbeat_interval_sec == 30
 
 
-async def test_the_agents_own_claim_ttl_goes_before_the_workspaces(queue: Queue, clock: MovedClock) -> None:
-    await queue.register_agent(id="slow", claim_ttl_sec=120)
+async def test_agent_claim_ttl_overrides_the_workspace_setting(queue: Queue, clock: MovedClock) -> None:
+    await queue.agents.register(id="slow", claim_ttl_sec=120)
     await queue.submit(type="code")
     (assignment,) = await queue.claim("slow")
     assert assignment.ack_required_by == clock() + 120
 
 
-async def test_an_unknown_agent_can_be_refused(queue: Queue) -> None:
-    await queue.set_setting("require_registration", True)
+async def test_unregistered_agent_is_refused_when_registration_is_required(queue: Queue) -> None:
+    await queue.settings.set("require_registration", True)
     with pytest.raises(AgentUnregistered):
         await queue.claim("stranger")
-    await queue.register_agent(id="stranger")
+    await queue.agents.register(id="stranger")
     assert await queue.claim("stranger") == []
 
 
-# -- in which order ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-020", "F-112", "F-135")
-async def test_the_lowest_number_goes_first_then_the_oldest(queue: Queue) -> None:
+async def test_lowest_priority_number_goes_first_then_the_oldest(queue: Queue) -> None:
     for name, priority in (("later", 50), ("background", 90), ("critical", 0), ("last", 50), ("high", 10)):
         await queue.submit(type="code", id=name, priority=priority)
     assert await claim_order(queue) == ["critical", "high", "later", "last", "background"]
 
 
-async def test_the_order_holds_across_lanes(queue: Queue) -> None:
+async def test_priority_order_holds_across_lanes(queue: Queue) -> None:
     for place in range(30):
         await queue.submit(type=f"type-{place % 7}", id=str(place), priority=place)
     assert await claim_order(queue) == [str(place) for place in range(30)]
 
 
-async def test_urgent_work_crowded_into_one_lane_is_not_passed_over(queue: Queue) -> None:
+async def test_urgent_tasks_in_one_lane_are_not_passed_over(queue: Queue) -> None:
     await queue.submit_many([{"type": f"ordinary-{n % 20}", "priority": 50} for n in range(200)])
     await queue.submit_many([{"type": "urgent", "priority": 1}] * 60)
-    await queue.register_agent(id="all", max_concurrent_tasks=None)
+    await queue.agents.register(id="all", max_concurrent_tasks=None)
     assert {assignment.type for assignment in await queue.claim("all", 60)} == {"urgent"}
 
 
 @pytest.mark.requirement("F-021", "F-110", "F-113", "F-114", "F-123")
-async def test_effective_priority_improves_with_age_and_nothing_is_written(queue: Queue, clock: MovedClock) -> None:
+async def test_effective_priority_improves_with_age_without_a_write(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     seen = []
     for minutes in (0, 10, 50):
@@ -252,7 +244,7 @@ async def test_effective_priority_improves_with_age_and_nothing_is_written(queue
 
 @pytest.mark.requirement("F-111", "F-116")
 async def test_effective_priority_is_the_sum_of_its_parts(queue: Queue, clock: MovedClock) -> None:
-    await queue.use_profile("factory")
+    await queue.settings.use_profile("factory")
     deadline = clock() + 1800
     tasks = [
         {"type": "code", "key": "head", "deadline": deadline},
@@ -288,13 +280,13 @@ async def test_effective_priority_is_the_sum_of_its_parts(queue: Queue, clock: M
         pytest.param(100, "background", marks=pytest.mark.requirement("F-122")),
     ],
 )
-async def test_a_priority_belongs_to_a_tier(queue: Queue, priority: int, tier: str) -> None:
+async def test_priority_maps_to_its_tier(queue: Queue, priority: int, tier: str) -> None:
     task = await queue.get((await queue.submit(type="code", priority=priority)).id)
     assert (task.priority_tier, task.effective_priority) == (tier, priority)
 
 
 @pytest.mark.requirement("F-124")
-async def test_background_work_becomes_normal_after_five_hours(queue: Queue, clock: MovedClock) -> None:
+async def test_background_task_becomes_normal_after_five_hours(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", priority=90)).id
     clock.advance(300 * 60)
     assert (await queue.get(task_id)).effective_priority == 60.0
@@ -304,7 +296,7 @@ async def test_background_work_becomes_normal_after_five_hours(queue: Queue, clo
 
 
 @pytest.mark.requirement("F-112", "F-123")
-async def test_old_work_overtakes_what_was_more_urgent_when_it_came(queue: Queue, clock: MovedClock) -> None:
+async def test_aged_task_overtakes_newer_more_urgent_task(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", id="old", priority=60)
     clock.advance(99 * 60)
     await queue.submit(type="code", id="before", priority=50)
@@ -315,7 +307,7 @@ async def test_old_work_overtakes_what_was_more_urgent_when_it_came(queue: Queue
 
 
 @pytest.mark.requirement("F-125")
-async def test_background_work_is_reached_although_normal_work_never_ends(queue: Queue, clock: MovedClock) -> None:
+async def test_background_task_is_claimed_despite_endless_normal_work(queue: Queue, clock: MovedClock) -> None:
     background = (await queue.submit(type="code", priority=90)).id
     rounds = 0
     while (await queue.get(background)).status == "ready":
@@ -328,13 +320,13 @@ async def test_background_work_is_reached_although_normal_work_never_ends(queue:
 
 
 @pytest.mark.requirement("F-117")
-async def test_the_head_of_the_longer_chain_goes_first(queue: Queue) -> None:
+async def test_head_of_the_longer_chain_goes_first(queue: Queue) -> None:
     await submit_dag(queue, {"short": [], "s1": ["short"]})
     ids = await submit_dag(queue, {"long": [], "l1": ["long"], "l2": ["l1"], "l3": ["l2"]})
     assert (await take(queue)).id == ids["long"]
 
 
-async def test_work_near_its_deadline_goes_before_all_other(queue: Queue, clock: MovedClock) -> None:
+async def test_task_near_its_deadline_goes_first(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", id="due", priority=90, deadline=clock() + 3600)
     await queue.submit(type="code", id="critical", priority=0)
     await pass_time(queue, clock, 3600 - 121)
@@ -345,13 +337,10 @@ async def test_work_near_its_deadline_goes_before_all_other(queue: Queue, clock:
     assert await claim_order(queue) == ["due", "critical"]
 
 
-# -- waiting for work --------------------------------------------------------------------------------------------
-
-
 async def waiting_claim(queue: Queue, agent: str = "worker", **options: Any) -> asyncio.Task[list[Any]]:
     """A claim that has looked, found nothing and waits."""
     claim = asyncio.create_task(queue.claim(agent, wait=20, **options))
-    waiters = queue._shared.parking._waiters
+    waiters = queue.executor.shared.claim_waiters._waiters
     before = len(waiters)
     while len(waiters) == before and not claim.done():  # noqa: ASYNC110  # there is nothing to wait for
         await asyncio.sleep(0)
@@ -364,10 +353,10 @@ async def answer(claim: asyncio.Task[list[Any]]) -> list[Any]:
 
 
 @pytest.mark.requirement("F-159", "F-162", "F-165", "F-223")
-async def test_a_waiting_claim_is_answered_when_work_comes_from_elsewhere(
+async def test_waiting_claim_is_answered_by_submit_in_another_process(
     queue: Queue, store_url: str, clock: MovedClock
 ) -> None:
-    async with await Queue.open(store_url, clock=clock) as other:
+    async with Queue.open(store_url, clock=clock) as other:
         claim = await waiting_claim(queue)
         submitted = await other.submit(type="code")
         (assignment,) = await answer(claim)
@@ -375,14 +364,14 @@ async def test_a_waiting_claim_is_answered_when_work_comes_from_elsewhere(
 
 
 @pytest.mark.requirement("F-159", "F-163", "F-164")
-async def test_a_lost_notification_is_made_good_by_the_fallback_poll(
+async def test_fallback_poll_finds_work_after_a_lost_notification(
     queue: Queue, store_url: str, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_force = {setting.key: setting.value for setting in await queue.settings()}
+    in_force = {setting.key: setting.value for setting in await queue.settings.list()}
     assert (in_force["wakeup"], in_force["fallback_poll_sec"]) == ("notify", 30)
-    await queue.set_setting("fallback_poll_sec", 0.05)
-    monkeypatch.setattr(queue._shared.parking, "wake", lambda *_: None)
-    async with await Queue.open(store_url, clock=clock) as other:
+    await queue.settings.set("fallback_poll_sec", 0.05)
+    monkeypatch.setattr(queue.executor.shared.claim_waiters, "wake", lambda *_: None)
+    async with Queue.open(store_url, clock=clock) as other:
         claim = await waiting_claim(queue)
         submitted = await other.submit(type="code")
         (assignment,) = await answer(claim)
@@ -390,18 +379,20 @@ async def test_a_lost_notification_is_made_good_by_the_fallback_poll(
 
 
 @pytest.mark.requirement("F-159", "F-223")
-async def test_an_agent_that_only_polls_finds_the_work_too(queue: Queue, store_url: str, clock: MovedClock) -> None:
-    await queue.set_setting("wakeup", "poll")
-    await queue.set_setting("poll_interval_sec", 0.05)
-    async with await Queue.open(store_url, clock=clock) as other:
+async def test_polling_agent_finds_new_work(queue: Queue, store_url: str, clock: MovedClock) -> None:
+    await queue.settings.set("wakeup", "poll")
+    await queue.settings.set("poll_interval_sec", 0.05)
+    async with Queue.open(store_url, clock=clock) as other:
         claim = asyncio.create_task(queue.claim("worker", wait=20))
         submitted = await other.submit(type="code")
         (assignment,) = await answer(claim)
         assert assignment.id == submitted.id
-        assert not queue._shared.parking._waiters
+        assert not queue.executor.shared.claim_waiters._waiters
 
 
-async def test_a_waiting_claim_is_answered_by_whatever_makes_work_ready(queue: Queue, clock: MovedClock) -> None:
+async def test_waiting_claim_is_answered_by_dependency_and_retry_becoming_ready(
+    queue: Queue, clock: MovedClock
+) -> None:
     ids = await submit_dag(queue, {"first": [], "then": ["first"]})
     running = await take(queue, "other")
     claim = await waiting_claim(queue)
@@ -415,8 +406,8 @@ async def test_a_waiting_claim_is_answered_by_whatever_makes_work_ready(queue: Q
     assert [again.id for again in await answer(claim)] == [ids["then"]]
 
 
-async def test_news_is_passed_on_until_it_reaches_an_agent_that_can_take_it(queue: Queue) -> None:
-    await queue.register_agent(id="able", capabilities=["git"])
+async def test_wakeup_is_passed_on_to_an_agent_that_can_take_the_task(queue: Queue) -> None:
+    await queue.agents.register(id="able", capabilities=["git"])
     unable = [await waiting_claim(queue, f"unable-{n}") for n in range(3)]
     able = await waiting_claim(queue, "able")
     spec = {"constraints": {"required_capabilities": ["git"]}}
@@ -428,24 +419,24 @@ async def test_news_is_passed_on_until_it_reaches_an_agent_that_can_take_it(queu
     await asyncio.gather(*unable, return_exceptions=True)
 
 
-async def test_one_batch_answers_all_who_wait(queue: Queue) -> None:
+async def test_one_batch_answers_all_waiting_claims(queue: Queue) -> None:
     claims = [await waiting_claim(queue, f"agent-{n}") for n in range(5)]
     submitted = await queue.submit_many([{"type": "code"}] * 5)
     answers = [await answer(claim) for claim in claims]
     assert sorted(assignment.id for found in answers for assignment in found) == [made.id for made in submitted]
 
 
-async def test_a_wait_that_ends_without_work_says_so(queue: Queue) -> None:
+async def test_claim_wait_without_work_returns_empty_and_is_bounded(queue: Queue) -> None:
     assert await queue.claim("worker", wait=0.01) == []
     with pytest.raises(InputError):
         await queue.claim("worker", wait=26)
 
 
-async def test_a_paused_queue_says_so_and_wakes_who_waits_when_it_goes_on(queue: Queue) -> None:
+async def test_resume_wakes_waiting_claims_of_a_paused_queue(queue: Queue) -> None:
     await queue.submit(type="code")
-    await queue.pause()
-    nothing = await queue.claim_answer("worker")
+    await queue.control.pause()
+    nothing = await queue.claims.request("worker")
     assert (nothing.assignments, nothing.closed) == ([], (Closed("paused", "*"),))
     claim = await waiting_claim(queue)
-    await queue.resume()
+    await queue.control.resume()
     assert len(await answer(claim)) == 1

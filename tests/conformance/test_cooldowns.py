@@ -1,4 +1,4 @@
-"""Cooldowns: a rate limit that one agent met holds back all who share it, for the time the provider asked for."""
+"""Cooldowns: a rate limit met by one agent delays all that share it, for the time the provider asked for."""
 
 import logging
 from typing import Any
@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError
-from shiftwork.queue import lanes
-from shiftwork.queue.protection.gates import Closed
-from shiftwork.queue.protection.protect import Cooldown
+from shiftwork.engine import lanes
+from shiftwork.limits.model import Closed, Cooldown
+from shiftwork.model.errors import InputError
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, everything, take
 
@@ -24,30 +23,27 @@ async def limited(queue: Queue, agent: str = "worker", error: str = "retry-after
 
 
 async def only(queue: Queue) -> Cooldown:
-    (found,) = await queue.cooldowns()
+    (found,) = await queue.cooldowns.list()
     return found
 
 
-# -- what rests, for whom, and how long --------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-142")
-async def test_in_the_default_profile_everybody_waits_the_whole_time(queue: Queue, clock: MovedClock) -> None:
+async def test_default_profile_cooldown_blocks_all_agents_for_the_whole_time(queue: Queue, clock: MovedClock) -> None:
     await limited(queue)
     found = await only(queue)
     assert (found.key, found.type, found.agent_id, found.until) == ("type:code", "code", None, clock() + 30)
     await queue.submit(type="code")
-    answered = await queue.claim_answer("other")
+    answered = await queue.claims.request("other")
     assert (answered.assignments, answered.closed) == ([], (Closed("cooldown", "type:code", clock() + 30),))
     await queue.submit(type="docs")
     assert (await take(queue, "other")).type == "docs"
     clock.advance(30)
     assert len(await queue.claim("third")) == 1
-    assert await queue.cooldowns() == []
+    assert await queue.cooldowns.list() == []
 
 
 @pytest.mark.requirement("L-142")
-async def test_in_loki_the_reporter_waits_the_whole_time_and_others_half(loki: Queue, clock: MovedClock) -> None:
+async def test_loki_cooldown_blocks_reporter_whole_time_and_others_half(loki: Queue, clock: MovedClock) -> None:
     await limited(loki)
     await loki.submit_many([{"type": "code", "payload": {"n": number}} for number in range(3)])
     clock.advance(14)
@@ -56,17 +52,17 @@ async def test_in_loki_the_reporter_waits_the_whole_time_and_others_half(loki: Q
     assert len(await loki.claim("other")) == 1
     clock.advance(14)
     assert await loki.claim("worker") == []
-    assert [found.agent_id for found in await loki.cooldowns()] == ["worker"]
+    assert [found.agent_id for found in await loki.cooldowns.list()] == ["worker"]
     clock.advance(1)
     assert len(await loki.claim("worker")) == 1
 
 
 @pytest.mark.parametrize("profile", ["factory", "coscientist"])
-async def test_documents_without_cooldowns_hold_nobody_back(queue: Queue, profile: str) -> None:
-    await queue.use_profile(profile)
-    await queue.set_setting("idempotency.source", "none")
+async def test_profiles_without_cooldowns_block_no_agent(queue: Queue, profile: str) -> None:
+    await queue.settings.use_profile(profile)
+    await queue.settings.set("idempotency.source", "none")
     await limited(queue)
-    assert await queue.cooldowns() == []
+    assert await queue.cooldowns.list() == []
     await queue.submit(type="code")
     assert len(await queue.claim("worker")) == 1
     assert len(await events_named(queue, "queue.slowdown")) == 1
@@ -80,17 +76,17 @@ async def test_documents_without_cooldowns_hold_nobody_back(queue: Queue, profil
         ({}, "type:code"),
     ],
 )
-async def test_the_report_says_what_rests(queue: Queue, report: dict[str, str], key: str) -> None:
+async def test_rate_limit_report_decides_the_cooldown_key(queue: Queue, report: dict[str, str], key: str) -> None:
     await limited(queue, **report)
     assert (await only(queue)).key == key
 
 
-async def test_what_the_agent_registered_with_fills_up_the_report(queue: Queue, clock: MovedClock) -> None:
+async def test_agent_registration_completes_the_cooldown_key(queue: Queue, clock: MovedClock) -> None:
     for agent, account in (("a1", "a"), ("a2", "a"), ("b1", "b")):
-        await queue.register_agent(id=agent, provider="anthropic", account=account)
+        await queue.agents.register(id=agent, provider="anthropic", account=account)
     await limited(queue, "a1", model="opus")
     assert (await only(queue)).key == "provider:anthropic,account:a,model:opus"
-    await queue.lift_cooldown("provider:anthropic,account:a,model:opus")
+    await queue.cooldowns.lift("provider:anthropic,account:a,model:opus")
     await limited(queue, "a1")
     assert (await only(queue)).key == "provider:anthropic,account:a"
     await queue.submit_many([{"type": "code"}, {"type": "docs"}])
@@ -100,7 +96,7 @@ async def test_what_the_agent_registered_with_fills_up_the_report(queue: Queue, 
     assert len(await queue.claim("a2")) == 1
 
 
-async def test_a_longer_wait_stays_and_a_shorter_one_does_not_cut_it(queue: Queue, clock: MovedClock) -> None:
+async def test_longest_reported_wait_is_kept(queue: Queue, clock: MovedClock) -> None:
     await queue.submit_many([{"type": "code"}] * 3)
     held = [await take(queue, f"agent-{number}") for number in range(3)]
     for assignment, seconds in zip(held, (30, 90, 10), strict=True):
@@ -108,65 +104,62 @@ async def test_a_longer_wait_stays_and_a_shorter_one_does_not_cut_it(queue: Queu
     assert (await only(queue)).until == clock() + 90
 
 
-async def test_each_workspace_rests_by_itself(queue: Queue) -> None:
+async def test_each_workspace_has_its_own_cooldowns(queue: Queue) -> None:
     await limited(queue)
     other = queue.in_workspace("other")
     await other.submit(type="code")
-    assert await other.cooldowns() == []
+    assert await other.cooldowns.list() == []
     assert len(await other.claim("worker")) == 1
 
 
 @pytest.mark.parametrize("data", [{"status": 429}, {"headers": {"Retry-After": "30"}, "status_code": 429}])
-async def test_a_status_in_the_data_is_a_rate_limit(queue: Queue, data: dict[str, Any]) -> None:
+async def test_status_in_failure_data_counts_as_rate_limit(queue: Queue, data: dict[str, Any]) -> None:
     task_id = (await queue.submit(type="code")).id
     await queue.fail((await take(queue)).token, None, "it did not work", data=data)
     task = await queue.get(task_id)
     assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
 
 
-async def test_a_wait_asked_for_in_the_data_is_kept(queue: Queue, clock: MovedClock) -> None:
+async def test_retry_after_in_failure_data_is_used(queue: Queue, clock: MovedClock) -> None:
     await limited(queue, error="slow down", data={"retry_after": 12})
     assert (await only(queue)).until == clock() + 12
 
 
-async def test_a_report_that_is_settled_at_once_cools_down_all_the_same(queue: Queue, clock: MovedClock) -> None:
+async def test_final_rate_limit_failure_still_starts_a_cooldown(queue: Queue, clock: MovedClock) -> None:
     await limited(queue, error="429", retry=False)
     assert clock() + 60 <= (await only(queue)).until <= clock() + 66
 
 
-# -- slow down ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-141")
-async def test_half_the_wait_is_broadcast_and_told_to_who_only_polls(loki: Queue, clock: MovedClock) -> None:
+async def test_slowdown_is_broadcast_and_returned_to_polling_agents(loki: Queue, clock: MovedClock) -> None:
     await loki.submit(type="docs", payload={"n": 0})
     other = await take(loki, "other")
     await limited(loki)
-    (event,) = [event for event in (await loki.events(limit=100))[0] if "queue.slowdown" in event.names]
+    (event,) = [event for event in (await loki.events(limit=100)).events if "queue.slowdown" in event.names]
     assert (event.data or {})["wait"] == 15
-    assert (await loki.claim_answer("third")).slow_down_sec == 15
+    assert (await loki.claims.request("third")).slow_down_sec == 15
     assert (await loki.heartbeat(other.token)).slow_down_sec == 15
-    assert (await loki.runtime_heartbeat("other")).slow_down_sec == 15
+    assert (await loki.runtimes.heartbeat("other")).slow_down_sec == 15
     clock.advance(10)
     assert (await loki.heartbeat(other.token)).slow_down_sec == 5
     clock.advance(5)
     assert (await loki.heartbeat(other.token)).slow_down_sec is None
-    assert (await loki.claim_answer("third")).slow_down_sec is None
+    assert (await loki.claims.request("third")).slow_down_sec is None
 
 
 @pytest.mark.requirement("L-140")
-async def test_the_wait_is_logged_in_the_documents_words(loki: Queue, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rate_limit_wait_is_logged_with_documented_message(loki: Queue, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "shiftwork")
     await limited(loki, "a1")
     assert "Rate limit hit for a1, waiting 30s" in caplog.messages
 
 
 @pytest.mark.requirement("L-138")
-async def test_what_the_agent_had_so_far_is_there_for_its_next_attempt(loki: Queue, clock: MovedClock) -> None:
+async def test_session_and_checkpoint_survive_a_rate_limit(loki: Queue, clock: MovedClock) -> None:
     task_id = (await loki.submit(type="code", payload={"n": 1})).id
     held = await take(loki)
-    await loki.pin_session(held.token, "session-1", "work/1")
-    await loki.progress(held.token, {"step": 3})
+    await loki.claims.pin_session(held.token, "session-1", "work/1")
+    await loki.claims.progress(held.token, {"step": 3})
     await loki.fail(held.token, "rate_limit", "retry-after: 30", data={"checkpoint": {"files": ["a.ts"]}})
     saved = await loki.get(task_id)
     assert saved.progress == {"step": 3}
@@ -179,10 +172,7 @@ async def test_what_the_agent_had_so_far_is_there_for_its_next_attempt(loki: Que
     assert again.result.data == {"checkpoint": {"files": ["a.ts"]}}
 
 
-# -- models ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_claim_hands_out_the_first_model_that_does_not_rest(queue: Queue) -> None:
+async def test_claim_assigns_the_first_model_without_cooldown(queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "spec": SPEC}] * 4)
     models = []
     for agent, resting in (("a", "model:opus"), ("b", "model:sonnet"), ("c", "model:haiku"), ("d", None)):
@@ -190,35 +180,35 @@ async def test_a_claim_hands_out_the_first_model_that_does_not_rest(queue: Queue
         models.append([assignment.model for assignment in assignments])
         assert [assignment.task().claim.model for assignment in assignments] == models[-1]
         if resting:
-            await queue.cool_down(resting, 60)
+            await queue.cooldowns.set(resting, 60)
     assert models == [["opus"], ["sonnet"], ["haiku"], []]
-    answered = await queue.claim_answer("e")
+    answered = await queue.claims.request("e")
     assert {gate.scope for gate in answered.closed} == {"model:opus", "model:sonnet", "model:haiku"}
 
 
-async def test_the_model_of_a_claim_reads_with_its_task_and_ends_with_it(queue: Queue) -> None:
+async def test_assigned_model_is_shown_on_the_task_until_the_claim_ends(queue: Queue) -> None:
     task_id = (await queue.submit(type="code", spec=SPEC)).id
     held = await take(queue)
     assert (await queue.get(task_id)).claim.model == "opus"
     await queue.fail(held.token, "rate_limit", "retry-after: 30")
     assert (await queue.get(task_id)).claim.model is None
-    assert (await only(queue)).key == "model:opus"  # nobody had to say so
+    assert (await only(queue)).key == "model:opus"  # no one had to say so
 
 
-async def test_an_agent_that_has_only_the_fallback_helps_out_while_all_others_rest(queue: Queue) -> None:
-    await queue.register_agent(id="small", models_available=["haiku"])
-    await queue.register_agent(id="large", models_available=["opus", "sonnet"])
+async def test_fallback_only_agent_gets_task_while_preferred_models_cool_down(queue: Queue) -> None:
+    await queue.agents.register(id="small", models_available=["haiku"])
+    await queue.agents.register(id="large", models_available=["opus", "sonnet"])
     await queue.submit(type="code", spec=SPEC)
     assert await queue.claim("small") == []
-    await queue.cool_down("model:opus", 60)
+    await queue.cooldowns.set("model:opus", 60)
     assert await queue.claim("small") == []
-    await queue.cool_down("model:sonnet", 60)
+    await queue.cooldowns.set("model:sonnet", 60)
     (assignment,) = await queue.claim("small")
     assert assignment.model == "haiku"
 
 
 @pytest.mark.requirement("F-169")
-async def test_after_two_failures_the_fallback_is_all_there_is(queue: Queue, clock: MovedClock) -> None:
+async def test_fallback_model_is_assigned_after_two_failures(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", spec=SPEC)
     models = []
     for _ in range(3):
@@ -229,57 +219,54 @@ async def test_after_two_failures_the_fallback_is_all_there_is(queue: Queue, clo
     assert models == ["opus", "opus", "haiku"]
 
 
-async def test_a_task_that_names_no_models_is_handed_out_without_one(queue: Queue) -> None:
-    await queue.cool_down("model:opus", 60)
+async def test_task_without_models_is_assigned_without_model(queue: Queue) -> None:
+    await queue.cooldowns.set("model:opus", 60)
     await queue.submit(type="code")
     assert (await take(queue)).model is None
 
 
-async def test_a_task_of_a_mixed_lane_finds_its_model_too(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_in_mixed_lane_gets_its_model(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "SHARED_LIMIT", 0)
     await queue.submit_many([{"type": "code", "spec": SPEC}, {"type": "code"}])
     for model in ("opus", "sonnet", "haiku"):
-        await queue.cool_down(f"model:{model}", 60)
+        await queue.cooldowns.set(f"model:{model}", 60)
     assert [assignment.model for assignment in await queue.claim("a")] == [None]
     assert await queue.claim("b") == []
-    await queue.lift_cooldown("model:haiku")
+    await queue.cooldowns.lift("model:haiku")
     assert [assignment.model for assignment in await queue.claim("b")] == ["haiku"]
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------
-
-
-async def test_somebody_may_begin_and_lift_a_cooldown(queue: Queue, clock: MovedClock) -> None:
+async def test_cooldown_can_be_started_and_lifted_by_an_operator(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
-    begun = await queue.as_caller("human:ada").cool_down("type:code", 60, "maintenance")
+    begun = await queue.as_caller("human:ada").cooldowns.set("type:code", 60, "maintenance")
     assert (begun.until, begun.reason, begun.by) == (clock() + 60, "maintenance", "human:ada")
-    assert await queue.cooldowns() == [begun]
-    assert await queue.lift_cooldown("type:code") is True
+    assert await queue.cooldowns.list() == [begun]
+    assert await queue.cooldowns.lift("type:code") is True
     assert len(await queue.claim("taker")) == 1
-    assert await queue.lift_cooldown("type:code") is False
+    assert await queue.cooldowns.lift("type:code") is False
     assert len(await events_named(queue, "cooldown.started")) == len(await events_named(queue, "cooldown.lifted")) == 1
 
 
-async def test_a_person_s_word_replaces_an_earlier_one(queue: Queue, clock: MovedClock) -> None:
-    await queue.cool_down("provider:anthropic", 600)
-    await queue.cool_down("provider:anthropic", 60)
+async def test_operator_cooldown_replaces_an_earlier_one(queue: Queue, clock: MovedClock) -> None:
+    await queue.cooldowns.set("provider:anthropic", 600)
+    await queue.cooldowns.set("provider:anthropic", 60)
     assert (await only(queue)).until == clock() + 60
 
 
-async def test_what_is_over_is_swept_away(queue: Queue, clock: MovedClock) -> None:
+async def test_expired_cooldowns_are_deleted_by_maintenance(queue: Queue, clock: MovedClock) -> None:
     await limited(queue)
     assert (await pass_time(queue, clock, 15))["gates"] == {"opened": 1}  # the slowdown
     assert (await pass_time(queue, clock, 15))["gates"] == {"opened": 1}
     assert (await everything(queue))["gates"] == []
 
 
-async def test_explain_names_a_cooldown_that_keeps_a_task_from_everybody(queue: Queue, clock: MovedClock) -> None:
+async def test_explain_names_cooldowns_that_block_every_agent(queue: Queue, clock: MovedClock) -> None:
     for agent, provider in (("a", "anthropic"), ("b", "openai")):
-        await queue.register_agent(id=agent, provider=provider)
+        await queue.agents.register(id=agent, provider=provider)
     task_id = (await queue.submit(type="code")).id
-    await queue.cool_down("provider:anthropic", 60, "bill unpaid")
+    await queue.cooldowns.set("provider:anthropic", 60, "bill unpaid")
     assert (await queue.explain(task_id)).holds == []
-    await queue.cool_down("provider:openai", 90)
+    await queue.cooldowns.set("provider:openai", 90)
     kinds = [(hold.kind, hold.until) for hold in (await queue.explain(task_id)).holds]
     assert kinds == [("cooldown", clock() + 60), ("cooldown", clock() + 90)]
 
@@ -288,21 +275,18 @@ async def test_explain_names_a_cooldown_that_keeps_a_task_from_everybody(queue: 
     ("key", "seconds"),
     [("opus", 60), ("", 60), ("model:a\0", 60), ("model:x", 0), ("model:x", -1), ("model:x", 1e12), ("model:x", None)],
 )
-async def test_what_makes_no_cooldown_is_refused(queue: Queue, key: str, seconds: Any) -> None:
+async def test_invalid_cooldown_is_refused_without_changes(queue: Queue, key: str, seconds: Any) -> None:
     before = await everything(queue)
     with pytest.raises(InputError):
-        await queue.cool_down(key, seconds)
+        await queue.cooldowns.set(key, seconds)
     assert await everything(queue) == before
-
-
-# -- whom a provider's limit holds back ------------------------------------------------------------------------------
 
 
 async def failed(
     queue: Queue, error: str, reason: str | None = None, *, model: str | None = "opus", **report: Any
 ) -> Any:
     """A task of an agent with a provider, an account and a model, after it has failed like this."""
-    await queue.register_agent(id="a1", provider="anthropic", account="team", models_available=["opus"])
+    await queue.agents.register(id="a1", provider="anthropic", account="team", models_available=["opus"])
     spec = {"constraints": {"model_preferences": [model]}} if model else None
     task_id = (await queue.submit(type="code", spec=spec)).id
     await queue.fail((await take(queue, "a1")).token, reason, error, **report)
@@ -310,10 +294,10 @@ async def failed(
 
 
 async def resting(queue: Queue) -> list[str]:
-    return [found.key for found in await queue.cooldowns()]
+    return [found.key for found in await queue.cooldowns.list()]
 
 
-async def test_a_session_limit_rests_the_account_until_its_window_resets(queue: Queue, clock: MovedClock) -> None:
+async def test_session_limit_cools_down_the_account_until_its_reset(queue: Queue, clock: MovedClock) -> None:
     reset = clock() + 5 * 3600
     task = await failed(queue, f"exit code 1\nClaude AI usage limit reached|{int(reset)}", "agent_error")
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
@@ -324,7 +308,7 @@ async def test_a_session_limit_rests_the_account_until_its_window_resets(queue: 
     assert found.reason == "rate limit met by a1"
 
 
-async def test_a_weekly_window_is_waited_for(queue: Queue, clock: MovedClock) -> None:
+async def test_weekly_limit_cools_down_until_its_reset(queue: Queue, clock: MovedClock) -> None:
     info = {"status": "rejected", "resetsAt": int(clock()) + 7 * 86_400, "rateLimitType": "seven_day"}
     task = await failed(queue, "exit code 1", "agent_error", data={"provider_error": {"rate_limit_info": info}})
     assert task.available_at == pytest.approx(clock() + 7 * 86_400, abs=1)
@@ -334,25 +318,25 @@ async def test_a_weekly_window_is_waited_for(queue: Queue, clock: MovedClock) ->
     assert await queue.claim("a1") == []
 
 
-async def test_a_rate_limit_rests_the_model_it_was_met_with(queue: Queue) -> None:
+async def test_rate_limit_cools_down_the_model_in_use(queue: Queue) -> None:
     await failed(queue, 'API Error: 429 {"type":"error","error":{"type":"rate_limit_error"}}')
     assert await resting(queue) == ["provider:anthropic,account:team,model:opus"]
 
 
-async def test_an_overloaded_model_rests_for_every_account(queue: Queue) -> None:
+async def test_overloaded_model_cools_down_for_every_account(queue: Queue) -> None:
     task = await failed(queue, "API Error: 529 Overloaded")
     assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
     assert await resting(queue) == ["provider:anthropic,model:opus"]
 
 
-async def test_an_overload_of_an_unknown_model_rests_nothing(queue: Queue, clock: MovedClock) -> None:
+async def test_overload_without_known_model_starts_no_cooldown(queue: Queue, clock: MovedClock) -> None:
     task = await failed(queue, "API Error: 529 Overloaded", model=None)
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert 60 <= (task.available_at or 0) - clock() <= 66
     assert await resting(queue) == []
 
 
-async def test_a_used_up_quota_is_asked_for_once_an_hour(queue: Queue, clock: MovedClock) -> None:
+async def test_exhausted_quota_cools_down_for_an_hour(queue: Queue, clock: MovedClock) -> None:
     task = await failed(queue, "RateLimitError: Error code: 429 - {'error': {'code': 'insufficient_quota'}}")
     assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
     found = await only(queue)
@@ -362,10 +346,10 @@ async def test_a_used_up_quota_is_asked_for_once_an_hour(queue: Queue, clock: Mo
 
 
 @pytest.mark.parametrize("profile", ["factory", "redis"])
-async def test_a_used_up_quota_is_not_asked_for_soon_where_it_costs_an_attempt(
+async def test_exhausted_quota_delays_retry_by_an_hour_where_it_costs_an_attempt(
     queue: Queue, clock: MovedClock, profile: str
 ) -> None:
-    await queue.use_profile(profile)
+    await queue.settings.use_profile(profile)
     task_id = (await queue.submit(type="code", idempotency_key="k")).id
     await queue.fail((await take(queue)).token, None, "Your credit balance is too low to access the Anthropic API.")
     task = await queue.get(task_id)
@@ -374,7 +358,7 @@ async def test_a_used_up_quota_is_not_asked_for_soon_where_it_costs_an_attempt(
 
 
 @pytest.mark.parametrize("error", ["Invalid API key · Please run /login", 'API Error: 401 {"type":"error"}'])
-async def test_refused_credentials_are_not_tried_again_and_rest_nothing(queue: Queue, error: str) -> None:
+async def test_refused_credentials_are_not_retried_and_start_no_cooldown(queue: Queue, error: str) -> None:
     task = await failed(queue, f"exit code 1\n{error}", "agent_error")
     assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure")
     assert (await queue.explain(task.id)).holds[0].what == "auth_failure is not tried again"
@@ -390,25 +374,25 @@ async def test_refused_credentials_are_not_tried_again_and_rest_nothing(queue: Q
         "parsed 429 rows",
     ],
 )
-async def test_what_only_looks_like_a_limit_costs_an_attempt_and_rests_nothing(queue: Queue, error: str) -> None:
+async def test_error_resembling_a_limit_costs_an_attempt_without_cooldown(queue: Queue, error: str) -> None:
     task = await failed(queue, f"exit code 1\n{error}", "agent_error")
     assert (task.failure_reason, task.attempts) == ("agent_error", 1)
     assert await resting(queue) == []
 
 
-async def test_a_crash_that_the_agent_states_stays_one(queue: Queue) -> None:
+async def test_stated_crash_reason_is_not_reclassified_as_rate_limit(queue: Queue) -> None:
     task = await failed(queue, "HTTP 429", "crash")
     assert (task.failure_reason, task.attempts) == ("crash", 1)
     assert await resting(queue) == []
 
 
 @pytest.mark.requirement("L-132", "L-134")
-async def test_in_loki_an_indicator_counts_wherever_it_stands(loki: Queue) -> None:
+async def test_loki_rate_limit_indicator_counts_anywhere_in_the_error(loki: Queue) -> None:
     task_id = (await loki.submit(type="code", payload={"n": 1})).id
     await loki.fail((await take(loki)).token, "crash", "line 429")
     assert (await loki.get(task_id)).failure_reason == "rate_limit"
 
 
-async def test_a_long_error_without_an_end_to_its_blanks_is_read_at_once(queue: Queue) -> None:
+async def test_error_with_sixty_thousand_blanks_is_parsed_without_delay(queue: Queue) -> None:
     task = await failed(queue, "retry-after" + " " * 60_000, "agent_error")
     assert task.failure_reason == "agent_error"

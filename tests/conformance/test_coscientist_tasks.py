@@ -1,4 +1,4 @@
-"""The co-scientist's task, assignment and result, under the document's own names."""
+"""Task, assignment and result of the co-scientist, with the names of its document."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork import Queue, views
-from shiftwork.core.errors import InputError
+from shiftwork import Queue
+from shiftwork.compat import views
+from shiftwork.model.errors import InputError
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, states, take, viewed
 
@@ -28,7 +29,7 @@ async def status(queue: Queue, task_id: str) -> str:
 
 
 @pytest.mark.requirement("C-005", "C-006", "C-007", "C-008", "C-011", "C-012", "C-013", "C-080", "C-241")
-async def test_a_task_is_pending_assigned_executing_and_completed(coscientist: Queue) -> None:
+async def test_task_passes_pending_assigned_executing_and_completed(coscientist: Queue) -> None:
     task_id = await enqueue(coscientist)
     seen = [await status(coscientist, task_id)]
     (assignment,) = await coscientist.claim("worker")
@@ -44,7 +45,7 @@ async def test_a_task_is_pending_assigned_executing_and_completed(coscientist: Q
 
 
 @pytest.mark.requirement("C-009", "C-010", "C-160")
-async def test_a_failed_task_says_what_follows_and_why(coscientist: Queue, clock: MovedClock) -> None:
+async def test_failed_task_shows_next_step_and_reason(coscientist: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(coscientist)
     outcome = await coscientist.fail((await take(coscientist)).token, "network", "connection reset")
     assert outcome.data == {"reason": "network", "why": "retry"}
@@ -57,7 +58,7 @@ async def test_a_failed_task_says_what_follows_and_why(coscientist: Queue, clock
 
 
 @pytest.mark.requirement("C-039", "C-042", "C-043", "C-045", "C-046")
-async def test_a_submitted_task_comes_back_as_it_was_sent(coscientist: Queue, clock: MovedClock) -> None:
+async def test_submitted_task_is_returned_as_sent(coscientist: Queue, clock: MovedClock) -> None:
     await enqueue(coscientist, id="match-1")
     nested = {"pair": [{"id": 1}, {"id": 2}]}
     task_id = await enqueue(coscientist, id="match-2", payload=nested, timeout=100, dependencies=["match-1"])
@@ -74,13 +75,13 @@ async def test_a_submitted_task_comes_back_as_it_was_sent(coscientist: Queue, cl
 
 @pytest.mark.requirement("C-040")
 @pytest.mark.parametrize("agent_type", ["Generation", "Reflection", "Ranking", "Evolution", "Proximity", "MetaReview"])
-async def test_each_kind_of_agent_has_its_tasks(coscientist: Queue, agent_type: str) -> None:
+async def test_every_agent_type_is_accepted_and_shown(coscientist: Queue, agent_type: str) -> None:
     task_id = await enqueue(coscientist, agent_type=agent_type)
     assert (await viewed(coscientist, "coscientist", task_id))["agent_type"] == agent_type
 
 
 @pytest.mark.requirement("C-041", "C-076")
-async def test_a_priority_is_high_medium_or_low(coscientist: Queue) -> None:
+async def test_priority_is_high_medium_or_low(coscientist: Queue) -> None:
     for number, level in enumerate(("High", "Medium", "Low")):
         task_id = await enqueue(coscientist, priority=level, payload={"n": number})
         assert (await viewed(coscientist, "coscientist", task_id))["priority"] == level
@@ -92,14 +93,14 @@ async def test_a_priority_is_high_medium_or_low(coscientist: Queue) -> None:
 
 @pytest.mark.requirement("C-074")
 @pytest.mark.parametrize("wrong", [{"payload": "text"}, {"timeout": -1}, {"agent_type": ""}, {"colour": "red"}])
-async def test_a_malformed_task_is_refused(coscientist: Queue, wrong: dict[str, object]) -> None:
+async def test_malformed_task_is_refused(coscientist: Queue, wrong: dict[str, object]) -> None:
     with pytest.raises(InputError):
         await enqueue(coscientist, **wrong)
-    assert (await coscientist.tasks()).tasks == []
+    assert (await coscientist.tasks.list()).tasks == []
 
 
 @pytest.mark.requirement("C-057", "C-058", "C-059", "C-060")
-async def test_an_assignment_has_the_task_and_its_deadlines(coscientist: Queue, clock: MovedClock) -> None:
+async def test_assignment_contains_task_and_deadlines(coscientist: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(coscientist, payload={"n": 1}, timeout=100, priority="High")
     first = await take(coscientist)
     shown = VIEW.assignment_out(msgspec.to_builtins(await coscientist.get(task_id)))
@@ -112,7 +113,7 @@ async def test_an_assignment_has_the_task_and_its_deadlines(coscientist: Queue, 
 
 
 @pytest.mark.requirement("C-049", "C-067", "C-068", "C-069", "C-071", "C-072", "C-073", "C-138")
-async def test_the_result_of_completed_work(coscientist: Queue, clock: MovedClock) -> None:
+async def test_completed_result_has_documented_fields(coscientist: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(coscientist)
     token = (await take(coscientist, "worker-7")).token
     clock.advance(2)
@@ -130,7 +131,7 @@ async def test_the_result_of_completed_work(coscientist: Queue, clock: MovedCloc
 
 
 @pytest.mark.requirement("C-050", "C-068", "C-070", "C-263")
-async def test_the_result_of_failed_work(coscientist: Queue) -> None:
+async def test_failed_result_has_status_and_error(coscientist: Queue) -> None:
     task_id = await enqueue(coscientist)
     await coscientist.fail((await take(coscientist)).token, "invalid_input", "no hypothesis 12")
     result = VIEW.result_out(msgspec.to_builtins(await coscientist.result(task_id)))
@@ -140,16 +141,16 @@ async def test_the_result_of_failed_work(coscientist: Queue) -> None:
 
 
 @pytest.mark.requirement("C-097")
-async def test_partial_progress_is_still_there_at_the_next_attempt(coscientist: Queue, clock: MovedClock) -> None:
+async def test_partial_progress_is_kept_for_the_next_attempt(coscientist: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(coscientist)
-    await coscientist.progress((await take(coscientist)).token, {"done": 3, "of": 10})
+    await coscientist.claims.progress((await take(coscientist)).token, {"done": 3, "of": 10})
     await pass_time(coscientist, clock, 90)
     await take(coscientist)
     assert (await coscientist.get(task_id)).progress == {"done": 3, "of": 10}
 
 
 @pytest.mark.requirement("C-171")
-async def test_the_next_worker_finds_what_went_wrong_before(coscientist: Queue, clock: MovedClock) -> None:
+async def test_next_worker_gets_the_failure_history(coscientist: Queue, clock: MovedClock) -> None:
     await enqueue(coscientist)
     await coscientist.fail((await take(coscientist, "first")).token, "network", "connection reset")
     await pass_time(coscientist, clock, 8)
@@ -160,7 +161,7 @@ async def test_the_next_worker_finds_what_went_wrong_before(coscientist: Queue, 
 
 
 @pytest.mark.requirement("C-262")
-async def test_a_passing_fault_ends_in_success(coscientist: Queue, clock: MovedClock) -> None:
+async def test_transient_failures_end_in_success(coscientist: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(coscientist)
     for reason in ("network", "transient_api"):
         await coscientist.fail((await take(coscientist)).token, reason)
@@ -169,7 +170,7 @@ async def test_a_passing_fault_ends_in_success(coscientist: Queue, clock: MovedC
 
 
 @pytest.mark.requirement("C-144", "C-145", "C-146", "C-147", "C-037", "C-061", "C-003", "C-132", "C-137")
-async def test_fifty_generations_over_five_workers(coscientist: Queue) -> None:
+async def test_fifty_generation_tasks_complete_over_five_workers(coscientist: Queue) -> None:
     tasks = [VIEW.task_in({"agent_type": "Generation", "priority": "Medium", "payload": {"n": n}}) for n in range(50)]
     submitted = [made.id for made in await coscientist.submit_many(tasks)]
     assert (await coscientist.status()).depth["medium"] == 50

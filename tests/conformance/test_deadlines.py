@@ -1,4 +1,4 @@
-"""A deadline that passes is announced once, and ends its task where that is asked for."""
+"""A passed deadline is announced once, and cancels its task when configured."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ async def due_in(queue: Queue, clock: MovedClock, seconds: float, **fields: Any)
 
 async def passed(queue: Queue) -> list[str]:
     """What the alerts say."""
-    return [alert.message for alert in await queue.alerts(kind="deadline_passed")]
+    return [alert.message for alert in await queue.alerts.list(kind="deadline_passed")]
 
 
 @pytest.mark.requirement("F-022")
-async def test_a_deadline_that_passes_is_an_event_and_an_alert_once(factory: Queue, clock: MovedClock) -> None:
+async def test_passed_deadline_emits_one_event_and_one_alert(factory: Queue, clock: MovedClock) -> None:
     task_id = await due_in(factory, clock, 600)
     assert "deadlines" not in await pass_time(factory, clock, 599)
     assert (await pass_time(factory, clock, 1))["deadlines"] == {"passed": 1}
@@ -32,9 +32,9 @@ async def test_a_deadline_that_passes_is_an_event_and_an_alert_once(factory: Que
 
 
 @pytest.mark.parametrize("status", ["pending", "claimed", "running", "retrying"])
-async def test_it_passes_in_every_state_that_is_no_end(factory: Queue, clock: MovedClock, status: str) -> None:
-    await factory.set_setting("heartbeat_timeout_sec", None)
-    await factory.set_setting("claim_ttl_sec", None)
+async def test_deadline_passes_in_every_non_final_state(factory: Queue, clock: MovedClock, status: str) -> None:
+    await factory.settings.set("heartbeat_timeout_sec", None)
+    await factory.settings.set("claim_ttl_sec", None)
     above = [(await factory.submit(type="docs")).id] if status == "pending" else []
     task_id = await due_in(factory, clock, 5, dependencies=above)
     if status != "pending":
@@ -46,7 +46,7 @@ async def test_it_passes_in_every_state_that_is_no_end(factory: Queue, clock: Mo
     assert await passed(factory) == [f"Task {task_id} has passed its deadline and is {status}"]
 
 
-async def test_what_ended_in_time_passes_none(factory: Queue, clock: MovedClock) -> None:
+async def test_task_that_ended_in_time_has_no_passed_deadline(factory: Queue, clock: MovedClock) -> None:
     await due_in(factory, clock, 600)
     await factory.complete((await take(factory)).token)
     dead = await due_in(factory, clock, 600, max_attempts=1)
@@ -55,27 +55,29 @@ async def test_what_ended_in_time_passes_none(factory: Queue, clock: MovedClock)
     assert "deadlines" not in await pass_time(factory, clock, 3600)
 
 
-async def test_a_deadline_that_is_moved_passes_again(factory: Queue, clock: MovedClock) -> None:
+async def test_moved_deadline_can_pass_again(factory: Queue, clock: MovedClock) -> None:
     task_id = await due_in(factory, clock, 60)
     await pass_time(factory, clock, 60)
-    await factory.update(task_id, {"deadline": clock() + 60})
+    await factory.tasks.update(task_id, {"deadline": clock() + 60})
     await pass_time(factory, clock, 59)
     assert await events_named(factory, PASSED) == [task_id]
     await pass_time(factory, clock, 1)
     assert await events_named(factory, PASSED) == [task_id, task_id]
 
 
-async def test_a_deadline_of_the_past_is_announced_too(factory: Queue, clock: MovedClock) -> None:
+async def test_deadline_in_the_past_is_announced(factory: Queue, clock: MovedClock) -> None:
     task_id = await due_in(factory, clock, -60)
     await pass_time(factory, clock, 1)
     assert await events_named(factory, PASSED) == [task_id]
 
 
 @pytest.mark.parametrize("running", [False, True])
-async def test_a_task_is_cancelled_where_that_is_asked_for(factory: Queue, clock: MovedClock, *, running: bool) -> None:
+async def test_task_is_cancelled_at_deadline_when_setting_says_so(
+    factory: Queue, clock: MovedClock, *, running: bool
+) -> None:
     settings = {"deadline": {"on_passed": "cancel"}}
     ids = await submit_dag(factory, {"a": [], "b": ["a"]})
-    await factory.update(ids["a"], {"deadline": clock() + 60})
+    await factory.tasks.update(ids["a"], {"deadline": clock() + 60})
     other = await due_in(factory, clock, 60, priority=0, settings=settings)
     if running:
         assert (await take(factory)).id == other
@@ -85,15 +87,17 @@ async def test_a_task_is_cancelled_where_that_is_asked_for(factory: Queue, clock
     assert set(await events_named(factory, PASSED)) == {other, ids["a"]}
 
 
-async def test_what_waits_for_a_cancelled_task_follows_its_settings(factory: Queue, clock: MovedClock) -> None:
-    await factory.set_setting("deadline.on_passed", "cancel")
+async def test_dependents_of_a_task_cancelled_at_deadline_follow_their_setting(
+    factory: Queue, clock: MovedClock
+) -> None:
+    await factory.settings.set("deadline.on_passed", "cancel")
     ids = await submit_dag(factory, {"a": [], "b": ["a"]})
-    await factory.update(ids["a"], {"deadline": clock() + 60})
+    await factory.tasks.update(ids["a"], {"deadline": clock() + 60})
     await pass_time(factory, clock, 60)
     assert [(await factory.get(ids[key])).status for key in "ab"] == ["cancelled", "cancelled"]
     assert (await factory.get(ids["a"])).cancel_reason == f"Deadline of {ids['a']} passed"
 
 
-async def test_more_than_a_batch_passes_in_one_run(factory: Queue, clock: MovedClock) -> None:
+async def test_more_than_one_batch_of_deadlines_passes_in_one_run(factory: Queue, clock: MovedClock) -> None:
     await factory.submit_many([{"type": "code", "deadline": clock() + 60}] * 1_201)
     assert (await pass_time(factory, clock, 60))["deadlines"] == {"passed": 1_201}

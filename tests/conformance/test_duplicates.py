@@ -1,17 +1,17 @@
-"""Duplicates lose nothing: neither the work that was asked for, nor an id, nor a dependency."""
+"""Duplicates lose no task, no id and no dependency."""
 
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import CircularDependency, IdInUse, NotFound
+from shiftwork.model.errors import CircularDependency, IdInUse, NotFound
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import finish, statuses, take
 
 
 @pytest.mark.requirement("C-249")
-async def test_a_burst_of_tasks_with_ids_of_their_own_is_kept_whole(coscientist: Queue) -> None:
+async def test_batch_of_tasks_with_own_ids_is_never_deduplicated(coscientist: Queue) -> None:
     batch = [{"id": f"g{n}", "type": "Generation", "payload": {"goal": "one"}} for n in range(50)]
     made = await coscientist.submit_many(batch)
     assert len({task.id for task in made}) == 50
@@ -19,7 +19,7 @@ async def test_a_burst_of_tasks_with_ids_of_their_own_is_kept_whole(coscientist:
     assert [(await coscientist.get(f"g{n}")).external_id for n in range(50)] == [f"g{n}" for n in range(50)]
 
 
-async def test_tasks_with_other_dependencies_are_not_duplicates(coscientist: Queue) -> None:
+async def test_tasks_with_different_dependencies_are_not_duplicates(coscientist: Queue) -> None:
     await coscientist.submit_many([{"id": name, "type": "Generation"} for name in ("g1", "g2")])
     first = await coscientist.submit(type="Review", payload={"n": 1}, dependencies=["g1"])
     other = await coscientist.submit(type="Review", payload={"n": 1}, dependencies=["g2"])
@@ -34,7 +34,7 @@ async def test_tasks_with_other_dependencies_are_not_duplicates(coscientist: Que
     }
 
 
-async def test_a_dag_that_is_submitted_twice_is_one_and_another_that_looks_alike_is_not(coscientist: Queue) -> None:
+async def test_dag_submitted_twice_is_one_and_a_similar_one_is_separate(coscientist: Queue) -> None:
     def dag(goal: str) -> dict[str, object]:
         return {
             "tasks": [
@@ -52,7 +52,7 @@ async def test_a_dag_that_is_submitted_twice_is_one_and_another_that_looks_alike
     assert (await coscientist.get(reviewed.id)).dependencies == [generated.id]
 
 
-async def test_work_that_only_looks_like_completed_work_is_done(coscientist: Queue, clock: MovedClock) -> None:
+async def test_task_equal_to_completed_work_is_run_again(coscientist: Queue, clock: MovedClock) -> None:
     first = await coscientist.submit(type="Ranking", payload={"n": 1})
     assert await finish(coscientist) == first.id
     clock.advance(600)
@@ -62,7 +62,7 @@ async def test_work_that_only_looks_like_completed_work_is_done(coscientist: Que
     assert await finish(coscientist) == second.id
 
 
-async def test_a_given_key_is_answered_with_the_completed_task(coscientist: Queue) -> None:
+async def test_given_key_returns_the_completed_task(coscientist: Queue) -> None:
     first = await coscientist.submit(type="Ranking", idempotency_key="k")
     await finish(coscientist)
     again = await coscientist.submit(type="Ranking", idempotency_key="k")
@@ -74,8 +74,8 @@ UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
 
 @pytest.mark.parametrize("alias", ["d2", UUID], ids=["name", "uuid"])
 @pytest.mark.parametrize("profile", ["standard", "coscientist", "loki"])
-async def test_the_id_of_a_duplicate_names_the_existing_task(queue: Queue, profile: str, alias: str) -> None:
-    await queue.use_profile(profile)
+async def test_id_of_a_duplicate_names_the_existing_task(queue: Queue, profile: str, alias: str) -> None:
+    await queue.settings.use_profile(profile)
     fields: dict[str, Any] = {"type": "code", "payload": {"n": 1}, "idempotency_key": "k"}
     kept = await queue.submit(id="d1", **fields)
     assert (await queue.submit(id=alias, **fields)).id == kept.id
@@ -86,18 +86,18 @@ async def test_the_id_of_a_duplicate_names_the_existing_task(queue: Queue, profi
     assert (await queue.explain(alias)).task_id == kept.id
     dependent = await queue.submit(type="docs", dependencies=[alias])
     assert (await queue.get(dependent.id)).dependencies == [kept.id]
-    await queue.update(alias, {"priority": 7})
+    await queue.tasks.update(alias, {"priority": 7})
     assert (await queue.get(kept.id)).priority == 7
     with pytest.raises(IdInUse):
         await queue.submit(id=alias, type="other", payload={"n": 2})
     await queue.cancel(alias)
     assert (await queue.get(kept.id)).status == "cancelled"
-    assert [event.verb for event in await queue.history(alias)][-1] == "cancelled"
+    assert [event.verb for event in (await queue.tasks.history(alias)).events][-1] == "cancelled"
 
 
 @pytest.mark.requirement("C-249")
 @pytest.mark.parametrize("done", [False, True], ids=["waiting", "completed"])
-async def test_what_waits_for_the_id_of_a_duplicate_runs(
+async def test_task_depending_on_id_of_a_duplicate_runs(
     queue: Queue,
     done: bool,  # noqa: FBT001  # a parameter of the test
 ) -> None:
@@ -113,7 +113,7 @@ async def test_what_waits_for_the_id_of_a_duplicate_runs(
     assert {await finish(queue), await finish(queue)} == {early.id, late.id}
 
 
-async def test_twins_of_a_batch_keep_their_ids_and_dependencies(coscientist: Queue) -> None:
+async def test_duplicates_within_a_batch_keep_ids_and_dependencies(coscientist: Queue) -> None:
     waiting = await coscientist.submit(type="Review", dependencies=["d2"])
     above = await coscientist.submit(type="Generation")
     task = {"type": "Ranking", "idempotency_key": "k"}
@@ -131,7 +131,7 @@ async def test_twins_of_a_batch_keep_their_ids_and_dependencies(coscientist: Que
 
 
 @pytest.mark.requirement("C-233")
-async def test_a_merged_task_waits_for_what_its_duplicate_waits_for(coscientist: Queue) -> None:
+async def test_merged_task_waits_for_dependencies_of_its_duplicate(coscientist: Queue) -> None:
     one, two = await coscientist.submit_many([{"type": "Generation", "payload": {"n": n}} for n in range(2)])
     kept = await coscientist.submit(type="Review", idempotency_key="k", dependencies=[one.id])
     ready = await coscientist.submit(type="Review", idempotency_key="r")
@@ -144,7 +144,7 @@ async def test_a_merged_task_waits_for_what_its_duplicate_waits_for(coscientist:
     assert await statuses(coscientist, {"k": kept.id, "r": ready.id}) == {"k": "ready", "r": "ready"}
 
 
-async def test_a_task_in_hand_is_not_given_dependencies(coscientist: Queue) -> None:
+async def test_claimed_task_gets_no_dependencies_by_merge(coscientist: Queue) -> None:
     kept = await coscientist.submit(type="Review", idempotency_key="k")
     held = await take(coscientist)
     above = await coscientist.submit(type="Generation")
@@ -153,7 +153,7 @@ async def test_a_task_in_hand_is_not_given_dependencies(coscientist: Queue) -> N
     assert (await coscientist.complete(held.token)).status == "completed"
 
 
-async def test_a_merge_that_would_close_a_circle_is_refused(coscientist: Queue) -> None:
+async def test_merge_that_would_close_a_cycle_is_refused(coscientist: Queue) -> None:
     kept = await coscientist.submit(type="Review", idempotency_key="k")
     below = await coscientist.submit(type="Ranking", dependencies=[kept.id])
     with pytest.raises(CircularDependency):
@@ -168,7 +168,7 @@ async def test_a_merge_that_would_close_a_circle_is_refused(coscientist: Queue) 
     assert (await coscientist.get(kept.id)).status == "ready"
 
 
-async def test_an_id_that_would_close_a_circle_is_refused(queue: Queue) -> None:
+async def test_id_that_would_close_a_cycle_is_refused(queue: Queue) -> None:
     above = await queue.submit(type="code", dependencies=["d2"])
     await queue.submit(type="code", idempotency_key="k", dependencies=[above.id])
     with pytest.raises(CircularDependency):
@@ -178,7 +178,7 @@ async def test_an_id_that_would_close_a_circle_is_refused(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("alias", ["d2", UUID], ids=["name", "uuid"])
-async def test_the_id_of_a_duplicate_does_not_pass_to_another_task(queue: Queue, alias: str) -> None:
+async def test_id_of_a_duplicate_does_not_pass_to_another_task(queue: Queue, alias: str) -> None:
     first = await queue.submit(type="code", idempotency_key="k")
     await queue.submit(type="code", id=alias, idempotency_key="k")
     await queue.cancel(first.id)
@@ -189,7 +189,7 @@ async def test_the_id_of_a_duplicate_does_not_pass_to_another_task(queue: Queue,
 
 
 @pytest.mark.parametrize("alias", ["d2", UUID], ids=["name", "uuid"])
-async def test_two_tasks_of_a_batch_cannot_have_one_id_though_one_is_a_duplicate(queue: Queue, alias: str) -> None:
+async def test_two_tasks_of_a_batch_cannot_share_an_id(queue: Queue, alias: str) -> None:
     await queue.submit(type="code", idempotency_key="k")
     with pytest.raises(IdInUse):
         await queue.submit_many([{"type": "docs", "id": alias}, {"type": "code", "id": alias, "idempotency_key": "k"}])
@@ -197,11 +197,11 @@ async def test_two_tasks_of_a_batch_cannot_have_one_id_though_one_is_a_duplicate
         await queue.get(alias)
 
 
-async def test_the_id_of_a_duplicate_goes_with_a_purged_task(queue: Queue) -> None:
-    await queue.set_setting("purge.mode", "delete")
+async def test_id_of_a_duplicate_is_freed_by_a_purge(queue: Queue) -> None:
+    await queue.settings.set("purge.mode", "delete")
     for name in ("d1", "d2"):
         await queue.submit(type="code", id=name, idempotency_key="k")
-    await queue.purge(status=["ready"])
+    await queue.control.purge(status=["ready"])
     with pytest.raises(NotFound):
         await queue.get("d2")
     assert not (await queue.submit(type="code", id="d2")).duplicate

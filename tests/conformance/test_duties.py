@@ -1,4 +1,4 @@
-"""What the duties find and mend."""
+"""What the maintenance jobs find and fix."""
 
 import asyncio
 from typing import Any
@@ -8,11 +8,11 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreFull, StoreLocked, VersionConflict
-from shiftwork.duties import runner
-from shiftwork.duties.looking import Look, look
-from shiftwork.duties.runner import run_once
-from shiftwork.queue.engine import Engine
+from shiftwork.engine.engine import Engine
+from shiftwork.maintenance import loop
+from shiftwork.maintenance.loop import run_once
+from shiftwork.maintenance.poll import JobsSnapshot, poll
+from shiftwork.model.errors import StoreFull, StoreLocked, VersionConflict
 from shiftwork.store.store import Tx
 from shiftwork.testing import MovedClock, pass_time
 
@@ -28,7 +28,7 @@ async def _spoil(queue: Queue, statement: str) -> None:
 
 
 @pytest.mark.requirement("C-220")
-async def test_a_stranded_task_is_found_and_mended_every_ten_minutes(queue: Queue, clock: MovedClock) -> None:
+async def test_stranded_task_is_repaired_every_ten_minutes(queue: Queue, clock: MovedClock) -> None:
     await run_once(queue.engine)
     parent = await queue.submit(type="code")
     child = await queue.submit(type="code", dependencies=[parent.id])
@@ -41,12 +41,12 @@ async def test_a_stranded_task_is_found_and_mended_every_ten_minutes(queue: Queu
     clock.advance(1)
     assert (await run_once(queue.engine))["stale"] == {"mended": 1}
     assert (await queue.get(child.id)).status == "ready"
-    (run,) = [duty for duty in await queue.duties() if duty["name"] == "stale"]
-    assert (run["last_run_at"], run["due_at"], run["runs"]) == (clock(), clock() + 600, 2)
+    (run,) = [duty for duty in await queue.control.maintenance() if duty.name == "stale"]
+    assert (run.last_run_at, run.due_at, run.runs) == (clock(), clock() + 600, 2)
 
 
 @pytest.mark.requirement("C-171")
-async def test_the_next_agent_gets_the_history_with_the_assignment(queue: Queue, clock: MovedClock) -> None:
+async def test_next_agent_gets_failure_history_with_the_assignment(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", retry={"jitter": False})
     (first,) = await queue.claim("one", start=True)
     await queue.fail(first.token, "crash", "boom")
@@ -56,7 +56,7 @@ async def test_the_next_agent_gets_the_history_with_the_assignment(queue: Queue,
 
 
 @pytest.mark.requirement("C-057")
-async def test_an_assignment_names_what_the_task_depended_on(queue: Queue) -> None:
+async def test_assignment_names_the_dependencies_of_its_task(queue: Queue) -> None:
     tasks = await queue.submit_many([{"key": "a", "type": "code"}, {"key": "b", "type": "test", "dependencies": ["a"]}])
     (first,) = await queue.claim("one", start=True)
     await queue.complete(first.token, 1)
@@ -65,71 +65,71 @@ async def test_an_assignment_names_what_the_task_depended_on(queue: Queue) -> No
     assert second.task() == await queue.get(tasks[1].id)
 
 
-async def test_a_round_with_nothing_to_do_is_one_look(
+async def test_idle_maintenance_round_is_one_read(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every process looks several times a second: a transaction for each job was most of what an idle fleet did."""
+    """Every process polls several times a second: one transaction per job was most of the load of an idle fleet."""
     await run_once(queue.engine)
-    turns: list[str] = []
-    real = runner._turn
+    round_robin: list[str] = []
+    real = loop._run_locked
 
     async def counted(tx: Tx, *, name: str, **rest: Any) -> Any:
-        turns.append(name)
+        round_robin.append(name)
         return await real(tx, name=name, **rest)
 
-    monkeypatch.setattr(runner, "_turn", counted)
+    monkeypatch.setattr(loop, "_run_locked", counted)
     await run_once(queue.engine)
     clock.advance(0.25)
     await run_once(queue.engine)
-    assert turns == []
+    assert round_robin == []
     clock.advance(9.75)
     await run_once(queue.engine)
-    assert turns == ["health", "preempt"]  # which no row can answer for, and which are set up nowhere here
-    (promote,) = [job for job in await queue.duties() if job["name"] == "promote"]
-    assert promote["last_run_at"] == clock()
+    assert round_robin == ["health", "preempt"]  # which no row can answer for, and which are set up nowhere here
+    (promote,) = [job for job in await queue.control.maintenance() if job.name == "promote"]
+    assert promote.last_run_at == clock()
 
 
-async def test_why_duties_wait_is_said_once(
+async def test_maintenance_wait_reason_is_logged_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = iter([StoreFull("no room"), StoreFull("no room"), StoreLocked("busy"), None, StoreFull("no room")])
     over = asyncio.Event()
 
-    async def refuse(engine: Engine) -> Look:
+    async def refuse(engine: Engine) -> JobsSnapshot:
         found = next(errors, over)
         if found is over:
             over.set()
         if isinstance(found, Exception):
             raise found
-        return await look(engine)
+        return await poll(engine)
 
-    monkeypatch.setattr(runner, "look", refuse)
-    monkeypatch.setattr(runner, "TICK_SEC", 0.0)
-    duties = asyncio.create_task(runner.run_for_ever(queue.engine))
+    monkeypatch.setattr(loop, "poll", refuse)
+    monkeypatch.setattr(loop, "TICK_SEC", 0.0)
+    duties = asyncio.create_task(loop.run_forever(queue.engine))
     await asyncio.wait_for(over.wait(), 10)
     duties.cancel()
     await asyncio.gather(duties, return_exceptions=True)
-    said = [record.getMessage() for record in caplog.records if record.name == "shiftwork.duties"]
+    stated = [record.getMessage() for record in caplog.records if record.name == "shiftwork.maintenance"]
     heard = StoreFull("no room"), StoreLocked("busy"), StoreFull("no room")
-    assert said == [f"maintenance cannot look: {error}" for error in heard]
+    assert stated == [f"maintenance cannot poll: {error}" for error in heard]
 
 
 @pytest.mark.parametrize("error", [VersionConflict("no"), KeyError("no")])
-async def test_a_duty_that_fails_keeps_no_other_from_its_turn(
+async def test_failing_maintenance_job_does_not_block_others(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     async def fail(*_: object) -> None:
         raise error
 
     first, last = "health", "preempt"
-    monkeypatch.setitem(runner.DUTIES, first, runner.DUTIES[first]._replace(run=fail))
-    duties = asyncio.create_task(runner.run_for_ever(queue.engine))
+    monkeypatch.setitem(loop.JOBS, first, loop.JOBS[first]._replace(run=fail))
+    duties = asyncio.create_task(loop.run_forever(queue.engine))
     async with asyncio.timeout(10):
-        while last not in {duty["name"] for duty in await queue.duties()}:  # noqa: ASYNC110  # of the store
+        while last not in {duty.name for duty in await queue.control.maintenance()}:  # noqa: ASYNC110  # of the store
             await asyncio.sleep(0.01)
     duties.cancel()
     await asyncio.gather(duties, return_exceptions=True)
-    assert [record.getMessage() for record in caplog.records if record.name == "shiftwork.duties"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "shiftwork.maintenance"] == [
         f"{first} waits: {error}"
     ]
     with pytest.raises(type(error)):

@@ -1,11 +1,11 @@
-"""Fair share: whoever floods the queue makes nobody else wait for longer than a round."""
+"""Fair share: anyone who floods the queue makes no one else wait for longer than a round."""
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError
-from shiftwork.core.settings import FairShare
-from shiftwork.policy import share
+from shiftwork.fairness import share_policy
+from shiftwork.model.errors import InputError
+from shiftwork.settings.model import FairShare
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import ids_in_order, sql, take
 
@@ -14,8 +14,8 @@ FLOOD = 500
 
 
 async def share_by(queue: Queue, by: str, shares: int = SHARES) -> None:
-    await queue.set_setting("fair_share.by", by)
-    await queue.set_setting("fair_share.shares", shares)
+    await queue.settings.set("fair_share.by", by)
+    await queue.settings.set("fair_share.shares", shares)
 
 
 async def flood(queue: Queue, count: int = FLOOD, **fields: object) -> list[str]:
@@ -24,11 +24,11 @@ async def flood(queue: Queue, count: int = FLOOD, **fields: object) -> list[str]
 
 async def authors(queue: Queue, count: int) -> list[str | None]:
     """Whose tasks are handed out next, one claim each."""
-    await queue.register_agent(id="taker", max_concurrent_tasks=100_000)
+    await queue.agents.register(id="taker", max_concurrent_tasks=100_000)
     return [(await queue.claim("taker"))[0].task().created_by for _ in range(count)]
 
 
-async def test_one_task_behind_a_flood_waits_for_one_turn(queue: Queue, clock: MovedClock) -> None:
+async def test_one_task_behind_a_flood_waits_one_turn(queue: Queue, clock: MovedClock) -> None:
     await share_by(queue, "created_by")
     await flood(queue, created_by="alice", priority=0)
     assert await authors(queue, 5) == ["alice"] * 5
@@ -37,10 +37,12 @@ async def test_one_task_behind_a_flood_waits_for_one_turn(queue: Queue, clock: M
     assert "bob" in await authors(queue, 2)
 
 
-async def test_each_gets_its_turn_however_much_the_others_have(queue: Queue) -> None:
+async def test_each_share_gets_equal_turns_regardless_of_backlog(queue: Queue) -> None:
     await share_by(queue, "created_by")
     names = ["alice", "bob", "carol"]
-    assert len({share.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
+    assert (
+        len({share_policy.share_of(FairShare(by="created_by", shares=SHARES), name, None, []) for name in names}) == 3
+    )
     for name, count in zip(names, (FLOOD, 20, 20), strict=True):
         await flood(queue, count, created_by=name)
     handed = await authors(queue, 60)
@@ -48,16 +50,16 @@ async def test_each_gets_its_turn_however_much_the_others_have(queue: Queue) -> 
         assert sorted(map(str, handed[first : first + 3])) == names
 
 
-async def test_a_large_claim_deals_as_many_small_ones_do(queue: Queue) -> None:
+async def test_large_claim_divides_shares_like_many_small_ones(queue: Queue) -> None:
     await share_by(queue, "issue_id")
     for issue, count in (("a", 100), ("b", 10), ("c", 2)):
         await flood(queue, count, issue_id=issue)
-    await queue.register_agent(id="taker", max_concurrent_tasks=1000)
+    await queue.agents.register(id="taker", max_concurrent_tasks=1000)
     handed = [assignment.task().issue_id for assignment in await queue.claim("taker", 12)]
     assert {issue: handed.count(issue) for issue in "abc"} == {"a": 5, "b": 5, "c": 2}
 
 
-async def test_inside_a_share_the_best_goes_first(queue: Queue) -> None:
+async def test_within_a_share_highest_priority_goes_first(queue: Queue) -> None:
     await share_by(queue, "tag:team-")
     low, high = [(await flood(queue, 1, tags=["team-a"], priority=p))[0] for p in (90, 10)]
     other = (await flood(queue, 1, tags=["team-b", "x"], priority=50))[0]
@@ -66,14 +68,14 @@ async def test_inside_a_share_the_best_goes_first(queue: Queue) -> None:
     assert order.index(other) < 2
 
 
-async def test_shares_hold_over_types_and_for_agents_that_take_only_some(queue: Queue) -> None:
-    """An agent that can do one share's work alone must not use up the turns of the others."""
+async def test_shares_hold_across_types_and_specialised_agents(queue: Queue) -> None:
+    """An agent that can only run one share must not use up the turns of the others."""
     await share_by(queue, "created_by")
     for name in ("alice", "bob", "carol"):
         await flood(queue, 50, created_by=name)
     await flood(queue, 50, created_by="alice", type="draw")
-    await queue.register_agent(id="artist", types=["draw"], max_concurrent_tasks=1000)
-    await queue.register_agent(id="coder", types=["code"], max_concurrent_tasks=1000)
+    await queue.agents.register(id="artist", types=["draw"], max_concurrent_tasks=1000)
+    await queue.agents.register(id="coder", types=["code"], max_concurrent_tasks=1000)
     handed: list[str] = []
     for _ in range(30):
         await queue.claim("artist")
@@ -81,7 +83,7 @@ async def test_shares_hold_over_types_and_for_agents_that_take_only_some(queue: 
     assert {handed.count(name) for name in ("alice", "bob", "carol")} == {10}
 
 
-async def test_no_fairness_goes_before_a_strict_level_or_an_urgent_task(coscientist: Queue, clock: MovedClock) -> None:
+async def test_fair_share_never_overrides_strict_level_or_deadline(coscientist: Queue, clock: MovedClock) -> None:
     await share_by(coscientist, "created_by")
     high = [
         (await coscientist.submit(type="a", priority=20, created_by="alice", payload={"n": n})).id for n in range(5)
@@ -94,7 +96,7 @@ async def test_no_fairness_goes_before_a_strict_level_or_an_urgent_task(coscient
     assert order == [urgent.id, *high, low]
 
 
-async def test_what_came_before_the_setting_is_a_share_of_its_own(queue: Queue) -> None:
+async def test_tasks_from_before_the_setting_form_their_own_share(queue: Queue) -> None:
     old = await flood(queue, 20)
     await share_by(queue, "created_by")
     new = await flood(queue, 20, created_by="alice")
@@ -102,16 +104,16 @@ async def test_what_came_before_the_setting_is_a_share_of_its_own(queue: Queue) 
     assert sum(task in old for task in order) == sum(task in new for task in order) == 5
 
 
-async def test_switched_off_again_rank_alone_decides(queue: Queue, clock: MovedClock) -> None:
+async def test_with_fair_share_off_rank_alone_decides(queue: Queue, clock: MovedClock) -> None:
     await share_by(queue, "created_by")
     first = await flood(queue, 10, created_by="alice")
     clock.advance(60)
     second = await flood(queue, 10, created_by="bob")
-    await queue.set_setting("fair_share.by", "none")
+    await queue.settings.set("fair_share.by", "none")
     assert await ids_in_order(queue) == [*first, *second]
 
 
-async def test_a_retry_and_a_return_stay_in_their_share(queue: Queue, clock: MovedClock) -> None:
+async def test_retried_task_stays_in_its_share(queue: Queue, clock: MovedClock) -> None:
     await share_by(queue, "created_by")
     await flood(queue, 20, created_by="alice")
     failed = (await flood(queue, 1, created_by="bob"))[0]
@@ -122,16 +124,16 @@ async def test_a_retry_and_a_return_stay_in_their_share(queue: Queue, clock: Mov
     assert failed in [(await take(queue, f"v{n}")).id for n in range(2)]
 
 
-async def test_a_changed_tag_changes_the_share(queue: Queue) -> None:
+async def test_changed_tag_changes_the_share(queue: Queue) -> None:
     await share_by(queue, "tag:team-")
     many = await flood(queue, 20, tags=["team-a"])
     moved = many[-1]
-    await queue.update(moved, {"tags": ["team-b"]})
-    await queue.register_agent(id="taker", max_concurrent_tasks=10)
+    await queue.tasks.update(moved, {"tags": ["team-b"]})
+    await queue.agents.register(id="taker", max_concurrent_tasks=10)
     assert moved in [assignment.id for assignment in await queue.claim("taker", 2)]
 
 
-async def test_the_lanes_stay_few_and_fairness_holds_beyond_them(queue: Queue) -> None:
+async def test_lane_count_is_bounded_and_fairness_still_holds(queue: Queue) -> None:
     await share_by(queue, "created_by")
     tasks = [
         {"type": f"type-{n % 10}", "created_by": f"author-{n}", "spec": {"constraints": {"required_capabilities": [c]}}}
@@ -142,37 +144,37 @@ async def test_the_lanes_stay_few_and_fairness_holds_beyond_them(queue: Queue) -
     lanes = await sql(queue, "select mixed, count(*) as number from lanes group by mixed order by mixed")
     assert lanes[0]["number"] <= 256
     assert sum(row["number"] for row in lanes) <= 256 + 10 * SHARES
-    await queue.register_agent(id="taker", capabilities=["x"], max_concurrent_tasks=1000)
+    await queue.agents.register(id="taker", capabilities=["x"], max_concurrent_tasks=1000)
     handed = await queue.claim("taker", 40)
     assert len({assignment.task().created_by for assignment in handed}) == 40
     assert all("y" not in str(assignment.spec) for assignment in handed)
 
 
-async def test_a_share_that_means_nothing_is_refused(queue: Queue) -> None:
+async def test_invalid_fair_share_setting_is_refused(queue: Queue) -> None:
     for key, value in (("fair_share.by", "payload.x"), ("fair_share.by", "tag:"), ("fair_share.shares", 65)):
         with pytest.raises(InputError) as refused:
-            await queue.set_setting(key, value)
+            await queue.settings.set(key, value)
         assert refused.value.where == key
     with pytest.raises(InputError, match="cannot be set for one type"):
-        await queue.set_setting("fair_share.by", "created_by", type="code")
+        await queue.settings.set("fair_share.by", "created_by", type="code")
 
 
-async def test_explain_names_the_share_and_what_stands_before(queue: Queue) -> None:
+async def test_explain_names_the_share_and_position(queue: Queue) -> None:
     await share_by(queue, "created_by")
     ids = await flood(queue, 3, created_by="alice")
     await flood(queue, 3, created_by="bob")
-    told = await queue.explain(ids[2])
-    assert told.position == 2
-    assert told.share is not None
-    assert told.share.by == "created_by"
-    assert told.share.waiting == 2
+    found = await queue.explain(ids[2])
+    assert found.position == 2
+    assert found.share is not None
+    assert found.share.by == "created_by"
+    assert found.share.waiting == 2
 
 
-async def test_a_runtime_claims_for_each_of_its_agents_whatever_shares_they_have(queue: Queue) -> None:
+async def test_runtime_claim_serves_each_agent_regardless_of_shares(queue: Queue) -> None:
     await share_by(queue, "created_by")
     await queue.submit_many(
         [{"type": "code", "created_by": f"author-{n}", "target_agent_id": "crowded"} for n in range(200)]
     )
     await queue.submit(type="code", target_agent_id="lonely")
-    answer = await queue.claim_for_runtime("machine", 10)
+    answer = await queue.claims.for_runtime("machine", 10)
     assert sorted(str(each.task().claim.agent_id) for each in answer.assignments) == ["crowded", "lonely"]

@@ -1,4 +1,4 @@
-"""Files of a watched folder: news is another content, not another time of writing."""
+"""Watched folders: a trigger fires on new content, not on a new modification time."""
 
 import asyncio
 import logging
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError
-from shiftwork.queue.triggers import files
-from shiftwork.queue.triggers.files import Seen
+from shiftwork.model.errors import InputError
 from shiftwork.server import watching
-from shiftwork.server.watching import Look, Watching, check_folder
+from shiftwork.server.watching import FolderScan, Watching, check_folder
+from shiftwork.triggers import watched_files
+from shiftwork.triggers.watched_files import ChangedFile
 
 
 async def watch(queue: Queue, pattern: str = "inbox/*.md", **more: Any) -> None:
     parameters = {"path": {"from": "path"}, "change": {"from": "change"}}
     task = {"type": "read", "title": "{{ change }} {{ path }}"}
-    await queue.save_trigger("in", on={"kind": "file", "pattern": pattern, **more}, task=task, parameters=parameters)
+    await queue.triggers.save("in", on={"kind": "file", "pattern": pattern, **more}, task=task, parameters=parameters)
 
 
 @pytest.fixture
@@ -32,28 +32,28 @@ def folder(tmp_path: Path) -> Path:
 
 async def twice(watching: Watching) -> int:
     """A file counts once it stayed as it was from one look to the next."""
-    return await watching.look() + await watching.look()
+    return await watching.scan() + await watching.scan()
 
 
 async def titles(queue: Queue) -> list[str]:
-    return sorted(str(task.title) for task in (await queue.tasks(type="read")).tasks)
+    return sorted(str(task.title) for task in (await queue.tasks.list(type="read")).tasks)
 
 
-async def test_a_new_file_and_a_changed_one_are_news(queue: Queue, folder: Path) -> None:
+async def test_new_and_changed_files_fire_the_trigger(queue: Queue, folder: Path) -> None:
     await watch(queue)
     eyes = Watching(queue, folder)
     assert await twice(eyes) == 0
     (folder / "inbox" / "new.md").write_text("hello")
     (folder / "inbox" / "other.txt").write_text("not for us")
-    assert await eyes.look() == 0, "somebody may still be writing it"
-    assert await eyes.look() == 1
+    assert await eyes.scan() == 0, "somebody may still be writing it"
+    assert await eyes.scan() == 1
     (folder / "inbox" / "old.md").write_text("changed")
     assert await twice(eyes) == 1
     assert await twice(eyes) == 0
     assert await titles(queue) == ["added inbox/new.md", "changed inbox/old.md"]
 
 
-async def test_a_file_written_anew_with_the_same_content_is_no_news(queue: Queue, folder: Path) -> None:
+async def test_file_rewritten_with_same_content_does_not_fire(queue: Queue, folder: Path) -> None:
     await watch(queue)
     eyes = Watching(queue, folder)
     await twice(eyes)
@@ -63,8 +63,8 @@ async def test_a_file_written_anew_with_the_same_content_is_no_news(queue: Queue
     assert await twice(Watching(queue, folder)) == 0, "nor after a restart of the server"
 
 
-async def test_file_that_arrives_between_the_save_and_the_first_look_is_news(store_url: str, folder: Path) -> None:
-    async with await Queue.open(store_url) as queue:  # by a clock that runs, as files are stamped by one
+async def test_file_arriving_before_the_first_scan_fires(store_url: str, folder: Path) -> None:
+    async with Queue.open(store_url) as queue:  # by a clock that runs, as files are stamped by one
         await watch(queue)
         saved = time.time()
         early = folder / "inbox" / "early.md"
@@ -76,7 +76,7 @@ async def test_file_that_arrives_between_the_save_and_the_first_look_is_news(sto
         assert await titles(queue) == ["added inbox/early.md"]
 
 
-async def test_what_changed_while_no_server_watched_is_news(queue: Queue, folder: Path) -> None:
+async def test_changes_made_while_no_server_watched_fire(queue: Queue, folder: Path) -> None:
     await watch(queue, changes=["added", "changed", "removed"])
     await twice(Watching(queue, folder))
     (folder / "inbox" / "new.md").write_text("hello")
@@ -85,7 +85,7 @@ async def test_what_changed_while_no_server_watched_is_news(queue: Queue, folder
     assert await titles(queue) == ["added inbox/new.md", "removed inbox/old.md"]
 
 
-async def test_a_content_that_comes_back_is_news_again(queue: Queue, folder: Path) -> None:
+async def test_content_that_returns_fires_again(queue: Queue, folder: Path) -> None:
     await watch(queue)
     eyes = Watching(queue, folder)
     await twice(eyes)
@@ -98,43 +98,43 @@ async def test_a_content_that_comes_back_is_news_again(queue: Queue, folder: Pat
     assert await twice(eyes) == 1
 
 
-async def test_what_changed_in_a_pause_is_no_news(queue: Queue, folder: Path) -> None:
+async def test_changes_made_during_a_pause_do_not_fire(queue: Queue, folder: Path) -> None:
     await watch(queue, changes=["added", "changed", "removed"])
     (folder / "inbox" / "gone.md").write_text("soon gone")
     eyes = Watching(queue, folder)
     await twice(eyes)
-    await queue.pause_trigger("in")
+    await queue.triggers.pause("in")
     (folder / "inbox" / "new.md").write_text("hello")
     (folder / "inbox" / "old.md").write_text("changed")
     (folder / "inbox" / "gone.md").unlink()
     await twice(eyes)
-    await queue.resume_trigger("in")
+    await queue.triggers.resume("in")
     assert await twice(eyes) == 0
     (folder / "inbox" / "new.md").write_text("changed after the pause")
     assert await twice(eyes) == 1
     assert await titles(queue) == ["changed inbox/new.md"]
 
 
-async def test_what_was_seen_before_a_pause_ended_is_no_news_after_it(queue: Queue, folder: Path) -> None:
+async def test_change_seen_before_resume_does_not_fire_after_it(queue: Queue, folder: Path) -> None:
     await watch(queue)
     await twice(Watching(queue, folder))
-    (watcher,) = await queue.engine.store.read(files.watchers)
-    await queue.pause_trigger("in")
-    await queue.resume_trigger("in")
-    seen = Seen("inbox/new.md", "added", "0" * 64, 5)
-    fire = files.fire_for
+    (watcher,) = await queue.engine.store.read(watched_files.watchers)
+    await queue.triggers.pause("in")
+    await queue.triggers.resume("in")
+    seen = ChangedFile("inbox/new.md", "added", "0" * 64, 5)
+    fire = watched_files.fire_for
     assert await queue.engine.store.run(lambda tx: fire(tx, queue.engine, watcher.trigger, seen)) is None
-    assert await queue.firings("in") == []
+    assert await queue.triggers.firings("in") == []
 
 
-async def test_a_file_that_cannot_be_read_holds_up_no_other(
+async def test_unreadable_file_does_not_block_other_files(
     queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     locked = True
     really = watching._sha256
 
     def read(path: Path) -> str:
-        """Whoever runs the tests may be root, from whom no mode keeps a file."""
+        """Anyone who runs the tests may be root, from whom no mode keeps a file."""
         if locked and path.name.startswith("locked"):
             raise PermissionError(13, "Permission denied", str(path))
         return really(path)
@@ -155,7 +155,7 @@ async def test_a_file_that_cannot_be_read_holds_up_no_other(
     assert await titles(queue) == ["added inbox/locked-before.md", "added inbox/locked.md", "added inbox/new.md"]
 
 
-async def test_a_folder_that_is_away_has_not_lost_its_files(queue: Queue, folder: Path) -> None:
+async def test_unavailable_folder_reports_no_removed_files(queue: Queue, folder: Path) -> None:
     await watch(queue, changes=["added", "changed", "removed"])
     eyes = Watching(queue, folder)
     await twice(eyes)
@@ -163,7 +163,7 @@ async def test_a_folder_that_is_away_has_not_lost_its_files(queue: Queue, folder
     await asyncio.to_thread(folder.rename, away)
     for _ in range(3):
         with pytest.raises(FileNotFoundError):
-            await eyes.look()
+            await eyes.scan()
     await asyncio.to_thread(away.rename, folder)
     assert await twice(eyes) == 0
     (folder / "inbox" / "old.md").unlink()
@@ -171,23 +171,23 @@ async def test_a_folder_that_is_away_has_not_lost_its_files(queue: Queue, folder
     assert await titles(queue) == ["removed inbox/old.md"]
 
 
-async def test_a_disk_that_is_unmounted_has_not_lost_its_files(
+async def test_unmounted_disk_reports_no_removed_files(
     queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left is an empty folder of another disk."""
+    """An empty folder on another disk is left."""
     await watch(queue, changes=["added", "changed", "removed"])
     eyes = Watching(queue, folder)
     await twice(eyes)
     with monkeypatch.context() as unmounted:
-        unmounted.setattr(watching, "_look_at", lambda _: Look({}, frozenset(), -1))
+        unmounted.setattr(watching, "_look_at", lambda _: FolderScan({}, frozenset(), -1))
         for _ in range(3):
             with pytest.raises(OSError, match="unmounted"):
-                await eyes.look()
+                await eyes.scan()
     assert await twice(eyes) == 0
-    assert await queue.firings("in") == []
+    assert await queue.triggers.firings("in") == []
 
 
-async def test_a_folder_inside_that_cannot_be_seen_holds_up_no_other(
+async def test_unreadable_subfolder_does_not_block_others(
     queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await watch(queue, "**/*.md", changes=["added", "changed", "removed"])
@@ -210,7 +210,9 @@ async def test_a_folder_inside_that_cannot_be_seen_holds_up_no_other(
     assert await titles(queue) == ["added inbox/new.md"]
 
 
-async def test_links_are_not_followed(queue: Queue, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_symbolic_links_are_not_followed(
+    queue: Queue, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "secret.md").write_text("secret")
     await watch(queue, "**/*.md")
@@ -221,32 +223,34 @@ async def test_links_are_not_followed(queue: Queue, folder: Path, tmp_path_facto
     assert await twice(eyes) == 0
 
 
-async def test_what_cannot_be_created_is_told_once(queue: Queue, folder: Path) -> None:
+async def test_firing_that_cannot_create_a_task_is_skipped_once(queue: Queue, folder: Path) -> None:
     await watch(queue)
     eyes = Watching(queue, folder)
     await twice(eyes)
-    await queue.set_setting("allowed_types", ["code"])
+    await queue.settings.set("allowed_types", ["code"])
     (folder / "inbox" / "new.md").write_text("hello")
     assert await twice(eyes) + await twice(eyes) == 0
-    (firing,) = await queue.firings("in")
+    (firing,) = await queue.triggers.firings("in")
     assert firing.outcome == "skipped"
 
 
-async def test_too_many_files_are_not_watched(queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_folder_with_too_many_files_is_refused(
+    queue: Queue, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await watch(queue)
-    monkeypatch.setattr(watching, "MOST_FILES", 1)
+    monkeypatch.setattr(watching, "MAX_FILES", 1)
     (folder / "inbox" / "new.md").write_text("hello")
     with pytest.raises(InputError, match="more than 1 files"):
-        await Watching(queue, folder).look()
+        await Watching(queue, folder).scan()
 
 
 @pytest.mark.parametrize("pattern", ["/etc/*", "../*.md", "a/../../b", "a\\b"])
-async def test_a_pattern_stays_in_its_folder(queue: Queue, pattern: str) -> None:
+async def test_pattern_outside_its_folder_is_refused(queue: Queue, pattern: str) -> None:
     with pytest.raises(InputError) as refused:
         await watch(queue, pattern)
     assert refused.value.where == "on.pattern"
 
 
-def test_a_folder_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
+def test_missing_watch_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a folder"):
         check_folder(str(tmp_path / "none"))

@@ -1,4 +1,4 @@
-"""What a queue for agents has and one for e-mails has not: money, models that stand in, abilities, bad tasks."""
+"""What a queue for agents has and one for e-mails has not: money, models that are in, abilities, bad tasks."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from shiftwork.testing import MovedClock, pass_time
 
 
 @pytest.mark.requirement("F-249")
-async def test_money_abilities_models_that_stand_in_and_bad_tasks_are_the_queues_business(
+async def test_costs_capabilities_fallback_models_and_poison_pills_are_handled_by_queue(
     queue: Queue, clock: MovedClock
 ) -> None:
     constraints = {
@@ -17,16 +17,18 @@ async def test_money_abilities_models_that_stand_in_and_bad_tasks_are_the_queues
         "fallback_models": ["small"],
     }
     task = await queue.submit(type="code", spec={"constraints": constraints}, max_attempts=9)
-    await queue.register_agent(id="unable", models_available=["large"])
-    await queue.register_agent(id="poor", capabilities=["python"], models_available=["large"], budget_remaining_usd=0.5)
-    await queue.register_agent(id="one", capabilities=["python"], models_available=["large"], budget_remaining_usd=9)
-    await queue.register_agent(id="two", capabilities=["python"], models_available=["small"])
+    await queue.agents.register(id="unable", models_available=["large"])
+    await queue.agents.register(
+        id="poor", capabilities=["python"], models_available=["large"], budget_remaining_usd=0.5
+    )
+    await queue.agents.register(id="one", capabilities=["python"], models_available=["large"], budget_remaining_usd=9)
+    await queue.agents.register(id="two", capabilities=["python"], models_available=["small"])
     assert [await queue.claim(agent) for agent in ("unable", "poor", "two")] == [[], [], []]
     for _ in range(2):
         (claim,) = await queue.claim("one", start=True)
         await queue.fail(claim.token, "crash", usage={"cost_usd": 0.25})
         await pass_time(queue, clock, 3600)
-    assert (await queue.agent("one")).budget_remaining_usd == 8.50
+    assert (await queue.agents.get("one")).budget_remaining_usd == 8.50
     (claim,) = await queue.claim("two", start=True)
     await queue.fail(claim.token, "crash", usage={"cost_usd": 0.25})
     found = await queue.get(task.id)

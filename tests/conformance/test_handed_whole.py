@@ -1,4 +1,4 @@
-"""A claim hands over the task as anybody reads it: every field is the same, whatever happened to it before."""
+"""A claim hands over the task as anyone reads it: every field is the same, whatever happened to it before."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.task import NewTask
+from shiftwork.model.task import NewTask
 from shiftwork.testing import MovedClock, pass_time
 
 EVERY: dict[str, Any] = {
@@ -53,7 +53,7 @@ Story = Callable[[Queue, MovedClock], Awaitable[str]]
 
 
 async def merged(queue: Queue, _clock: MovedClock) -> str:
-    await queue.set_setting("idempotency.on_duplicate", "merge")
+    await queue.settings.set("idempotency.on_duplicate", "merge")
     made = await queue.submit(type="code", tags=["a"], idempotency_key="k", priority=60)
     assert (await queue.submit(type="code", tags=["b"], idempotency_key="k", priority=10)).duplicate
     return made.id
@@ -61,18 +61,18 @@ async def merged(queue: Queue, _clock: MovedClock) -> str:
 
 async def reviewed(queue: Queue, _clock: MovedClock) -> str:
     for key in ("max_attempts", "poison.min_agents", "poison.min_attempts"):
-        await queue.set_setting(key, 1)
+        await queue.settings.set(key, 1)
     task_id = (await queue.submit(type="code")).id
     (held,) = await queue.claim("first", start=True)
     await queue.fail(held.token, "crash", "boom")
     assert (await queue.get(task_id)).poison_pill
-    await queue.review(task_id, "retry")
+    await queue.dead_letters.review(task_id, "retry")
     return task_id
 
 
 async def updated(queue: Queue, _clock: MovedClock) -> str:
     task_id = (await queue.submit(type="code", tags=["a"])).id
-    await queue.update(task_id, {"priority": 7, "tags": ["b", "c"], "timeout_sec": 90})
+    await queue.tasks.update(task_id, {"priority": 7, "tags": ["b", "c"], "timeout_sec": 90})
     return task_id
 
 
@@ -80,13 +80,13 @@ async def rerun(queue: Queue, _clock: MovedClock) -> str:
     task_id = (await queue.submit(type="code", payload={"n": 1}, tags=["a"])).id
     (held,) = await queue.claim("first", start=True)
     await queue.complete(held.token, {"n": 2})
-    return (await queue.rerun(task_id)).task_id
+    return (await queue.tasks.rerun(task_id)).task_id
 
 
 async def retried(queue: Queue, clock: MovedClock) -> str:
     task_id = (await queue.submit(type="code", payload={"n": 1})).id
     (held,) = await queue.claim("first", start=True)
-    await queue.progress(held.token, {"percent": 40})
+    await queue.claims.progress(held.token, {"percent": 40})
     await queue.fail(held.token, "crash", "boom")
     await pass_time(queue, clock, 3600)
     return task_id
@@ -101,7 +101,7 @@ async def freed(queue: Queue, _clock: MovedClock) -> str:
 
 
 @pytest.mark.parametrize("story", [merged, reviewed, updated, rerun, retried, freed], ids=lambda story: story.__name__)
-async def test_a_claimed_task_is_told_as_it_is_read(queue: Queue, clock: MovedClock, story: Story) -> None:
+async def test_claimed_task_equals_the_task_read(queue: Queue, clock: MovedClock, story: Story) -> None:
     task_id = await story(queue, clock)
     (claim,) = await queue.claim("second", types=["code"])
     handed, read = msgspec.to_builtins(claim.task()), msgspec.to_builtins(await queue.get(task_id))
@@ -117,7 +117,7 @@ def as_written(task: dict[str, Any]) -> dict[str, Any]:
     return {name: part(task[name], value) for name, value in EVERY.items() if name in task and name not in OWN}
 
 
-async def test_every_field_that_is_written_is_read_handed_over_and_rerun(queue: Queue) -> None:
+async def test_every_written_field_is_read_assigned_and_rerun(queue: Queue) -> None:
     assert set(EVERY) == set(NewTask.__struct_fields__)
     task_id = (await queue.submit(**EVERY)).id
     read = msgspec.to_builtins(await queue.get(task_id))
@@ -125,5 +125,5 @@ async def test_every_field_that_is_written_is_read_handed_over_and_rerun(queue: 
     (claim,) = await queue.claim("second", start=True)
     assert claim.task() == await queue.get(task_id)
     await queue.complete(claim.token, {})
-    again = await queue.get((await queue.rerun(task_id)).task_id)
+    again = await queue.get((await queue.tasks.rerun(task_id)).task_id)
     assert as_written(msgspec.to_builtins(again)) == {**as_written(read), "trigger_type": "manual_rerun"}

@@ -1,40 +1,40 @@
-"""A worker that came with a token writes only under claims made with it; whoever needs none writes under any."""
+"""A worker that came with a token writes only under claims made with it; anyone who needs none writes under any."""
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from shiftwork import Problem, Queue, Report
-from shiftwork.core.errors import LeaseLost, NotYourClaim
-from shiftwork.queue.face.working import Working
-from shiftwork.queue.fence import Outcome
-from shiftwork.queue.in_hand import BeatAnswer
+from shiftwork import Completion, Failure, Queue, Usage
+from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.model.errors import LeaseLost, NotYourClaim
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.reports import Heartbeat, HeartbeatReply
+from shiftwork.operation.declare import operation_of
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import everything
 
-USAGE = {"cost_usd": 2.0, "tokens_in": 9}
+USAGE = Usage(cost_usd=2.0, tokens_in=9)
 
 WRITES: dict[str, Callable[[Queue, str], Awaitable[Any]]] = {
     "start": lambda q, held: q.start(held),
-    "start_many": lambda q, held: q.start_many([held]),
+    "start_many": lambda q, held: q.batch.start([held]),
     "heartbeat": lambda q, held: q.heartbeat(held, {"pct": 5}, USAGE),
-    "heartbeat_many": lambda q, held: q.heartbeat_many([(held, {"pct": 5}, USAGE)]),
-    "progress": lambda q, held: q.progress(held, {"pct": 5}),
-    "message": lambda q, held: q.message(held, "text", "hello"),
-    "pin_session": lambda q, held: q.pin_session(held, "s-1"),
+    "heartbeat_many": lambda q, held: q.batch.heartbeat([Heartbeat(held, {"pct": 5}, USAGE)]),
+    "progress": lambda q, held: q.claims.progress(held, {"pct": 5}),
+    "message": lambda q, held: q.claims.message(held, "text", "hello"),
+    "pin_session": lambda q, held: q.claims.pin_session(held, "s-1"),
     "complete": lambda q, held: q.complete(held, 1, usage=USAGE),
-    "complete_many": lambda q, held: q.complete_many([Report(held, 1, usage=USAGE)]),
-    "verdict": lambda q, held: q.verdict(held, passed=True),
+    "complete_many": lambda q, held: q.batch.complete([Completion(1, usage=USAGE, token=held)]),
+    "verdict": lambda q, held: q.claims.verdict(held, passed=True),
     "fail": lambda q, held: q.fail(held, "crash", usage=USAGE),
-    "fail_many": lambda q, held: q.fail_many([Problem(held, "crash", usage=USAGE)]),
+    "fail_many": lambda q, held: q.batch.fail([Failure("crash", usage=USAGE, token=held)]),
     "release": lambda q, held: q.release(held),
-    "release_many": lambda q, held: q.release_many([held]),
+    "release_many": lambda q, held: q.batch.release([held]),
     "spawn": lambda q, held: q.spawn(held, [{"type": "code"}]),
-    "wait_for": lambda q, held: q.wait_for(held, ["another"]),
+    "wait_for": lambda q, held: q.waits.wait_for_tasks(held, ["another"]),
 }
-NAMES_OF_CLAIMS = {"token", "tokens", "beats", "reports", "problems"}
+NAMES_OF_CLAIMS = {"token", "tokens", "heartbeats", "completions", "failures"}
 
 
 def with_token(queue: Queue, token_id: str | None) -> Queue:
@@ -58,24 +58,26 @@ async def held_for(verb: str, queue: Queue) -> str:
 async def refused(answer: Awaitable[Any]) -> str:
     """The code with which a write was refused, however its verb tells it."""
     try:
-        told = await answer
+        found = await answer
     except (NotYourClaim, LeaseLost) as error:
         return error.code
-    one = told[0] if isinstance(told, list) else told
-    if isinstance(one, BeatAnswer):
+    one = found[0] if isinstance(found, list) else found
+    if isinstance(one, HeartbeatReply):
         return one.action
     assert isinstance(one, Outcome)
     return one.error.code if one.error else "accepted"
 
 
-def test_every_write_under_a_claim_is_tried_here() -> None:
-    methods = inspect.getmembers(Working, inspect.iscoroutinefunction)
-    public = {name: inspect.signature(method).parameters for name, method in methods if not name.startswith("_")}
-    assert {name for name, parameters in public.items() if parameters.keys() & NAMES_OF_CLAIMS} == WRITES.keys()
+def test_every_write_under_a_claim_is_covered_here() -> None:
+    declared = [vars(namespace) for namespace in (WorkerVerbs, Claims, ClaimBatch)]
+    found = [operation_of(method) for each in declared for method in each.values() if hasattr(method, "operation")]
+    under_claim = {each.name.removeprefix("claims.") for each in found if NAMES_OF_CLAIMS & {*each.parameters.names}}
+    tried = {f"batch.{name.removesuffix('_many')}" if name.endswith("_many") else name for name in WRITES}
+    assert under_claim == tried - {"wait_for"}
 
 
 @pytest.mark.parametrize("verb", WRITES)
-async def test_nobody_writes_under_a_claim_made_with_another_token(verb: str, queue: Queue) -> None:
+async def test_write_under_a_claim_of_another_token_is_refused(verb: str, queue: Queue) -> None:
     held = await held_for(verb, with_token(queue, "A"))
     await queue.submit(type="code", id="another")
     before = await everything(queue)
@@ -86,7 +88,7 @@ async def test_nobody_writes_under_a_claim_made_with_another_token(verb: str, qu
 
 @pytest.mark.parametrize("token_id", ["A", None])
 @pytest.mark.parametrize("verb", WRITES)
-async def test_its_own_token_and_whoever_needs_none_write(verb: str, token_id: str | None, queue: Queue) -> None:
+async def test_write_with_own_token_or_without_token_is_accepted(verb: str, token_id: str | None, queue: Queue) -> None:
     held = await held_for(verb, with_token(queue, "A"))
     await queue.submit(type="code", id="another")
     before = await everything(queue)
@@ -94,14 +96,14 @@ async def test_its_own_token_and_whoever_needs_none_write(verb: str, token_id: s
     assert await everything(queue) != before
 
 
-async def test_a_claim_made_without_a_token_is_nobody_s_who_came_with_one(queue: Queue) -> None:
+async def test_claim_made_without_token_is_refused_to_a_token_holder(queue: Queue) -> None:
     held = await held_by(queue)
     with pytest.raises(NotYourClaim):
         await with_token(queue, "A").complete(held)
     assert (await queue.complete(held)).status == "completed"
 
 
-async def test_a_result_that_must_be_validated_is_refused_alike(queue: Queue) -> None:
+async def test_validated_result_with_another_token_is_refused(queue: Queue) -> None:
     held = await held_by(with_token(queue, "A"), output={"validation": "json-schema", "validation_schema": {}})
     before = await everything(queue)
     with pytest.raises(NotYourClaim):
@@ -109,22 +111,22 @@ async def test_a_result_that_must_be_validated_is_refused_alike(queue: Queue) ->
     assert await everything(queue) == before
 
 
-async def test_one_claim_of_another_refuses_no_neighbour(queue: Queue) -> None:
-    await queue.register_agent(id="coder", max_concurrent_tasks=9)
+async def test_refused_claim_in_a_batch_does_not_affect_others(queue: Queue) -> None:
+    await queue.agents.register(id="coder", max_concurrent_tasks=9)
     theirs = await held_by(with_token(queue, "A"))
     mine = [await held_by(with_token(queue, "B")) for _ in range(3)]
     worker = with_token(queue, "B")
-    beats = await worker.heartbeat_many([(token, None, None) for token in (mine[0], theirs, mine[1])])
+    beats = await worker.batch.heartbeat([Heartbeat(token) for token in (mine[0], theirs, mine[1])])
     assert [beat.action for beat in beats] == ["continue", "lost", "continue"]
-    done = await worker.complete_many([Report(mine[0]), Report(theirs)])
-    failed = await worker.fail_many([Problem(theirs), Problem(mine[1])])
-    released = await worker.release_many([theirs, mine[2]])
+    done = await worker.batch.complete([Completion(token=mine[0]), Completion(token=theirs)])
+    failed = await worker.batch.fail([Failure(token=theirs), Failure(token=mine[1])])
+    released = await worker.batch.release([theirs, mine[2]])
     kinds = [type(outcome.error).__name__ for outcome in [*done, *failed, *released]]
     assert kinds == ["NoneType", "NotYourClaim", "NotYourClaim", "NoneType", "NotYourClaim", "NoneType"]
 
 
-async def test_a_worker_whose_task_was_given_on_is_told_that_its_lease_is_lost(queue: Queue, clock: MovedClock) -> None:
-    """And not that the claim is another's: it would look for a fault in its token."""
+async def test_worker_of_a_reassigned_task_gets_lease_lost(queue: Queue, clock: MovedClock) -> None:
+    """Not that the claim belongs to another token: the worker would search for an error in its token."""
     zombie, next_one = with_token(queue, "A"), with_token(queue, "B")
     old = await held_by(zombie, retry={"strategy": "immediate"})
     await pass_time(queue, clock, 91)
@@ -136,7 +138,7 @@ async def test_a_worker_whose_task_was_given_on_is_told_that_its_lease_is_lost(q
     assert not (await next_one.complete(new.token)).repeated
 
 
-async def test_what_a_worker_spent_is_booked_after_its_task_was_given_on(queue: Queue, clock: MovedClock) -> None:
+async def test_usage_of_a_reassigned_task_is_still_charged(queue: Queue, clock: MovedClock) -> None:
     zombie = with_token(queue, "A")
     old = await held_by(zombie, retry={"strategy": "immediate"})
     await pass_time(queue, clock, 91)
@@ -146,7 +148,7 @@ async def test_what_a_worker_spent_is_booked_after_its_task_was_given_on(queue: 
     assert (await queue.get(new.id)).cost_usd == 2.0
 
 
-async def test_a_result_is_told_as_repeated_to_whoever_sent_it(queue: Queue) -> None:
+async def test_repeated_result_is_recognised_only_for_its_sender(queue: Queue) -> None:
     held = await held_by(with_token(queue, "A"))
     await with_token(queue, "A").complete(held, 1)
     assert (await with_token(queue, "A").complete(held, 1)).repeated
@@ -154,7 +156,7 @@ async def test_a_result_is_told_as_repeated_to_whoever_sent_it(queue: Queue) -> 
         await with_token(queue, "B").complete(held, 1)
 
 
-async def test_the_next_claim_has_the_token_it_was_made_with(queue: Queue) -> None:
+async def test_next_claim_belongs_to_the_token_it_was_made_with(queue: Queue) -> None:
     first = await held_by(with_token(queue, "A"))
     await with_token(queue, "A").release(first)
     (again,) = await with_token(queue, "B").claim("coder", start=True)
@@ -163,8 +165,8 @@ async def test_the_next_claim_has_the_token_it_was_made_with(queue: Queue) -> No
     assert (await with_token(queue, "B").complete(again.token)).status == "completed"
 
 
-async def test_a_token_stays_with_whoever_is_named_for_it(queue: Queue) -> None:
-    """`as_caller` and `in_workspace` are no way around it."""
+async def test_as_caller_and_in_workspace_keep_the_token_check(queue: Queue) -> None:
+    """`as_caller` and `in_workspace` do not bypass the check."""
     held = await held_by(with_token(queue, "A"))
     with pytest.raises(NotYourClaim):
         await with_token(queue, "B").as_caller("agent:coder").complete(held)
@@ -172,11 +174,8 @@ async def test_a_token_stays_with_whoever_is_named_for_it(queue: Queue) -> None:
         await with_token(queue, "B").in_workspace("default").complete(held)
 
 
-# -- other workspaces --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("verb", ["complete_many", "fail_many", "heartbeat_many"])
-async def test_nothing_is_booked_from_another_workspace(verb: str, queue: Queue) -> None:
+async def test_writes_from_another_workspace_change_nothing(verb: str, queue: Queue) -> None:
     await queue.in_workspace("other").submit(type="code")  # its first write records the workspace
     held = await held_by(queue)
     before = await everything(queue)
@@ -188,16 +187,16 @@ async def test_nothing_is_booked_from_another_workspace(verb: str, queue: Queue)
     assert await everything(queue) == ended
 
 
-async def test_how_a_task_of_another_workspace_failed_is_not_told(queue: Queue) -> None:
+async def test_failure_of_another_workspace_is_not_revealed(queue: Queue) -> None:
     held = await held_by(queue)
     await queue.fail(held, "crash")
-    (outcome,) = await queue.in_workspace("other").fail_many([Problem(held, "crash")])
+    (outcome,) = await queue.in_workspace("other").batch.fail([Failure("crash", token=held)])
     assert (type(outcome.error).__name__, outcome.status) == ("NotFound", None)
 
 
-async def test_why_a_task_of_another_workspace_was_cancelled_is_not_told(queue: Queue) -> None:
+async def test_cancel_reason_of_another_workspace_is_not_revealed(queue: Queue) -> None:
     held = await held_by(queue)
     await queue.cancel(held.partition(".")[0], "secret plans")
-    answer = await queue.in_workspace("other").runtime_heartbeat("coder", [held])
+    answer = await queue.in_workspace("other").runtimes.heartbeat("coder", [held])
     assert (answer.cancel, answer.lost) == ({}, [held])
-    assert (await queue.runtime_heartbeat("coder", [held])).cancel == {held: "secret plans"}
+    assert (await queue.runtimes.heartbeat("coder", [held])).cancel == {held: "secret plans"}

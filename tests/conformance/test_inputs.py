@@ -1,14 +1,14 @@
-"""What a task refers to is there when it is claimed: artifacts, and the outputs of other tasks."""
+"""Inputs of a task are available when it is claimed: artifacts and outputs of other tasks."""
 
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError, TooLarge, UnknownReference
-from shiftwork.queue.content.inputs import INLINE_BYTES
+from shiftwork.artifacts.inputs import INLINE_BYTES
+from shiftwork.model.errors import InputError, TooLarge, UnknownReference
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, everything, finish, take
+from tests.conformance.steps import dead_letter, everything, finish, take
 
 ABSENT = f"artifact:sha256-{'0' * 64}"
 
@@ -24,8 +24,8 @@ async def refs(queue: Queue, task_id: str) -> list[str]:
 
 
 @pytest.mark.requirement("F-013")
-async def test_a_claim_carries_what_the_task_refers_to(queue: Queue) -> None:
-    notes = await queue.put_artifact(b"# notes", name="notes.md")
+async def test_claim_contains_referenced_artifacts_and_outputs(queue: Queue) -> None:
+    notes = await queue.artifacts.put(b"# notes", name="notes.md")
     first = await queue.submit(type="research", id="xyz")
     await finish(queue, data={"answer": 42})
     task = await queue.submit(referring(notes.id, "task:xyz:output"))
@@ -35,11 +35,11 @@ async def test_a_claim_carries_what_the_task_refers_to(queue: Queue) -> None:
     assert (artifact.size, artifact.media_type) == (7, "text/markdown")
     assert (output.ref, output.kind, output.id) == (f"task:{first.id}:output", "output", first.id)
     assert (output.status, output.inline, output.data) == ("completed", True, {"answer": 42})
-    assert await queue.inputs(task.id) == assignment.inputs
+    assert await queue.artifacts.inputs(task.id) == assignment.inputs
 
 
 @pytest.mark.requirement("F-013")
-async def test_a_task_of_the_same_batch_is_referred_to_by_its_key(queue: Queue) -> None:
+async def test_task_of_the_same_batch_is_referenced_by_its_key(queue: Queue) -> None:
     plan, write = await queue.submit_dag(
         {
             "tasks": [
@@ -50,13 +50,13 @@ async def test_a_task_of_the_same_batch_is_referred_to_by_its_key(queue: Queue) 
     )
     assert await refs(queue, write.id) == [f"task:{plan.id}:output"]
     held = await take(queue)
-    made = await queue.put_artifact(b"figure", token=held.token)
+    made = await queue.artifacts.put(b"figure", token=held.token)
     await queue.complete(held.token, {"steps": 3}, text="three steps", artifacts=[made.id])
     (found,) = (await take(queue)).inputs
     assert (found.id, found.data, found.text, found.artifacts) == (plan.id, {"steps": 3}, "three steps", [made.id])
 
 
-async def test_a_subtask_may_refer_to_what_its_siblings_hand_in(queue: Queue) -> None:
+async def test_subtask_can_reference_output_of_a_sibling(queue: Queue) -> None:
     await queue.submit(type="lead")
     lead = await take(queue)
     first, _ = await queue.spawn(
@@ -68,7 +68,7 @@ async def test_a_subtask_may_refer_to_what_its_siblings_hand_in(queue: Queue) ->
     assert (found.id, found.data) == (first.id, {"n": 1})
 
 
-async def test_a_task_that_will_come_is_waited_for(queue: Queue) -> None:
+async def test_reference_to_a_later_task_is_resolved_at_claim(queue: Queue) -> None:
     await queue.submit(referring("task:later:output", dependencies=["later"]))
     came = await queue.submit(type="research", id="later")
     await finish(queue, data="found")
@@ -80,7 +80,7 @@ async def test_a_task_that_will_come_is_waited_for(queue: Queue) -> None:
     "ref",
     [ABSENT, "artifact:abc", "artifact:", "task:nobody:output", "task::output", "task:xyz", "notes.md", "task:a:input"],
 )
-async def test_a_reference_to_nothing_is_refused(queue: Queue, ref: str) -> None:
+async def test_reference_to_missing_object_is_refused(queue: Queue, ref: str) -> None:
     before = await everything(queue)
     with pytest.raises(UnknownReference) as refused:
         await queue.submit_many([{"type": "fine"}, referring(ref)])
@@ -91,12 +91,12 @@ async def test_a_reference_to_nothing_is_refused(queue: Queue, ref: str) -> None
     }
 
 
-async def test_an_output_that_may_not_be_there_is_refused(queue: Queue) -> None:
-    """Nothing would make sure that the other task has ended when this one is claimed."""
+async def test_reference_to_unfinished_output_without_dependency_is_refused(queue: Queue) -> None:
+    """Nothing would ensure that the other task has ended when this one is claimed."""
     running = await queue.submit(type="research")
-    with pytest.raises(UnknownReference, match="has not completed and is no dependency") as refused:
+    with pytest.raises(UnknownReference, match="has not completed and is not a dependency") as refused:
         await queue.submit(referring(f"task:{running.id}:output"))
-    assert "dependencies" in refused.value.how_to_mend
+    assert "dependencies" in refused.value.hint
     with pytest.raises(UnknownReference, match="'a' has not completed"):
         await queue.submit_many([{"key": "a", "type": "a"}, referring("task:a:output")])
     await queue.submit(referring(f"task:{running.id}:output", dependencies=[running.id]))
@@ -104,7 +104,7 @@ async def test_an_output_that_may_not_be_there_is_refused(queue: Queue) -> None:
     await queue.submit(referring(f"task:{running.id}:output"))
 
 
-async def test_a_task_of_another_workspace_is_not_there(queue: Queue) -> None:
+async def test_reference_to_task_of_another_workspace_is_refused(queue: Queue) -> None:
     await queue.submit(type="research")
     done = await finish(queue, data="secret")
     with pytest.raises(UnknownReference, match="there is no task"):
@@ -112,13 +112,13 @@ async def test_a_task_of_another_workspace_is_not_there(queue: Queue) -> None:
 
 
 async def test_too_many_references_are_refused(queue: Queue) -> None:
-    await queue.set_setting("bounds.dependencies", 2)
-    kept = (await queue.put_artifact(b"x")).id
+    await queue.settings.set("bounds.dependencies", 2)
+    kept = (await queue.artifacts.put(b"x")).id
     with pytest.raises(TooLarge):
         await queue.submit(referring(kept, kept, kept))
 
 
-async def test_an_output_too_large_for_a_claim_is_told_by_its_result(queue: Queue) -> None:
+async def test_large_output_is_left_to_the_result_call(queue: Queue) -> None:
     await queue.submit(type="research")
     data = "x" * INLINE_BYTES
     done = await finish(queue, data=data)
@@ -130,8 +130,8 @@ async def test_an_output_too_large_for_a_claim_is_told_by_its_result(queue: Queu
     assert (await queue.result(found.id)).data == data
 
 
-async def test_the_output_of_a_retry_counts(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("retry.mode", "new_task")
+async def test_output_of_the_retry_is_used_for_references(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("retry.mode", "new_task")
     first = await queue.submit(type="research")
     await queue.submit(referring(f"task:{first.id}:output", dependencies=[first.id]))
     held = await take(queue)
@@ -142,8 +142,8 @@ async def test_the_output_of_a_retry_counts(queue: Queue, clock: MovedClock) -> 
     assert (found.id, found.data) == (first.id, {"whole": True})
 
 
-async def test_a_dependency_that_was_cancelled_has_no_output(queue: Queue) -> None:
-    await queue.set_setting("on_dependency_cancelled", "satisfy")
+async def test_cancelled_dependency_has_no_output(queue: Queue) -> None:
+    await queue.settings.set("on_dependency_cancelled", "satisfy")
     first = await queue.submit(type="research")
     await queue.submit(referring(f"task:{first.id}:output", dependencies=[first.id]))
     await queue.cancel(first.id)
@@ -151,8 +151,8 @@ async def test_a_dependency_that_was_cancelled_has_no_output(queue: Queue) -> No
     assert (found.status, found.inline, found.data, found.size) == ("cancelled", False, None, None)
 
 
-async def test_an_archived_output_is_still_there(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("archive_after_sec", 10)
+async def test_archived_output_is_still_available(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("archive_after_sec", 10)
     await queue.submit(type="research")
     done = await finish(queue, data={"old": True})
     await queue.submit(referring(f"task:{done}:output"))
@@ -165,38 +165,38 @@ async def test_an_archived_output_is_still_there(queue: Queue, clock: MovedClock
         await queue.complete(assignment.token)
 
 
-async def test_a_purged_output_is_gone(queue: Queue) -> None:
-    await queue.set_setting("purge.mode", "delete")
+async def test_purged_output_is_reported_without_status(queue: Queue) -> None:
+    await queue.settings.set("purge.mode", "delete")
     await queue.submit(type="research")
     done = await finish(queue)
     await queue.submit(referring(f"task:{done}:output"))
-    await queue.purge(type="research", status=["completed"])
+    await queue.control.purge(type="research", status=["completed"])
     (found,) = (await take(queue)).inputs
     assert (found.id, found.status, found.inline) == (done, None, False)
 
 
-async def test_a_repeated_submit_refers_once(queue: Queue) -> None:
-    kept = await queue.put_artifact(b"x")
+async def test_repeated_submit_adds_no_second_reference(queue: Queue) -> None:
+    kept = await queue.artifacts.put(b"x")
     first = await queue.submit(referring(kept.id, kept.id, idempotency_key="k"))
     again = await queue.submit(referring(kept.id, idempotency_key="k"))
     assert again.id == first.id
-    assert len(await queue.artifacts(first.id)) == 1
+    assert len(await queue.artifacts.list(first.id)) == 1
 
 
-async def test_a_changed_spec_is_checked_as_a_new_one(queue: Queue) -> None:
-    kept = await queue.put_artifact(b"better notes")
-    task_id = await bury(queue)
+async def test_changed_references_are_checked_like_new_ones(queue: Queue) -> None:
+    kept = await queue.artifacts.put(b"better notes")
+    task_id = await dead_letter(queue)
     with pytest.raises(UnknownReference):
-        await queue.review(task_id, "modify_and_retry", change={"spec": {"context_refs": [ABSENT]}})
-    await queue.review(task_id, "modify_and_retry", change={"spec": {"context_refs": [kept.id]}})
+        await queue.dead_letters.review(task_id, "modify_and_retry", change={"spec": {"context_refs": [ABSENT]}})
+    await queue.dead_letters.review(task_id, "modify_and_retry", change={"spec": {"context_refs": [kept.id]}})
     (found,) = (await take(queue)).inputs
     assert found.id == kept.id
-    assert [each.id for each in await queue.artifacts(task_id)] == [kept.id]
+    assert [each.id for each in await queue.artifacts.list(task_id)] == [kept.id]
 
 
-async def test_most_tasks_have_none(queue: Queue) -> None:
+async def test_task_without_context_refs_has_no_inputs(queue: Queue) -> None:
     task = await queue.submit(type="code", payload={"context_refs": [ABSENT]})
     assert (await take(queue)).inputs == []
-    assert await queue.inputs(task.id) == []
+    assert await queue.artifacts.inputs(task.id) == []
     with pytest.raises(InputError):
         await queue.submit(type="code", spec={"context_refs": "artifact:abc"})

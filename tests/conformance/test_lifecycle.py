@@ -1,11 +1,11 @@
-"""The life of one task: its states in the history, heartbeats, what silence costs, validation and retries."""
+"""The lifecycle of one task: states, heartbeats, the cost of silence, validation and retries."""
 
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import LeaseLost, WrongState
+from shiftwork.model.errors import LeaseLost, WrongState
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, states, take, viewed
 
@@ -13,12 +13,9 @@ URL_SCHEMA = {"type": "object", "required": ["url"], "properties": {"url": {"typ
 PLAIN = {"jitter": False}
 
 
-# -- states ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-025", "F-026", "F-027", "F-053", "F-054", "F-061", "F-128", "F-129", "F-130")
 @pytest.mark.requirement("F-049", "F-072", "F-073", "F-095")
-async def test_a_task_is_claimed_started_and_completed(queue: Queue, clock: MovedClock) -> None:
+async def test_task_is_claimed_started_and_completed(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     assert (await queue.get(task_id)).status == "ready"
     clock.advance(1)
@@ -45,7 +42,7 @@ async def test_a_task_is_claimed_started_and_completed(queue: Queue, clock: Move
 
 
 @pytest.mark.requirement("F-058", "F-070", "F-071", "F-074", "F-075", "F-227", "F-232", "F-237")
-async def test_the_history_shows_every_state_passed(queue: Queue) -> None:
+async def test_history_shows_every_state_passed(queue: Queue) -> None:
     task_id = (await queue.submit(type="code")).id
     await finish(queue)
     passed = ["created", "pending", "ready", "claimed", "running", "validating", "completed"]
@@ -53,7 +50,7 @@ async def test_the_history_shows_every_state_passed(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-073")
-async def test_only_a_claimed_task_can_be_started(queue: Queue) -> None:
+async def test_start_without_a_claim_is_refused(queue: Queue) -> None:
     task_id = (await queue.submit(type="code")).id
     with pytest.raises(LeaseLost):
         await queue.start(f"{task_id}.1")
@@ -61,7 +58,7 @@ async def test_only_a_claimed_task_can_be_started(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-068", "F-082")
-async def test_a_pending_task_can_be_cancelled(queue: Queue) -> None:
+async def test_pending_task_can_be_cancelled(queue: Queue) -> None:
     await queue.submit(type="code", id="first")
     waiting = await queue.submit(type="code", dependencies=["first"])
     await queue.cancel(waiting.id, "not needed")
@@ -72,7 +69,7 @@ async def test_a_pending_task_can_be_cancelled(queue: Queue) -> None:
         await queue.cancel(waiting.id)
 
 
-async def test_a_cancelled_run_is_told_to_stop(queue: Queue) -> None:
+async def test_heartbeat_of_a_cancelled_run_says_cancel(queue: Queue) -> None:
     await queue.submit(type="code")
     token = (await take(queue)).token
     await queue.cancel(token.partition(".")[0], "not needed")
@@ -83,7 +80,7 @@ async def test_a_cancelled_run_is_told_to_stop(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-055", "F-056", "F-263")
-async def test_costs_and_tokens_add_up_over_beats_and_attempts(queue: Queue, clock: MovedClock) -> None:
+async def test_costs_and_tokens_add_up_over_heartbeats_and_attempts(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", retry=PLAIN)).id
     token = (await take(queue)).token
     await queue.heartbeat(token, usage={"cost_usd": 0.10, "tokens_in": 100, "tokens_out": 10})
@@ -95,16 +92,13 @@ async def test_costs_and_tokens_add_up_over_beats_and_attempts(queue: Queue, clo
 
 
 @pytest.mark.requirement("F-050")
-async def test_artifacts_handed_in_are_read_back(queue: Queue) -> None:
+async def test_submitted_artifacts_are_read_back(queue: Queue) -> None:
     task_id = (await queue.submit(type="code")).id
-    kept = (await queue.put_artifact(b"patch")).id
+    kept = (await queue.artifacts.put(b"patch")).id
     await queue.complete((await take(queue)).token, artifacts=[kept, "branch:fix-cors"])
     output = (await queue.get(task_id)).output
     assert output is not None
     assert output["artifacts"] == [kept, "branch:fix-cors"]
-
-
-# -- failures ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("F-030", "F-065", "F-066", "F-067", "F-077", "F-078", "F-081", "F-199")
@@ -129,7 +123,7 @@ async def test_three_failures_make_a_dead_letter(queue: Queue, clock: MovedClock
 
 
 @pytest.mark.requirement("F-156", "F-230")
-async def test_the_factory_reads_the_text_of_the_last_failure(queue: Queue, clock: MovedClock) -> None:
+async def test_factory_view_shows_text_of_the_last_failure(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", retry=PLAIN)).id
     await queue.fail((await take(queue)).token, error="boom")
     task = await viewed(queue, "factory", task_id)
@@ -151,7 +145,7 @@ async def test_the_factory_reads_the_text_of_the_last_failure(queue: Queue, cloc
         pytest.param("words of the agent's own"),
     ],
 )
-async def test_these_reasons_are_tried_again(queue: Queue, reason: str) -> None:
+async def test_retryable_reasons_are_retried(queue: Queue, reason: str) -> None:
     await queue.submit(type="code")
     assert (await queue.fail((await take(queue)).token, reason)).status == "retrying"
 
@@ -164,7 +158,7 @@ async def test_these_reasons_are_tried_again(queue: Queue, reason: str) -> None:
         pytest.param("cancelled", marks=pytest.mark.requirement("F-045")),
     ],
 )
-async def test_these_reasons_are_never_tried_again(queue: Queue, clock: MovedClock, reason: str) -> None:
+async def test_final_reasons_are_never_retried(queue: Queue, clock: MovedClock, reason: str) -> None:
     task_id = (await queue.submit(type="code")).id
     await queue.fail((await take(queue)).token, reason)
     await pass_time(queue, clock, 3600)
@@ -186,7 +180,7 @@ async def test_these_reasons_are_never_tried_again(queue: Queue, clock: MovedClo
     ],
 )
 @pytest.mark.requirement("F-032")
-async def test_delays_follow_the_strategy(
+async def test_retry_delays_follow_the_strategy(
     queue: Queue, clock: MovedClock, retry: dict[str, Any], delays: list[int]
 ) -> None:
     task_id = (await queue.submit(type="code", max_attempts=4, retry=retry)).id
@@ -199,7 +193,7 @@ async def test_delays_follow_the_strategy(
 
 
 @pytest.mark.requirement("F-019")
-async def test_from_the_second_failure_on_the_fallback_models_count(queue: Queue, clock: MovedClock) -> None:
+async def test_fallback_models_apply_from_the_second_failure(queue: Queue, clock: MovedClock) -> None:
     models = {"model_preferences": ["claude-sonnet-4"], "fallback_models": ["claude-haiku"]}
     task_id = (await queue.submit(type="code", spec={"constraints": models}, retry=PLAIN)).id
     for expected in ("claude-sonnet-4", "claude-haiku"):
@@ -211,11 +205,8 @@ async def test_from_the_second_failure_on_the_fallback_models_count(queue: Queue
     assert (await take(queue, "small", models=["claude-haiku"])).id == task_id
 
 
-# -- silence -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-062", "F-079", "F-153", "F-154", "F-155", "F-157", "F-158")
-async def test_a_silent_run_is_taken_back_after_90_seconds(queue: Queue, clock: MovedClock) -> None:
+async def test_silent_run_is_reclaimed_after_90_seconds(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     token = (await take(queue)).token
     await pass_time(queue, clock, 89)
@@ -230,7 +221,7 @@ async def test_a_silent_run_is_taken_back_after_90_seconds(queue: Queue, clock: 
 
 
 @pytest.mark.requirement("F-028", "F-151", "F-152")
-async def test_a_beat_keeps_the_run_and_carries_progress(queue: Queue, clock: MovedClock) -> None:
+async def test_heartbeat_keeps_the_run_and_carries_progress(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     (assignment,) = await queue.claim("worker")
     assert (await queue.get(task_id)).claim.heartbeat_at is None
@@ -247,7 +238,7 @@ async def test_a_beat_keeps_the_run_and_carries_progress(queue: Queue, clock: Mo
 
 
 @pytest.mark.requirement("F-080", "F-149")
-async def test_a_claim_must_be_started_within_60_seconds(queue: Queue, clock: MovedClock) -> None:
+async def test_claim_not_started_within_60_seconds_expires(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code")).id
     (assignment,) = await queue.claim("worker")
     assert assignment.ack_required_by == clock() + 60
@@ -260,7 +251,7 @@ async def test_a_claim_must_be_started_within_60_seconds(queue: Queue, clock: Mo
 
 
 @pytest.mark.requirement("F-149")
-async def test_a_start_after_59_seconds_is_in_time(queue: Queue, clock: MovedClock) -> None:
+async def test_start_after_59_seconds_is_accepted(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     (assignment,) = await queue.claim("worker")
     await pass_time(queue, clock, 59)
@@ -268,7 +259,7 @@ async def test_a_start_after_59_seconds_is_in_time(queue: Queue, clock: MovedClo
 
 
 @pytest.mark.requirement("F-016")
-async def test_a_run_longer_than_its_limit_times_out_although_it_beats(queue: Queue, clock: MovedClock) -> None:
+async def test_run_over_its_time_limit_fails_despite_heartbeats(queue: Queue, clock: MovedClock) -> None:
     spec = {"constraints": {"max_duration_sec": 300}}
     task_id = (await queue.submit(type="code", spec=spec)).id
     assignment = await take(queue)
@@ -282,11 +273,8 @@ async def test_a_run_longer_than_its_limit_times_out_although_it_beats(queue: Qu
     assert (task.status, task.failure_reason, task.last_error) == ("retrying", "timeout", "Timeout after 300s")
 
 
-# -- validation --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-233", "F-228")
-async def test_an_output_that_matches_its_schema_is_accepted(queue: Queue, clock: MovedClock) -> None:
+async def test_output_matching_its_schema_is_accepted(queue: Queue, clock: MovedClock) -> None:
     output = {"type": "json", "validation": "json-schema", "validation_schema": URL_SCHEMA}
     first = await queue.submit(type="research", output=output)
     then = await queue.submit(type="code", dependencies=[first.id])
@@ -298,7 +286,7 @@ async def test_an_output_that_matches_its_schema_is_accepted(queue: Queue, clock
 
 
 @pytest.mark.requirement("F-041", "F-063", "F-076", "F-229", "F-233")
-async def test_an_output_that_does_not_match_fails_the_attempt(queue: Queue, clock: MovedClock) -> None:
+async def test_output_violating_its_schema_fails_the_attempt(queue: Queue, clock: MovedClock) -> None:
     output = {"validation": "json-schema", "validation_schema": URL_SCHEMA}
     task_id = (await queue.submit(type="research", output=output, retry=PLAIN)).id
     answer = await queue.complete((await take(queue)).token, {"link": "https://example.org"})
@@ -313,10 +301,7 @@ async def test_an_output_that_does_not_match_fails_the_attempt(queue: Queue, clo
     assert (await queue.get(task_id)).status == "completed"
 
 
-# -- once ---------------------------------------------------------------------------------------------------------
-
-
-async def test_a_result_is_accepted_once_however_often_it_is_sent(queue: Queue) -> None:
+async def test_repeated_result_is_accepted_once(queue: Queue) -> None:
     task_id = (await queue.submit(type="code")).id
     token = (await take(queue)).token
     await queue.complete(token, {"n": 1})
@@ -326,7 +311,7 @@ async def test_a_result_is_accepted_once_however_often_it_is_sent(queue: Queue) 
 
 
 @pytest.mark.requirement("C-111")
-async def test_at_most_once_work_that_went_silent_is_never_started_again(queue: Queue, clock: MovedClock) -> None:
+async def test_silent_at_most_once_task_is_never_started_again(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="code", delivery="at_most_once")).id
     await take(queue)
     await pass_time(queue, clock, 90)
@@ -338,8 +323,8 @@ async def test_at_most_once_work_that_went_silent_is_never_started_again(queue: 
 
 @pytest.mark.requirement("C-111")
 @pytest.mark.parametrize("end", ["fail", "release", "runtime_gone"])
-async def test_at_most_once_work_that_was_started_is_not_started_again(queue: Queue, end: str) -> None:
-    await queue.set_setting("delivery", "at_most_once", type="email")
+async def test_started_at_most_once_task_is_not_started_again(queue: Queue, end: str) -> None:
+    await queue.settings.set("delivery", "at_most_once", type="email")
     task_id = (await queue.submit(type="email")).id
     token = (await take(queue)).token
     if end == "fail":
@@ -347,12 +332,12 @@ async def test_at_most_once_work_that_was_started_is_not_started_again(queue: Qu
     elif end == "release":
         await queue.release(token)
     else:
-        await queue.runtime_gone("worker")
+        await queue.runtimes.report_gone("worker")
     assert (await queue.get(task_id)).status == "dead_lettered"
     assert await queue.claim("worker") == []
 
 
-async def test_at_most_once_work_that_was_never_started_is_tried_again(queue: Queue, clock: MovedClock) -> None:
+async def test_unstarted_at_most_once_task_is_retried(queue: Queue, clock: MovedClock) -> None:
     task_id = (await queue.submit(type="email", delivery="at_most_once", retry=PLAIN)).id
     await queue.claim("worker")
     await pass_time(queue, clock, 60)

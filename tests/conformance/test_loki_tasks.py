@@ -1,4 +1,4 @@
-"""Loki's task from its schema through claim and completion, under the document's own names."""
+"""The Loki task from its schema through claim and completion, with the names of its document."""
 
 import uuid
 from datetime import UTC, datetime
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from shiftwork import Queue, views
-from shiftwork.core.errors import ShiftworkError
+from shiftwork import Queue
+from shiftwork.compat import views
+from shiftwork.model.errors import ShiftworkError
 from shiftwork.testing import MovedClock
-from tests.conformance.steps import bury, finish, take, viewed
+from tests.conformance.steps import dead_letter, finish, take, viewed
 
 PAYLOAD = {
     "action": "implement",
@@ -35,7 +36,7 @@ def iso(moment: float) -> str:
 
 
 @pytest.mark.requirement("L-002", "L-017", "L-018", "L-019", "L-021", "L-024", "L-025")
-async def test_a_new_task_reads_as_the_schema_says(loki: Queue, clock: MovedClock) -> None:
+async def test_new_task_has_the_fields_of_the_schema(loki: Queue, clock: MovedClock) -> None:
     first = await viewed(loki, "loki", await enqueue(loki, payload={"n": 1}))
     second = await viewed(loki, "loki", await enqueue(loki, payload={"n": 2}))
     assert uuid.UUID(first["id"]) != uuid.UUID(second["id"])
@@ -47,16 +48,16 @@ async def test_a_new_task_reads_as_the_schema_says(loki: Queue, clock: MovedCloc
 
 
 @pytest.mark.requirement("L-020", "L-022", "L-023")
-async def test_what_is_not_said_has_the_schemas_value(loki: Queue) -> None:
+async def test_omitted_fields_have_schema_defaults(loki: Queue) -> None:
     plain = await viewed(loki, "loki", await enqueue(loki))
     assert (plain["timeout"], plain["maxRetries"], plain["backoffSeconds"]) == (3600, 3, 60)
     own = await enqueue(loki, payload={"n": 1}, timeout=60, maxRetries=5, backoffSeconds=5)
-    said = await viewed(loki, "loki", own)
-    assert (said["timeout"], said["maxRetries"], said["backoffSeconds"]) == (60, 5, 5)
+    stated = await viewed(loki, "loki", own)
+    assert (stated["timeout"], stated["maxRetries"], stated["backoffSeconds"]) == (60, 5, 5)
 
 
 @pytest.mark.requirement("L-007", "L-008", "L-009", "L-010", "L-011", "L-012", "L-013", "L-014", "L-015", "L-016")
-async def test_a_payload_comes_back_as_it_was_sent(loki: Queue) -> None:
+async def test_payload_is_returned_as_sent(loki: Queue) -> None:
     task_id = await enqueue(loki, payload=PAYLOAD)
     assert (await viewed(loki, "loki", task_id))["payload"] == PAYLOAD
     assert (await take(loki)).payload == PAYLOAD
@@ -66,14 +67,14 @@ async def test_a_payload_comes_back_as_it_was_sent(loki: Queue) -> None:
 
 
 @pytest.mark.requirement("L-004")
-async def test_types_are_an_open_list(loki: Queue) -> None:
+async def test_any_task_type_is_accepted(loki: Queue) -> None:
     for number, type_ in enumerate(("eng-backend", "eng-frontend", "ops-devops", "my-own")):
         task_id = (await loki.submit(type=type_, payload={"n": number})).id
         assert (await loki.get(task_id)).type == type_
 
 
 @pytest.mark.requirement("L-038", "L-042", "L-043")
-async def test_an_agents_capabilities_are_the_types_it_takes(loki: Queue) -> None:
+async def test_agent_claims_only_types_of_its_capabilities(loki: Queue) -> None:
     backend = await enqueue(loki, payload={"n": 1}, priority=10)
     frontend = (await loki.submit(type="eng-frontend", payload={"n": 2}, priority=90)).id
     devops = (await loki.submit(type="ops-devops", payload={"n": 3})).id
@@ -83,7 +84,7 @@ async def test_an_agents_capabilities_are_the_types_it_takes(loki: Queue) -> Non
 
 
 @pytest.mark.requirement("L-048", "L-049", "L-050", "L-051")
-async def test_a_claimed_task_is_in_progress_and_names_its_agent(loki: Queue, clock: MovedClock) -> None:
+async def test_claimed_task_is_in_progress_and_names_its_agent(loki: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(loki, payload=PAYLOAD)
     clock.advance(5)
     (assignment,) = await loki.claim("a1")
@@ -93,11 +94,11 @@ async def test_a_claimed_task_is_in_progress_and_names_its_agent(loki: Queue, cl
 
 
 @pytest.mark.requirement("L-040", "L-052")
-async def test_a_claim_finds_nothing_where_nothing_is_pending(loki: Queue) -> None:
+async def test_claim_is_empty_when_nothing_is_pending(loki: Queue) -> None:
     assert await loki.claim("a1") == []
     await enqueue(loki, payload={"n": 1})
     await finish(loki)
-    await bury(loki, payload={"n": 2})
+    await dead_letter(loki, payload={"n": 2})
     await loki.cancel(await enqueue(loki, payload={"n": 3}))
     await enqueue(loki, payload={"n": 4})
     await take(loki)
@@ -105,7 +106,7 @@ async def test_a_claim_finds_nothing_where_nothing_is_pending(loki: Queue) -> No
 
 
 @pytest.mark.requirement("L-026", "L-027", "L-028", "L-029", "L-062", "L-065", "L-066", "L-067")
-async def test_a_result_is_kept_with_the_completed_task(loki: Queue, clock: MovedClock) -> None:
+async def test_result_is_kept_with_the_completed_task(loki: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(loki)
     token = (await take(loki)).token
     clock.advance(7)
@@ -117,7 +118,7 @@ async def test_a_result_is_kept_with_the_completed_task(loki: Queue, clock: Move
 
 
 @pytest.mark.requirement("L-027", "L-065", "L-066")
-async def test_a_failed_result_is_kept_too(loki: Queue, clock: MovedClock) -> None:
+async def test_failed_result_is_kept_with_the_task(loki: Queue, clock: MovedClock) -> None:
     task_id = await enqueue(loki, maxRetries=1)
     await loki.fail((await take(loki)).token, "crash", "no database", data="half of it")
     task = await viewed(loki, "loki", task_id)
@@ -126,7 +127,7 @@ async def test_a_failed_result_is_kept_too(loki: Queue, clock: MovedClock) -> No
 
 
 @pytest.mark.requirement("L-064")
-async def test_only_work_in_progress_can_be_completed(loki: Queue) -> None:
+async def test_only_task_in_progress_can_be_completed(loki: Queue) -> None:
     task_id = await enqueue(loki)
     with pytest.raises(ShiftworkError):
         await loki.complete(f"{task_id}.0")

@@ -1,4 +1,4 @@
-"""A claim looks past any number of tasks that do not fit: a bounded number of rows a time, and further every time."""
+"""A claim scans past any number of tasks that do not fit, a bounded number of rows at a time."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue import lanes
-from shiftwork.queue.scan import CHUNK, MOST_ROWS
+from shiftwork.engine import lanes
+from shiftwork.engine.claim_requests import Wanted, for_agent
+from shiftwork.engine.scan import CHUNK, MAX_ROWS
 from shiftwork.store.store import Row, Verb
 from shiftwork.testing import MovedClock
 from tests.conformance.test_unused import Heard
 
-MOST_READ = MOST_ROWS + CHUNK
+MAX_READ = MAX_ROWS + CHUNK
 """Rows of tasks that one claim may read."""
 
 
@@ -39,7 +40,7 @@ class Counting(Heard):
 async def claim_counting(url: str, clock: MovedClock, agent: str, **options: Any) -> tuple[list[str], Counter[str]]:
     """What a process gets that does nothing but this claim, and how many rows it reads for it, by statement."""
     rows: Counter[str] = Counter()
-    async with await Queue.open(url, clock=clock, seed=7) as process:
+    async with Queue.open(url, clock=clock, seed=7) as process:
         run = process.engine.store.run
 
         async def count(verb: Verb[Any], /) -> Any:
@@ -58,7 +59,7 @@ async def claims_until(url: str, clock: MovedClock, agent: str, wanted: str, mos
     """How many claims of new processes it takes until one gets this task."""
     for number in range(1, most + 1):
         taken, rows = await claim_counting(url, clock, agent, **options)
-        assert rows["scan_lanes"] + rows["oldest_ready"] <= MOST_READ
+        assert rows["scan_lanes"] + rows["oldest_ready"] <= MAX_READ
         assert rows["take_from_lane"] + rows["take_chosen"] <= 10
         if taken:
             assert taken == [wanted]
@@ -69,46 +70,46 @@ async def claims_until(url: str, clock: MovedClock, agent: str, wanted: str, mos
 @pytest.mark.requirement("F-133")
 @pytest.mark.parametrize(("ahead", "most"), [(300, 1), (3_000, 2)])
 @pytest.mark.parametrize("fifo", [False, True])
-async def test_an_agent_finds_what_it_can_pay_behind_any_number_that_it_cannot(
+async def test_agent_finds_affordable_task_behind_any_number_of_others(
     factory: Queue, store_url: str, clock: MovedClock, ahead: int, most: int, *, fifo: bool
 ) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
     await factory.submit_many(costs(0.50, ahead, priority=10))
     clock.advance(1)
     (cheap,) = await factory.submit_many(costs(0.05, priority=90))
     assert await claims_until(store_url, clock, "poor", cheap.id, most, fifo=fifo) == most
 
 
-async def test_what_arrives_at_the_head_is_found_while_a_claim_is_far_behind(
+async def test_new_urgent_task_is_found_while_scan_position_is_far_behind(
     factory: Queue, store_url: str, clock: MovedClock
 ) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
-    await factory.submit_many(costs(0.50, 2 * MOST_ROWS, priority=10))
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
+    await factory.submit_many(costs(0.50, 2 * MAX_ROWS, priority=10))
     assert (await claim_counting(store_url, clock, "poor"))[0] == []
     (urgent,) = await factory.submit_many(costs(0.05, priority=0))
     assert await claims_until(store_url, clock, "poor", urgent.id, 1) == 1
 
 
-async def test_what_fits_since_it_was_passed_over_is_found_in_the_next_round(
+async def test_task_that_fits_after_being_skipped_is_found_next_round(
     factory: Queue, store_url: str, clock: MovedClock
 ) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
-    made = await factory.submit_many(costs(0.50, 2 * MOST_ROWS, priority=10))
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
+    made = await factory.submit_many(costs(0.50, 2 * MAX_ROWS, priority=10))
     await claim_counting(store_url, clock, "poor")
-    await factory.update(made[MOST_ROWS // 2].id, {"estimated_cost_usd": 0.05})
-    assert await claims_until(store_url, clock, "poor", made[MOST_ROWS // 2].id, 4) > 1
+    await factory.tasks.update(made[MAX_ROWS // 2].id, {"estimated_cost_usd": 0.05})
+    assert await claims_until(store_url, clock, "poor", made[MAX_ROWS // 2].id, 4) > 1
 
 
-async def test_agents_pass_over_different_tasks_of_one_lane(factory: Queue, store_url: str, clock: MovedClock) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
-    await factory.register_agent(id="rich", budget_remaining_usd=100)
+async def test_agents_skip_different_tasks_of_one_lane(factory: Queue, store_url: str, clock: MovedClock) -> None:
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
+    await factory.agents.register(id="rich", budget_remaining_usd=100)
     made = await factory.submit_many(costs(0.50, 3_000, priority=10))
     assert (await claim_counting(store_url, clock, "poor"))[0] == []
     assert (await claim_counting(store_url, clock, "rich"))[0] == [made[0].id]
 
 
-async def test_a_claim_of_many_takes_what_fits_in_order(factory: Queue, clock: MovedClock) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.12, max_concurrent_tasks=10)
+async def test_batch_claim_takes_fitting_tasks_in_order(factory: Queue, clock: MovedClock) -> None:
+    await factory.agents.register(id="poor", budget_remaining_usd=0.12, max_concurrent_tasks=10)
     made = []
     for usd in (0.50, 0.05, 0.50, 0.05, 0.05):
         made += await factory.submit_many(costs(usd))
@@ -117,44 +118,42 @@ async def test_a_claim_of_many_takes_what_fits_in_order(factory: Queue, clock: M
 
 
 @pytest.mark.requirement("F-132")
-async def test_an_agent_finds_its_work_behind_hundreds_of_other_sets_of_capabilities(
+async def test_agent_finds_task_behind_hundreds_of_capability_sets(
     factory: Queue, store_url: str, clock: MovedClock
 ) -> None:
     await factory.submit_many([needs(f"skill-{number}", priority=10) for number in range(600)])
     (git,) = await factory.submit_many([needs("git", "skill-1", priority=90)])
-    await factory.register_agent(id="ada", capabilities=["git", "skill-1", "testing"])
+    await factory.agents.register(id="ada", capabilities=["git", "skill-1", "testing"])
     (first,) = await factory.claim("ada", start=True)
     await factory.complete(first.token)
     assert await claims_until(store_url, clock, "ada", git.id, 2) in {1, 2}
 
 
-async def test_an_agent_finds_its_work_in_a_mixed_lane_of_thousands(
+async def test_agent_finds_task_in_a_mixed_lane_of_thousands(
     factory: Queue, store_url: str, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "SHARED_LIMIT", 0)
     await factory.submit_many([needs(f"skill-{number % 50}", priority=10) for number in range(3_000)])
     (git,) = await factory.submit_many([needs("git", priority=90)])
-    await factory.register_agent(id="ada", capabilities=["git"])
+    await factory.agents.register(id="ada", capabilities=["git"])
     assert await claims_until(store_url, clock, "ada", git.id, 10) > 1
 
 
-async def test_explain_knows_what_a_task_of_a_mixed_lane_needs(factory: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_explain_shows_needs_of_a_task_in_a_mixed_lane(factory: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "SHARED_LIMIT", 0)
     (git,) = await factory.submit_many([needs("git")])
-    await factory.register_agent(id="ada", capabilities=["python"])
-    told = await factory.explain(git.id)
-    assert told.able_agents == []
-    assert [hold.kind for hold in told.holds] == ["no_agent"]
-    assert "capability git" in told.summary
-    await factory.register_agent(id="bob", capabilities=["git"])
+    await factory.agents.register(id="ada", capabilities=["python"])
+    answer = await factory.explain(git.id)
+    assert answer.able_agents == []
+    assert [hold.kind for hold in answer.holds] == ["no_agent"]
+    assert "capability git" in answer.summary
+    await factory.agents.register(id="bob", capabilities=["git"])
     assert (await factory.explain(git.id)).able_agents == ["bob"]
 
 
-async def test_lanes_that_were_looked_through_wait_for_the_others(
-    factory: Queue, store_url: str, clock: MovedClock
-) -> None:
-    """Two lanes of tasks that are too expensive, one all before the other: the second comes up, too."""
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
+async def test_scanned_lanes_wait_for_the_other_lanes(factory: Queue, store_url: str, clock: MovedClock) -> None:
+    """Two lanes of tasks that are too expensive, one entirely before the other: the second is scanned too."""
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
     await factory.submit_many(costs(0.50, 3_000, priority=10))
     await factory.submit_many([{**task, "type": "docs"} for task in costs(0.50, 3_000, priority=50)])
     clock.advance(1)
@@ -162,16 +161,16 @@ async def test_lanes_that_were_looked_through_wait_for_the_others(
     assert await claims_until(store_url, clock, "poor", cheap.id, 6) > 2
 
 
-async def test_a_claim_that_saw_all_says_so(factory: Queue) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
-    await factory.submit_many(costs(0.50, MOST_ROWS + 500))
-    seen = [await factory.claim_answer("poor") for _ in range(3)]
+async def test_claim_reports_whether_its_scan_was_complete(factory: Queue) -> None:
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
+    await factory.submit_many(costs(0.50, MAX_ROWS + 500))
+    seen = [await for_agent(factory.executor, "poor", None, Wanted(1)) for _ in range(3)]
     assert [answer.unfinished for answer in seen] == [True, False, True]
-    assert seen[0].no_fit == MOST_ROWS
+    assert seen[0].no_fit == MAX_ROWS
 
 
-async def test_a_task_that_fits_is_not_read_past(factory: Queue, store_url: str, clock: MovedClock) -> None:
-    await factory.register_agent(id="poor", budget_remaining_usd=0.10)
+async def test_scan_stops_at_the_first_fitting_task(factory: Queue, store_url: str, clock: MovedClock) -> None:
+    await factory.agents.register(id="poor", budget_remaining_usd=0.10)
     await factory.submit_many(costs(0.50, 5, priority=10))
     await factory.submit_many(costs(0.50, 3_000, priority=90))
     (cheap,) = await factory.submit_many(costs(0.05, priority=50))
@@ -179,8 +178,8 @@ async def test_a_task_that_fits_is_not_read_past(factory: Queue, store_url: str,
     assert (taken, rows["scan_lanes"]) == ([cheap.id], CHUNK)
 
 
-async def test_a_plain_claim_reads_one_row(factory: Queue, store_url: str, clock: MovedClock) -> None:
-    await factory.register_agent(id="rich", budget_remaining_usd=10)
+async def test_plain_claim_reads_one_row(factory: Queue, store_url: str, clock: MovedClock) -> None:
+    await factory.agents.register(id="rich", budget_remaining_usd=10)
     await factory.submit_many(costs(0.50, 300))
     _, rows = await claim_counting(store_url, clock, "rich")
     assert (rows["take_from_lane"], rows["scan_lanes"]) == (1, 0)

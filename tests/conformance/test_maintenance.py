@@ -1,17 +1,17 @@
-"""What waits for a moment comes at that moment; maintenance that is late or rests says so."""
+"""Due work is released at its time; maintenance that is late or suspended reports it."""
 
 import asyncio
 import functools
-from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import VersionConflict
-from shiftwork.duties import runner
-from shiftwork.duties.pulse import Pulse
-from shiftwork.duties.runner import Complaints, run_once
-from shiftwork.policy.silence import Stall
+from shiftwork.control.model import MaintenanceJob
+from shiftwork.maintenance import loop
+from shiftwork.maintenance.loop import ErrorThrottle, run_once
+from shiftwork.maintenance.write_probe import ProcessHeartbeat
+from shiftwork.model.errors import VersionConflict
+from shiftwork.model.silence import Stall
 from shiftwork.testing import MovedClock, pass_time
 from tests.worker.steps import until
 
@@ -23,7 +23,7 @@ async def settle(queue: Queue, clock: MovedClock) -> None:
     await pass_time(queue, clock, 1)
 
 
-async def test_a_retry_is_claimable_when_its_delay_has_passed(queue: Queue, clock: MovedClock) -> None:
+async def test_retry_is_claimable_when_its_delay_has_passed(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", retry=NO_CHANCE)
     (held,) = await queue.claim("coder", start=True)
     await queue.fail(held.token, "crash")
@@ -38,7 +38,7 @@ async def test_a_retry_is_claimable_when_its_delay_has_passed(queue: Queue, cloc
     assert len(await queue.claim("coder")) == 1
 
 
-async def test_a_rate_limited_task_is_claimable_when_its_time_has_come(queue: Queue, clock: MovedClock) -> None:
+async def test_rate_limited_task_is_claimable_when_due(queue: Queue, clock: MovedClock) -> None:
     task = await queue.submit(type="code", retry=NO_CHANCE)
     (held,) = await queue.claim("coder", start=True)
     await settle(queue, clock)
@@ -54,11 +54,11 @@ async def test_a_rate_limited_task_is_claimable_when_its_time_has_come(queue: Qu
     assert len(await queue.claim("coder")) == 1
 
 
-async def test_a_wait_for_a_time_ends_at_that_time(queue: Queue, clock: MovedClock) -> None:
+async def test_timed_wait_ends_at_its_time(queue: Queue, clock: MovedClock) -> None:
     task = await queue.submit(type="code")
     (held,) = await queue.claim("coder", start=True)
     await settle(queue, clock)
-    await queue.wait(held.token, "nap", until=clock() + 3)
+    await queue.waits.wait(held.token, "nap", until=clock() + 3)
     clock.advance(2.9)
     await run_once(queue.engine)
     assert (await queue.get(task.id)).status == "pending"
@@ -67,25 +67,22 @@ async def test_a_wait_for_a_time_ends_at_that_time(queue: Queue, clock: MovedClo
     assert (await queue.get(task.id)).status == "ready"
 
 
-async def test_a_loop_wakes_at_the_moment_that_something_waits_for(queue: Queue, clock: MovedClock) -> None:
+async def test_maintenance_loop_wakes_when_the_next_task_is_due(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", retry=NO_CHANCE)
     (held,) = await queue.claim("coder", start=True)
     await queue.fail(held.token, "crash")
-    looks = runner.Looks(queue.engine, Complaints())
-    await looks._look()
-    assert looks._pause() == runner.TICK_SEC
+    looks = loop.JobPoller(queue.engine, ErrorThrottle())
+    await looks._poll()
+    assert looks._pause() == loop.TICK_SEC
     clock.advance(6.95)
-    await looks._look()
+    await looks._poll()
     assert looks._pause() == pytest.approx(0.05)
     clock.advance(0.05)
-    await looks._look()
-    assert looks._pause() == runner.TICK_SEC  # it is there: the jobs are at it
+    await looks._poll()
+    assert looks._pause() == loop.TICK_SEC  # it is there: the jobs are at it
 
 
-# -- late, and resting -------------------------------------------------------------------------------------------
-
-
-async def test_a_job_that_cannot_be_done_is_late(
+async def test_failing_maintenance_job_raises_late_alert_until_it_runs(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await settle(queue, clock)
@@ -94,51 +91,53 @@ async def test_a_job_that_cannot_be_done_is_late(
         raise VersionConflict("no")
 
     with monkeypatch.context() as broken:
-        broken.setitem(runner.DUTIES, "retention", runner.DUTIES["retention"]._replace(run=fail))
+        broken.setitem(loop.JOBS, "retention", loop.JOBS["retention"]._replace(run=fail))
         clock.advance(200)
-        await run_once(queue.engine, complaints=Complaints())
-    assert {job["name"]: job["late_sec"] for job in await queue.duties() if job["late_sec"]} == {"retention": 140.0}
-    (alert,) = await queue.alerts()
+        await run_once(queue.engine, throttle=ErrorThrottle())
+    assert {job.name: job.late_sec for job in await queue.control.maintenance() if job.late_sec} == {"retention": 140.0}
+    (alert,) = await queue.alerts.list()
     assert (alert.kind, alert.message) == ("maintenance_late", "Maintenance job retention is 140 s late")
     clock.advance(30)
     await run_once(queue.engine)
     clock.advance(30)
     await run_once(queue.engine)
-    (alert,) = await queue.alerts()
+    (alert,) = await queue.alerts.list()
     assert alert.acknowledged_at is not None
 
 
-async def test_a_rest_says_why_and_until_when(queue: Queue, clock: MovedClock) -> None:
+async def test_suspended_reclaim_reports_reason_and_end(queue: Queue, clock: MovedClock) -> None:
     await settle(queue, clock)
-    pulse = Pulse(queue.engine)
+    pulse = ProcessHeartbeat(queue.engine)
     await pulse.beat()
-    assert (await job_of(queue, "reclaim"))["rests_until"] is None
-    queue.engine.store.hearing.forgive(Stall(clock() - 20, clock(), "nothing was heard for 20 s"))
+    assert (await job_of(queue, "reclaim")).rests_until is None
+    queue.engine.store.stall_detector.forgive(Stall(clock() - 20, clock(), "nothing was heard for 20 s"))
     await pulse.beat()
     reclaim = await job_of(queue, "reclaim")
-    assert (reclaim["rests_until"], reclaim["why"]) == (clock() + 90, "nothing was heard for 20 s")
+    assert (reclaim.rests_until, reclaim.why) == (clock() + 90, "nothing was heard for 20 s")
     clock.advance(90)
     await pulse.beat()
-    assert (await job_of(queue, "reclaim"))["rests_until"] is None
+    assert (await job_of(queue, "reclaim")).rests_until is None
 
 
-async def test_a_rest_of_one_process_is_none_of_the_fleet(queue: Queue, store_url: str, clock: MovedClock) -> None:
+async def test_suspension_in_one_process_does_not_suspend_others(
+    queue: Queue, store_url: str, clock: MovedClock
+) -> None:
     await settle(queue, clock)
-    queue.engine.store.hearing.forgive(Stall(clock() - 20, clock(), "nothing was heard for 20 s"))
-    await Pulse(queue.engine).beat()
-    async with await Queue.open(store_url, clock=clock) as other:
-        pulse = Pulse(other.engine)
+    queue.engine.store.stall_detector.forgive(Stall(clock() - 20, clock(), "nothing was heard for 20 s"))
+    await ProcessHeartbeat(queue.engine).beat()
+    async with Queue.open(store_url, clock=clock) as other:
+        pulse = ProcessHeartbeat(other.engine)
         pulse._name += " of another process"
         await pulse.beat()
-    assert (await job_of(queue, "reclaim"))["rests_until"] is None
+    assert (await job_of(queue, "reclaim")).rests_until is None
 
 
-async def test_a_process_that_ends_takes_leave(queue: Queue) -> None:
+async def test_ending_process_removes_its_maintenance_row(queue: Queue) -> None:
     async def processes() -> int:
         rows = await queue.engine.store.read(lambda tx: tx.all("list_duties"))
         return sum(row["name"].startswith("process:") for row in rows)
 
-    running = asyncio.create_task(runner.run_for_ever(queue.engine))
+    running = asyncio.create_task(loop.run_forever(queue.engine))
 
     async def there() -> bool:
         return await processes() == 1
@@ -149,13 +148,13 @@ async def test_a_process_that_ends_takes_leave(queue: Queue) -> None:
     assert await processes() == 0
 
 
-async def job_of(queue: Queue, name: str) -> dict[str, Any]:
-    (job,) = [job for job in await queue.duties() if job["name"] == name]
+async def job_of(queue: Queue, name: str) -> MaintenanceJob:
+    (job,) = [job for job in await queue.control.maintenance() if job.name == name]
     return job
 
 
-async def test_slow_jobs_keep_no_work_waiting(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever walks through all workspaces goes on apart from the jobs that recover work."""
+async def test_slow_maintenance_jobs_do_not_delay_recovery_jobs(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever walks through all workspaces continues apart from the jobs that recover work."""
     begun, enough = asyncio.Event(), asyncio.Event()
 
     async def slow(_engine: object) -> dict[str, int]:
@@ -163,8 +162,8 @@ async def test_slow_jobs_keep_no_work_waiting(queue: Queue, monkeypatch: pytest.
         await enough.wait()
         return {}
 
-    monkeypatch.setitem(runner.DUTIES, "metrics", runner.DUTIES["metrics"]._replace(after=slow))
-    running = asyncio.create_task(runner.run_for_ever(queue.engine))
+    monkeypatch.setitem(loop.JOBS, "metrics", loop.JOBS["metrics"]._replace(after=slow))
+    running = asyncio.create_task(loop.run_forever(queue.engine))
     await asyncio.wait_for(begun.wait(), 60)
     task = await queue.submit(type="code", retry={"jitter": False, "initial_delay_sec": 0})
     (held,) = await queue.claim("coder", start=True)

@@ -1,30 +1,32 @@
-"""Metrics: a scripted history with known answers, counted once whatever happens, and bounded whoever makes up names."""
+"""Metrics: a scripted history with known answers, counted once whatever happens, and bounded anyone who makes up
+names.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.metrics import METRICS, MOST_SERIES
-from shiftwork.duties import runner, turns
-from shiftwork.queue.observation import metrics as measuring
-from shiftwork.queue.observation.metrics import Metrics
+from shiftwork.maintenance import loop, rotation
+from shiftwork.observe import metrics as measuring
+from shiftwork.observe.metric_catalogue import MAX_SERIES, METRICS
+from shiftwork.observe.model import KEPT_SNAPSHOTS, Metrics
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, finish, take
+from tests.conformance.steps import dead_letter, finish, take
 
 DAY = 86_400.0
 
 
 async def value(queue: Queue, name: str, **labels: str) -> float | None:
-    return (await queue.metrics()).value(name, **labels)
+    return (await queue.metrics.read()).value(name, **labels)
 
 
 async def count_the_log(queue: Queue) -> None:
-    """As the duty does it, whenever it is due."""
-    await runner.run_once(queue.engine, force=True)
+    """As the maintenance job does it, whenever it is due."""
+    await loop.run_once(queue.engine, force=True)
 
 
-def test_names_and_labels_are_those_of_the_document() -> None:
+def test_metric_names_and_labels_match_the_document() -> None:
     documented = {
         "task_queue_depth": ("status", "priority_tier"),
         "task_queue_wait_seconds": ("quantile",),
@@ -42,26 +44,23 @@ def test_names_and_labels_are_those_of_the_document() -> None:
 
 
 async def test_every_sample_is_in_the_catalogue_with_its_labels(queue: Queue, clock: MovedClock) -> None:
-    await queue.register_agent(id="worker", budget_remaining_usd=5)
+    await queue.agents.register(id="worker", budget_remaining_usd=5)
     await queue.submit(type="code")
     await finish(queue)
-    await bury(queue)
+    await dead_letter(queue)
     clock.advance(1)
-    for sample in (await queue.metrics()).samples:
+    for sample in (await queue.metrics.read()).samples:
         metric = METRICS[measuring.metric_of(sample.name)]
         assert set(sample.labels) - {"le"} == set(metric.labels), sample
         assert not metric.of_process
 
 
-# -- the queue ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-252", "C-113")
-async def test_depth_by_state_and_tier_and_by_priority(queue: Queue) -> None:
+async def test_queue_depth_is_counted_by_state_tier_and_priority(queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "priority": 50}] * 3 + [{"type": "code", "priority": 5}])
     await queue.submit(type="code", priority=70)
     await take(queue)
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("task_queue_depth", status="ready", priority_tier="normal") == 3
     assert found.value("task_queue_depth", status="running", priority_tier="critical") == 1
     assert found.value("task_queue_depth", status="ready", priority_tier="low") == 1
@@ -69,27 +68,27 @@ async def test_depth_by_state_and_tier_and_by_priority(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-253", "C-114")
-async def test_quantiles_of_the_time_from_ready_to_claimed(queue: Queue, clock: MovedClock) -> None:
+async def test_wait_quantiles_cover_time_from_ready_to_claimed(queue: Queue, clock: MovedClock) -> None:
     assert await value(queue, "task_queue_wait_seconds", quantile="p50") is None
     await queue.submit_many([{"type": "code"}] * 100)
     for _ in range(100):
         clock.advance(1)
         await finish(queue)
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     waits = [found.value("task_queue_wait_seconds", quantile=word) for word in ("p50", "p95", "p99")]
     assert waits == pytest.approx([50, 95, 99])
     clock.advance(301)
     assert await value(queue, "task_queue_wait_seconds", quantile="p99") is None
 
 
-async def test_a_wait_begins_when_the_task_became_ready(queue: Queue, clock: MovedClock) -> None:
-    """What waited for another task, or for its retry, did not wait in the queue."""
+async def test_wait_time_begins_when_the_task_became_ready(queue: Queue, clock: MovedClock) -> None:
+    """Time spent waiting for another task or for a retry is not time in the queue."""
     await queue.submit_dag({"tasks": [{"type": "a", "key": "x"}, {"type": "b", "dependencies": ["x"]}]})
     clock.advance(100)
     await finish(queue)
     clock.advance(7)
     await take(queue)
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("shiftwork_wait_seconds_sum", type="a") == pytest.approx(100)
     assert found.value("shiftwork_wait_seconds_sum", type="b") == pytest.approx(7)
     assert found.value("shiftwork_wait_seconds_bucket", type="b", le="5.0") == 0
@@ -97,7 +96,7 @@ async def test_a_wait_begins_when_the_task_became_ready(queue: Queue, clock: Mov
     assert found.value("shiftwork_wait_seconds_bucket", type="b", le="+Inf") == 1
 
 
-async def test_the_oldest_wait_grows_until_it_is_claimed(queue: Queue, clock: MovedClock) -> None:
+async def test_oldest_wait_grows_until_the_task_is_claimed(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     clock.advance(40)
     assert await value(queue, "shiftwork_oldest_ready_seconds") == pytest.approx(40)
@@ -105,16 +104,13 @@ async def test_the_oldest_wait_grows_until_it_is_claimed(queue: Queue, clock: Mo
     assert await value(queue, "shiftwork_oldest_ready_seconds") == 0
 
 
-# -- throughput --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-254", "C-117")
-async def test_completions_by_type_with_their_pace_and_latency(queue: Queue, clock: MovedClock) -> None:
+async def test_completions_are_counted_by_type_with_rate_and_latency(queue: Queue, clock: MovedClock) -> None:
     await queue.submit_many([{"type": "code"}] * 10 + [{"type": "review"}])
     for _ in range(11):
         clock.advance(1)
         await finish(queue)
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("tasks_completed_total", type="code") == 10
     assert found.value("tasks_completed_total", type="review") == 1
     assert found.value("shiftwork_tasks_created_total", type="code") == 10
@@ -133,80 +129,74 @@ async def test_completions_by_type_with_their_pace_and_latency(queue: Queue, clo
         ("budget_exceeded", "budget"),
     ],
 )
-async def test_failures_by_reason(queue: Queue, reason: str, label: str) -> None:
+async def test_failures_are_counted_by_reason(queue: Queue, reason: str, label: str) -> None:
     await queue.submit(type="code")
     await queue.fail((await take(queue)).token, reason)
     assert await value(queue, "tasks_failed_total", reason=label) == 1
 
 
 @pytest.mark.requirement("F-256")
-async def test_dead_letters(queue: Queue) -> None:
+async def test_dead_letters_are_counted_in_metrics(queue: Queue) -> None:
     assert await value(queue, "tasks_dead_lettered_total") == 0
-    await bury(queue)
+    await dead_letter(queue)
     assert await value(queue, "tasks_dead_lettered_total") == 1
 
 
 @pytest.mark.requirement("C-116")
-async def test_the_failure_rate_by_type_of_agent(coscientist: Queue) -> None:
+async def test_failure_rate_is_measured_by_agent_type(coscientist: Queue) -> None:
     ranked = [{"type": "Ranking", "payload": {"number": number}} for number in range(4)]
     await coscientist.submit_many([*ranked, {"type": "Reflection"}])
     for failed in (True, False, False, False):
         held = await take(coscientist, types=["Ranking"])
         await (coscientist.fail(held.token, "network") if failed else coscientist.complete(held.token))
     await coscientist.complete((await take(coscientist, types=["Reflection"])).token)
-    found = await coscientist.metrics()
+    found = await coscientist.metrics.read()
     assert found.value("shiftwork_failure_rate", agent_type="Ranking") == 0.25
     assert found.value("shiftwork_failure_rate", agent_type="Reflection") == 0
 
 
-async def test_execution_is_measured_from_the_start(queue: Queue, clock: MovedClock) -> None:
+async def test_execution_time_is_measured_from_the_start(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     held = await take(queue)
     clock.advance(20)
     await queue.complete(held.token)
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("shiftwork_execution_seconds_sum", type="code") == pytest.approx(20)
     assert found.value("shiftwork_execution_seconds_count", type="code") == 1
 
 
-# -- money -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-257", "F-258")
-async def test_costs_by_type_agent_and_model_and_of_today(queue: Queue, clock: MovedClock) -> None:
+async def test_costs_are_counted_by_type_agent_model_and_day(queue: Queue, clock: MovedClock) -> None:
     await queue.submit_many([{"type": "code"}] * 2)
     for cost in (0.10, 0.20):
         held = await take(queue, "ada")
         await queue.complete(held.token, usage={"cost_usd": cost, "model": "opus"})
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("task_cost_usd", type="code", agent="ada", model="opus") == pytest.approx(0.3)
     assert found.value("daily_spend_usd") == pytest.approx(0.3)
     for _ in range(4):
         clock.advance(DAY)
         await count_the_log(queue)
-        found = await queue.metrics()
+        found = await queue.metrics.read()
         assert found.value("task_cost_usd", type="code", agent="ada", model="opus") == pytest.approx(0.3)
         assert found.value("daily_spend_usd") == 0
 
 
 @pytest.mark.requirement("F-259")
-async def test_what_is_left_of_an_agents_budget(queue: Queue) -> None:
-    await queue.register_agent(id="ada", budget_remaining_usd=45.0)
-    await queue.register_agent(id="bob")
+async def test_remaining_agent_budget_is_a_metric(queue: Queue) -> None:
+    await queue.agents.register(id="ada", budget_remaining_usd=45.0)
+    await queue.agents.register(id="bob")
     await queue.submit(type="code")
     await queue.complete((await take(queue, "ada")).token, usage={"cost_usd": 2.5})
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("budget_remaining_usd", agent="ada") == pytest.approx(42.5)
     assert found.value("budget_remaining_usd", agent="bob") is None
 
 
-# -- agents ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-260", "C-115")
-async def test_an_agent_that_is_busy_half_of_the_time(queue: Queue, clock: MovedClock) -> None:
-    await queue.register_agent(id="ada", max_concurrent_tasks=2)
-    await queue.register_agent(id="bob")
+async def test_agent_utilization_is_half_when_busy_half_the_time(queue: Queue, clock: MovedClock) -> None:
+    await queue.agents.register(id="ada", max_concurrent_tasks=2)
+    await queue.agents.register(id="bob")
     clock.advance(1000)
     await queue.submit_many([{"type": "code"}] * 3)
     held = [await take(queue, "ada"), await take(queue, "ada")]
@@ -216,7 +206,7 @@ async def test_an_agent_that_is_busy_half_of_the_time(queue: Queue, clock: Moved
     clock.advance(150)
     await take(queue, "ada")
     clock.advance(75)
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("agent_utilization", agent_id="ada") == pytest.approx(0.5)
     assert found.value("agent_utilization", agent_id="bob") == 0
     assert found.value("shiftwork_pool_utilization") == pytest.approx(0.25)
@@ -225,7 +215,7 @@ async def test_an_agent_that_is_busy_half_of_the_time(queue: Queue, clock: Moved
 
 
 @pytest.mark.requirement("F-261")
-async def test_missed_heartbeats(factory: Queue, clock: MovedClock) -> None:
+async def test_missed_heartbeats_are_counted_by_agent(factory: Queue, clock: MovedClock) -> None:
     await factory.submit(type="code")
     await take(factory, "ada")
     await pass_time(factory, clock, 600)
@@ -233,55 +223,52 @@ async def test_missed_heartbeats(factory: Queue, clock: MovedClock) -> None:
 
 
 @pytest.mark.requirement("F-262")
-async def test_one_of_four_claim_calls_got_work(queue: Queue) -> None:
+async def test_claim_success_rate_counts_calls_with_work(queue: Queue) -> None:
     await queue.submit(type="code")
     for _ in range(4):
         await queue.claim("ada")
-    found = await queue.metrics()
+    found = await queue.metrics.read()
     assert found.value("agent_claim_success_rate", agent_id="ada") == 0.25
     assert found.value("shiftwork_claim_calls_total", agent_id="ada", result="work") == 1
     assert found.value("shiftwork_claim_calls_total", agent_id="ada", result="nothing") == 3
 
 
-async def test_claim_calls_of_a_process_that_ended_are_kept(store_url: str) -> None:
-    async with await Queue.open(store_url) as first:
+async def test_claim_calls_of_an_ended_process_are_kept(store_url: str) -> None:
+    async with Queue.open(store_url) as first:
         await first.claim("ada")
-    async with await Queue.open(store_url) as second:
+    async with Queue.open(store_url) as second:
         assert await value(second, "agent_claim_success_rate", agent_id="ada") == 0
 
 
-# -- counted once ------------------------------------------------------------------------------------------------
-
-
 def counters(found: Metrics) -> dict[str, float]:
-    """What must be the same whoever counted it."""
+    """What must be the same anyone who counted it."""
     kinds = ("counter", "histogram")
     plain = [sample for sample in found.samples if METRICS[measuring.metric_of(sample.name)].kind in kinds]
     return {f"{sample.name} {sorted(sample.labels.items())}": sample.value for sample in plain}
 
 
-async def test_counting_the_log_changes_nothing_that_is_told(queue: Queue) -> None:
+async def test_counting_the_event_log_changes_no_metric(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 5)
     for _ in range(3):
         await finish(queue)
-    await bury(queue)
-    before = counters(await queue.metrics())
+    await dead_letter(queue)
+    before = counters(await queue.metrics.read())
     await count_the_log(queue)
     await count_the_log(queue)
-    assert counters(await queue.metrics()) == before
+    assert counters(await queue.metrics.read()) == before
     await finish(queue)
     assert await value(queue, "tasks_completed_total", type="code") == 4
 
 
-async def test_what_was_counted_stays_when_its_tasks_are_purged(queue: Queue) -> None:
+async def test_counters_are_kept_when_tasks_are_purged(queue: Queue) -> None:
     await queue.submit(type="code")
     await finish(queue)
     await count_the_log(queue)
-    await queue.purge({"type": "code", "status": ["completed"]})
+    await queue.control.purge(type="code", status=["completed"])
     assert await value(queue, "tasks_completed_total", type="code") == 1
 
 
-async def test_workspaces_are_apart(queue: Queue) -> None:
+async def test_metrics_are_separate_per_workspace(queue: Queue) -> None:
     other = queue.in_workspace("other")
     await queue.submit(type="code")
     await finish(queue)
@@ -293,24 +280,21 @@ async def test_workspaces_are_apart(queue: Queue) -> None:
     assert await value(other, "agent_claim_success_rate", agent_id="worker") is None
 
 
-# -- bounds ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("counted", [True, False])
-async def test_types_beyond_the_most_become_others(queue: Queue, *, counted: bool) -> None:
-    await queue.submit_many([{"type": f"type-{number:03d}"} for number in range(MOST_SERIES + 5)])
+async def test_types_beyond_the_maximum_are_counted_as_other(queue: Queue, *, counted: bool) -> None:
+    await queue.submit_many([{"type": f"type-{number:03d}"} for number in range(MAX_SERIES + 5)])
     if counted:
         await count_the_log(queue)
     await queue.submit_many([{"type": "yet-another"}] * 2)
-    found = [s for s in (await queue.metrics()).samples if s.name == "shiftwork_tasks_created_total"]
-    assert len(found) == MOST_SERIES + 1
+    found = [s for s in (await queue.metrics.read()).samples if s.name == "shiftwork_tasks_created_total"]
+    assert len(found) == MAX_SERIES + 1
     assert {s.labels["type"]: s.value for s in found}["other"] == 7
 
 
-async def test_agents_that_are_long_gone_make_room(queue: Queue, clock: MovedClock) -> None:
-    for number in range(MOST_SERIES):
+async def test_series_of_agents_long_gone_are_replaced(queue: Queue, clock: MovedClock) -> None:
+    for number in range(MAX_SERIES):
         await queue.claim(f"agent-{number:03d}")
-    await queue.metrics()
+    await queue.metrics.read()
     await queue.claim("ada")
     assert await value(queue, "shiftwork_claim_calls_total", agent_id="ada", result="nothing") is None
     clock.advance(2 * DAY)
@@ -318,17 +302,14 @@ async def test_agents_that_are_long_gone_make_room(queue: Queue, clock: MovedClo
     assert await value(queue, "shiftwork_claim_calls_total", agent_id="ada", result="nothing") == 1
 
 
-# -- kept --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-218")
 async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, clock: MovedClock) -> None:
     await coscientist.submit(type="Ranking")
     began = clock()
     for _ in range(91):
-        await runner.run_once(coscientist.engine)
+        await loop.run_once(coscientist.engine)
         clock.advance(1)
-    found = await coscientist.metric_snapshots()
+    found = await coscientist.metrics.snapshots()
     assert [kept.calculated_at - began for kept in found] == pytest.approx([90, 60, 30, 0])
     assert found[0].value("shiftwork_queue_depth", priority="medium") == 1
 
@@ -336,24 +317,24 @@ async def test_metrics_are_calculated_every_thirty_seconds(coscientist: Queue, c
 async def test_many_workspaces_are_measured_in_turn(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "MOST", 2)
+    monkeypatch.setattr(rotation, "MAX_COUNT", 2)
     places = [queue, queue.in_workspace("second"), queue.in_workspace("third")]
     for place in places:
         await place.submit(type="code")
     for expected in ([1, 1, 0], [2, 1, 1], [2, 2, 2]):
         clock.advance(30)
-        await runner.run_once(queue.engine)
-        assert [len(await place.metric_snapshots()) for place in places] == expected
+        await loop.run_once(queue.engine)
+        assert [len(await place.metrics.snapshots()) for place in places] == expected
 
 
-async def test_old_snapshots_are_forgotten(queue: Queue, clock: MovedClock) -> None:
+async def test_old_metric_snapshots_are_deleted(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
-    for _ in range(measuring.KEPT_SNAPSHOTS + 10):
+    for _ in range(KEPT_SNAPSHOTS + 10):
         clock.advance(30)
-        await runner.run_once(queue.engine)
-    found = await queue.metric_snapshots(limit=measuring.KEPT_SNAPSHOTS)
-    assert clock() - found[-1].calculated_at <= 30 * measuring.KEPT_SNAPSHOTS
+        await loop.run_once(queue.engine)
+    found = await queue.metrics.snapshots(limit=KEPT_SNAPSHOTS)
+    assert clock() - found[-1].calculated_at <= 30 * KEPT_SNAPSHOTS
     rows = await queue.engine.store.read(
         lambda tx: tx.all("metric_snapshots", workspace="default", since=0.0, count=10_000)
     )
-    assert len(rows) <= measuring.KEPT_SNAPSHOTS + 1
+    assert len(rows) <= KEPT_SNAPSHOTS + 1

@@ -1,4 +1,4 @@
-"""An urgent task that finds nobody free: the least urgent running work is asked to yield, and loses no attempt."""
+"""An urgent task that finds no one free: the least urgent running work is asked to yield, and loses no attempt."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ LOW, MEDIUM, HIGH = 70, 50, 20
 
 async def work_on(queue: Queue, agent: str, priority: float = LOW, **fields: Any) -> Assignment:
     """A task that this agent, which takes no second one, has begun."""
-    await queue.register_agent(id=agent, max_concurrent_tasks=1)
+    await queue.agents.register(id=agent, max_concurrent_tasks=1)
     await queue.submit({"type": "code", "priority": priority, "payload": {"for": agent}, **fields})
     return await take(queue, agent)
 
 
 async def urge(queue: Queue, clock: MovedClock, **fields: Any) -> str:
-    """Submit a task whose deadline is near, and let the duties look."""
+    """Submit a task whose deadline is near, and let the maintenance jobs look."""
     deadline = clock() + 60
     made = await queue.submit({"type": "code", "payload": {"urgent": deadline}, "deadline": deadline, **fields})
     await pass_time(queue, clock, 2)
     return made.id
 
 
-async def told(queue: Queue, *held: Assignment) -> list[str]:
+async def emitted(queue: Queue, *held: Assignment) -> list[str]:
     return [(await queue.heartbeat(each.token)).action for each in held]
 
 
 @pytest.mark.requirement("C-230")
-async def test_lower_work_yields_to_an_urgent_task(coscientist: Queue, clock: MovedClock) -> None:
+async def test_lower_priority_task_yields_to_an_urgent_one(coscientist: Queue, clock: MovedClock) -> None:
     held = await work_on(coscientist, "worker")
     urgent = await urge(coscientist, clock)
     answer = await coscientist.heartbeat(held.token)
@@ -44,76 +44,76 @@ async def test_lower_work_yields_to_an_urgent_task(coscientist: Queue, clock: Mo
 
 
 @pytest.mark.requirement("C-230")
-async def test_a_task_that_becomes_urgent_while_it_waits_counts_too(coscientist: Queue, clock: MovedClock) -> None:
+async def test_task_becoming_urgent_while_waiting_causes_preemption(coscientist: Queue, clock: MovedClock) -> None:
     held = await work_on(coscientist, "worker")
     await coscientist.submit(type="code", payload={"n": 1}, deadline=clock() + 190)
     await pass_time(coscientist, clock, 60)
-    assert await told(coscientist, held) == ["continue"]
+    assert await emitted(coscientist, held) == ["continue"]
     await pass_time(coscientist, clock, 15)
-    assert await told(coscientist, held) == ["yield"]
+    assert await emitted(coscientist, held) == ["yield"]
 
 
-async def test_the_least_urgent_is_asked_and_only_one_for_each_urgent_task(
+async def test_only_the_least_urgent_task_is_asked_to_yield_per_urgent_task(
     coscientist: Queue, clock: MovedClock
 ) -> None:
     held = [await work_on(coscientist, f"worker-{n}", priority) for n, priority in enumerate((LOW, MEDIUM, LOW + 5))]
     await urge(coscientist, clock)
     for _ in range(3):
-        assert await told(coscientist, *held) == ["continue", "continue", "yield"]
+        assert await emitted(coscientist, *held) == ["continue", "continue", "yield"]
         await pass_time(coscientist, clock, 2)
     await urge(coscientist, clock)
-    assert await told(coscientist, *held) == ["yield", "continue", "yield"]
+    assert await emitted(coscientist, *held) == ["yield", "continue", "yield"]
 
 
-async def test_nobody_is_asked_while_somebody_able_is_free(coscientist: Queue, clock: MovedClock) -> None:
+async def test_no_task_yields_while_an_able_agent_is_idle(coscientist: Queue, clock: MovedClock) -> None:
     held = await work_on(coscientist, "worker")
-    await coscientist.register_agent(id="free", max_concurrent_tasks=1)
+    await coscientist.agents.register(id="free", max_concurrent_tasks=1)
     await urge(coscientist, clock)
-    assert await told(coscientist, held) == ["continue"]
+    assert await emitted(coscientist, held) == ["continue"]
 
 
-async def test_who_could_not_take_it_is_not_asked(coscientist: Queue, clock: MovedClock) -> None:
-    await coscientist.register_agent(id="artist", types=["draw"], max_concurrent_tasks=1)
+async def test_agent_unable_to_take_urgent_task_is_not_asked_to_yield(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.agents.register(id="artist", types=["draw"], max_concurrent_tasks=1)
     await coscientist.submit(type="draw", priority=LOW)
     artist = await take(coscientist, "artist")
     coder = await work_on(coscientist, "coder", MEDIUM)
     await urge(coscientist, clock)
-    assert await told(coscientist, artist, coder) == ["continue", "yield"]
+    assert await emitted(coscientist, artist, coder) == ["continue", "yield"]
 
 
-async def test_work_that_is_more_urgent_or_may_not_start_twice_goes_on(coscientist: Queue, clock: MovedClock) -> None:
+async def test_more_urgent_or_at_most_once_tasks_do_not_yield(coscientist: Queue, clock: MovedClock) -> None:
     better = await work_on(coscientist, "high", HIGH)
     late = await work_on(coscientist, "late", LOW, deadline=clock() + 100)
     once = await work_on(coscientist, "once", LOW, delivery="at_most_once")
     await urge(coscientist, clock, priority=LOW)
-    assert await told(coscientist, better, late, once) == ["continue"] * 3
+    assert await emitted(coscientist, better, late, once) == ["continue"] * 3
 
 
-async def test_an_urgent_task_that_somebody_took_asks_no_more(coscientist: Queue, clock: MovedClock) -> None:
+async def test_yield_request_ends_when_urgent_task_is_claimed(coscientist: Queue, clock: MovedClock) -> None:
     held = await work_on(coscientist, "worker")
     urgent = await urge(coscientist, clock)
-    assert await told(coscientist, held) == ["yield"]
+    assert await emitted(coscientist, held) == ["yield"]
     assert (await take(coscientist, "newcomer")).id == urgent
     await pass_time(coscientist, clock, 2)
-    assert await told(coscientist, held) == ["continue"]
+    assert await emitted(coscientist, held) == ["continue"]
     assert await sql(coscientist, "select * from yields") == []
 
 
-async def test_it_must_be_asked_for(queue: Queue, clock: MovedClock) -> None:
+async def test_preemption_is_off_by_default(queue: Queue, clock: MovedClock) -> None:
     held = await work_on(queue, "worker")
     await urge(queue, clock)
-    assert await told(queue, held) == ["continue"]
-    await queue.set_setting("deadline.preempt_running", value=True, type="code")
+    assert await emitted(queue, held) == ["continue"]
+    await queue.settings.set("deadline.preempt_running", value=True, type="code")
     await pass_time(queue, clock, 2)
-    assert await told(queue, held) == ["yield"]
+    assert await emitted(queue, held) == ["yield"]
 
 
-async def test_a_runtime_hears_it_with_its_beat(coscientist: Queue, clock: MovedClock) -> None:
-    await coscientist.register_agent(id="worker", max_concurrent_tasks=1)
+async def test_runtime_heartbeat_returns_yield_requests(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.agents.register(id="worker", max_concurrent_tasks=1)
     await coscientist.submit(type="code", priority=LOW)
     held = await take(coscientist, "worker", runtime_id="machine")
     urgent = await urge(coscientist, clock)
-    answer = await coscientist.runtime_heartbeat("machine", [held.token])
+    answer = await coscientist.runtimes.heartbeat("machine", [held.token])
     assert answer.yields == {held.token: f"{urgent} is urgent"}
     await coscientist.release(held.token)
-    assert (await coscientist.runtime_heartbeat("machine", [held.token])).yields == {}
+    assert (await coscientist.runtimes.heartbeat("machine", [held.token])).yields == {}

@@ -1,8 +1,9 @@
-"""A task waits seconds for an agent that suits it better, and only while such an agent asks for work."""
+"""A task waits briefly for a better suited agent, and only while such an agent claims work."""
 
 import pytest
 
 from shiftwork import Queue
+from shiftwork.engine.claim_requests import Wanted, for_agent
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import take
 
@@ -16,22 +17,19 @@ async def fail_once(queue: Queue, clock: MovedClock, agent: str, **options: obje
     task_id = (await queue.submit(type="Generation")).id
     await queue.fail((await take(queue, agent, **options)).token, "network")
     clock.advance(8)
-    await queue.agent_heartbeat("first")
-    await queue.agent_heartbeat("second")
+    await queue.agents.heartbeat("first")
+    await queue.agents.heartbeat("second")
     await pass_time(queue, clock, 0)
     return task_id
 
 
 async def register_two(queue: Queue) -> None:
     for name in ("first", "second"):
-        await queue.register_agent(id=name)
-
-
-# -- another agent -----------------------------------------------------------------------------------------------
+        await queue.agents.register(id=name)
 
 
 @pytest.mark.requirement("C-172")
-async def test_a_retry_is_kept_for_another_agent_for_seconds_only(coscientist: Queue, clock: MovedClock) -> None:
+async def test_retry_is_reserved_for_another_agent_only_briefly(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
     task_id = await fail_once(coscientist, clock, "first")
     assert await coscientist.claim("first") == []
@@ -41,27 +39,23 @@ async def test_a_retry_is_kept_for_another_agent_for_seconds_only(coscientist: Q
     assert (await take(coscientist, "first")).id == task_id
 
 
-async def test_a_retry_does_not_wait_for_an_agent_that_asks_for_other_types(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_retry_does_not_wait_for_agent_claiming_other_types(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
     assert await coscientist.claim("second", types=["Ranking"]) == []
     task_id = await fail_once(coscientist, clock, "first", types=["Generation"])
     assert (await take(coscientist, "first", types=["Generation"])).id == task_id
 
 
-async def test_a_retry_does_not_wait_for_an_agent_that_beats_and_never_asks(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_retry_does_not_wait_for_agent_that_never_claims(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
     for _ in range(3):
         clock.advance(25)
-        await coscientist.agent_heartbeat("second")
+        await coscientist.agents.heartbeat("second")
     task_id = await fail_once(coscientist, clock, "first")
     assert (await take(coscientist, "first")).id == task_id
 
 
-async def test_a_retry_waits_for_an_agent_that_asked_for_such_work(coscientist: Queue, clock: MovedClock) -> None:
+async def test_retry_waits_for_agent_that_claimed_its_type(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
     clock.advance(120)
     assert await coscientist.claim("second", types=["Generation"]) == []
@@ -70,7 +64,7 @@ async def test_a_retry_waits_for_an_agent_that_asked_for_such_work(coscientist: 
     assert (await take(coscientist, "second", types=["Generation"])).id == task_id
 
 
-async def test_explain_names_the_wait_and_its_end(coscientist: Queue, clock: MovedClock) -> None:
+async def test_explain_names_the_preference_wait_and_its_end(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
     task_id = await fail_once(coscientist, clock, "first")
     (hold,) = (await coscientist.explain(task_id)).holds
@@ -81,9 +75,9 @@ async def test_explain_names_the_wait_and_its_end(coscientist: Queue, clock: Mov
     assert (await coscientist.explain(task_id)).holds == []
 
 
-async def test_a_new_rank_does_not_begin_the_wait_anew(coscientist: Queue, clock: MovedClock) -> None:
+async def test_rerank_does_not_restart_the_preference_wait(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
-    await coscientist.set_setting("escalation", [{"after_sec": 20, "to_level": "high"}])
+    await coscientist.settings.set("escalation", [{"after_sec": 20, "to_level": "high"}])
     task_id = await fail_once(coscientist, clock, "first")
     clock.advance(PATIENCE - 1)
     assert (await pass_time(coscientist, clock, 0))["rerank"] == {"reranked": 1}
@@ -92,21 +86,16 @@ async def test_a_new_rank_does_not_begin_the_wait_anew(coscientist: Queue, clock
     assert (await take(coscientist, "first")).id == task_id
 
 
-async def test_a_waiting_claim_learns_when_the_wait_is_over(coscientist: Queue, clock: MovedClock) -> None:
+async def test_empty_claim_reports_when_the_preference_wait_ends(coscientist: Queue, clock: MovedClock) -> None:
     await register_two(coscientist)
     await fail_once(coscientist, clock, "first")
     clock.advance(10)
-    assert (await coscientist.claim_answer("first")).look_again_sec == PATIENCE - 10
+    assert (await for_agent(coscientist.executor, "first", None, Wanted(1))).look_again_sec == PATIENCE - 10
 
 
-# -- judges ------------------------------------------------------------------------------------------------------
-
-
-async def test_an_author_judges_its_output_where_other_judges_ask_for_other_work(
-    factory: Queue, clock: MovedClock
-) -> None:
+async def test_author_judges_its_output_when_other_judges_claim_other_types(factory: Queue, clock: MovedClock) -> None:
     for name in ("ada", "bob"):
-        await factory.register_agent(id=name, capabilities=["judge"])
+        await factory.agents.register(id=name, capabilities=["judge"])
     assert await factory.claim("bob", types=["code"]) == []
     made = await factory.submit(type="docs", output=JUDGED)
     await factory.complete((await take(factory, "ada")).token, {"a": 1})
@@ -115,9 +104,9 @@ async def test_an_author_judges_its_output_where_other_judges_ask_for_other_work
     assert (await factory.get(made.id)).status == "completed"
 
 
-async def test_an_output_waits_seconds_for_another_judge(factory: Queue, clock: MovedClock) -> None:
+async def test_output_waits_briefly_for_another_judge(factory: Queue, clock: MovedClock) -> None:
     for name in ("ada", "bob"):
-        await factory.register_agent(id=name, capabilities=["judge"])
+        await factory.agents.register(id=name, capabilities=["judge"])
     made = await factory.submit(type="docs", output=JUDGED)
     await factory.complete((await take(factory, "ada")).token, {"a": 1})
     (judging,) = (await factory.explain(made.id)).holds
@@ -128,12 +117,9 @@ async def test_an_output_waits_seconds_for_another_judge(factory: Queue, clock: 
     assert (await take(factory, "ada")).id == judging.tasks[0]
 
 
-# -- models ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-018")
-async def test_a_model_that_no_agent_has_does_not_keep_a_task_from_running(factory: Queue) -> None:
-    await factory.register_agent(id="ada", models_available=["claude-sonnet-4"])
+async def test_model_no_agent_has_does_not_block_a_task(factory: Queue) -> None:
+    await factory.agents.register(id="ada", models_available=["claude-sonnet-4"])
     task_id = (await factory.submit(type="code", spec={"constraints": {"model_preferences": ["gpt-4o"]}})).id
     held = await take(factory, "ada")
     assert (held.id, held.model) == (task_id, "claude-sonnet-4")
@@ -141,10 +127,10 @@ async def test_a_model_that_no_agent_has_does_not_keep_a_task_from_running(facto
 
 
 @pytest.mark.requirement("F-018", "F-019")
-async def test_a_task_goes_first_to_its_model_then_to_a_fallback_then_to_any(factory: Queue, clock: MovedClock) -> None:
+async def test_task_goes_to_preferred_then_fallback_then_any_model(factory: Queue, clock: MovedClock) -> None:
     models = {"best": "gpt-4o", "small": "claude-haiku", "other": "llama"}
     for agent, model in models.items():
-        await factory.register_agent(id=agent, models_available=[model], max_concurrent_tasks=1)
+        await factory.agents.register(id=agent, models_available=[model], max_concurrent_tasks=1)
     task_ids = [(await factory.submit(type="code", spec=SPEC)).id for _ in models]
     assert await factory.claim("small") == []
     assert await factory.claim("other") == []
@@ -157,9 +143,9 @@ async def test_a_task_goes_first_to_its_model_then_to_a_fallback_then_to_any(fac
 
 
 @pytest.mark.requirement("F-018")
-async def test_a_task_waits_seconds_for_its_preferred_model(factory: Queue, clock: MovedClock) -> None:
-    await factory.register_agent(id="best", models_available=["gpt-4o"])
-    await factory.register_agent(id="other", models_available=["llama"])
+async def test_task_waits_briefly_for_its_preferred_model(factory: Queue, clock: MovedClock) -> None:
+    await factory.agents.register(id="best", models_available=["gpt-4o"])
+    await factory.agents.register(id="other", models_available=["llama"])
     task_id = (await factory.submit(type="code", spec=SPEC)).id
     assert await factory.claim("other") == []
     (hold,) = (await factory.explain(task_id)).holds
@@ -169,13 +155,10 @@ async def test_a_task_waits_seconds_for_its_preferred_model(factory: Queue, cloc
     assert (await take(factory, "other")).id == task_id
 
 
-# -- capabilities ------------------------------------------------------------------------------------------------
-
-
-async def test_capabilities_of_the_registration_count_for_a_claim_that_names_none(coscientist: Queue) -> None:
+async def test_registered_capabilities_apply_to_claim_without_capabilities(coscientist: Queue) -> None:
     spec = {"constraints": {"required_capabilities": ["protein-folding"]}}
     task_id = (await coscientist.submit(type="Generation", spec=spec)).id
-    await coscientist.register_agent(id="plain")
-    await coscientist.register_agent(id="folder", capabilities=["protein-folding"])
+    await coscientist.agents.register(id="plain")
+    await coscientist.agents.register(id="folder", capabilities=["protein-folding"])
     assert await coscientist.claim("plain") == []
     assert (await take(coscientist, "folder")).id == task_id

@@ -1,24 +1,26 @@
-"""A request that is sent again under its key is answered as it was the first time, and changes nothing more."""
+"""A request repeated under its key gets the first answer again, and changes nothing."""
 
-import inspect
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
-from shiftwork import Problem, Queue, Report
-from shiftwork.core.errors import ConflictError, IdempotencyKeyReused, ShiftworkError, StoreUnavailable, WrongState
-from shiftwork.duties import duties
-from shiftwork.policy.delivery import Outcome
-from shiftwork.queue import control
-from shiftwork.queue.engine import Once
-from shiftwork.queue.face import operating
-from shiftwork.queue.face.reading import Reading
-from shiftwork.queue.notification import deliveries
-from shiftwork.queue.replies import Repeated
+from shiftwork import Completion, Failure, Heartbeat, Queue, Usage
+from shiftwork.access.operations import find_token
+from shiftwork.control import operations as control
+from shiftwork.dead_letters import operations as dead_letters
+from shiftwork.engine.engine import IdempotentRequest
+from shiftwork.engine.idempotency import Repeated
+from shiftwork.maintenance import jobs
+from shiftwork.model.errors import ConflictError, IdempotencyKeyReused, ShiftworkError, StoreUnavailable, WrongState
+from shiftwork.notifications import deliveries
+from shiftwork.notifications.policy import DeliveryOutcome
+from shiftwork.operation.declare import operations
 from shiftwork.store.store import Verb
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, everything, give_folder, submit_dag
+from tests.conformance.steps import dead_letter, everything, give_folder, submit_dag
 
 T = TypeVar("T")
 DAY = 86_400.0
@@ -26,10 +28,7 @@ DAY = 86_400.0
 
 def keyed(queue: Queue, key: str = "key-1", fingerprint: str = "f") -> Queue:
     """The queue as one request speaks to it: each sending is another handle."""
-    return queue.speaking_as(queue.caller._replace(once=Once(key, fingerprint)))
-
-
-# -- what each verb needs ----------------------------------------------------------------------------------------
+    return queue.speaking_as(queue.caller._replace(idempotency=IdempotentRequest(key, fingerprint)))
 
 
 async def nothing(_queue: Queue) -> str:
@@ -39,12 +38,12 @@ async def nothing(_queue: Queue) -> str:
 CRON = {"kind": "cron", "at": "@daily"}
 
 
-async def armed(queue: Queue) -> str:
-    return (await queue.save_trigger("nightly", on=CRON, task={"type": "audit"})).trigger.name
+async def armed_trigger(queue: Queue) -> str:
+    return (await queue.triggers.save("nightly", on=CRON, task={"type": "audit"})).trigger.name
 
 
 async def disarmed(queue: Queue) -> str:
-    return (await queue.pause_trigger(await armed(queue))).name
+    return (await queue.triggers.pause(await armed_trigger(queue))).name
 
 
 async def ready(queue: Queue) -> str:
@@ -67,7 +66,7 @@ async def running_beside_another(queue: Queue) -> str:
     return held
 
 
-async def handed_in(queue: Queue) -> str:
+async def submitted_output(queue: Queue) -> str:
     await queue.submit(type="code", output={"validation": "test-pass"})
     (held,) = await queue.claim("coder", start=True)
     await queue.complete(held.token)
@@ -87,73 +86,73 @@ async def dag(queue: Queue) -> str:
 
 async def signature(queue: Queue) -> str:
     for _ in range(3):
-        await bury(queue)
-    return str((await queue.failure_groups())[0]["signature"])
+        await dead_letter(queue)
+    return str((await queue.dead_letters.groups())[0].signature)
 
 
 async def paused(queue: Queue) -> str:
-    await queue.pause("code")
+    await queue.control.pause("code")
     return "code"
 
 
 async def agent(queue: Queue) -> str:
-    return (await queue.register_agent(id="coder")).id
+    return (await queue.agents.register(id="coder")).id
 
 
 async def overloaded(queue: Queue) -> str:
     await queue.submit_many([{"type": "code"}] * 3)
-    await queue.register_agent(id="busy", max_concurrent_tasks=3)
+    await queue.agents.register(id="busy", max_concurrent_tasks=3)
     await queue.claim("busy", 3)
-    await queue.register_agent(id="idle")
+    await queue.agents.register(id="idle")
     return ""
 
 
 async def set_up(queue: Queue) -> str:
-    await queue.set_setting("max_attempts", 7)
+    await queue.settings.set("max_attempts", 7)
     return "max_attempts"
 
 
 async def token(queue: Queue) -> str:
-    return (await queue.create_token("ci", ["read"])).id
+    return (await queue.tokens.create("ci", ["read"])).id
 
 
 async def tripped(queue: Queue) -> str:
-    return (await queue.trip_breaker("code")).type
+    return (await queue.breakers.trip("code")).type
 
 
 async def resting(queue: Queue) -> str:
-    return (await queue.cool_down("model:opus", 60)).key
+    return (await queue.cooldowns.set("model:opus", 60)).key
 
 
 async def limited(queue: Queue) -> str:
-    return (await queue.set_limit("model:opus", concurrency=2)).key
+    return (await queue.limits.set("model:opus", concurrency=2)).key
 
 
 async def alert(queue: Queue) -> str:
-    await bury(queue)
-    return str((await queue.alerts())[0].seq)
+    await dead_letter(queue)
+    return str((await queue.alerts.list())[0].seq)
 
 
 async def waiting_for_an_event(queue: Queue) -> str:
     held = await running(queue)
-    await queue.wait(held, "go", signal="go")
+    await queue.waits.wait(held, "go", signal="go")
     return held.partition(".")[0]
 
 
 async def asking(queue: Queue) -> str:
     held = await running(queue)
-    await queue.wait(held, "sure", question="Are you sure?")
+    await queue.waits.wait(held, "sure", question="Are you sure?")
     return held.partition(".")[0]
 
 
 async def guarded(queue: Queue) -> str:
-    await queue.set_setting("guards", [{"type": "code"}])
+    await queue.settings.set("guards", [{"type": "code"}])
     return await ready(queue)
 
 
 async def acting(queue: Queue) -> str:
     held = await running(queue)
-    await queue.begin_effect(held, key="deploy")
+    await queue.effects.begin(held, key="deploy")
     return held
 
 
@@ -167,134 +166,137 @@ async def in_doubt(queue: Queue) -> str:
     return "deploy"
 
 
-async def told(queue: Queue) -> str:
-    return (await queue.add_sink(name="ops", kind="webhook", address="https://example.com/in")).sink.name
+async def emitted(queue: Queue) -> str:
+    return (await queue.sinks.add(name="ops", kind="webhook", address="https://example.com/in")).sink.name
 
 
 async def not_told(queue: Queue) -> str:
-    return (await queue.pause_sink(await told(queue))).name
+    return (await queue.sinks.pause(await emitted(queue))).name
 
 
 async def given_up(queue: Queue) -> str:
     """A notification that a receiver wanted no more of."""
-    sent = await queue.test_sink(await told(queue))
+    sent = await queue.sinks.test(await emitted(queue))
     store, engine = queue.engine.store, queue.engine
-    (parcel,) = await store.run(lambda tx: deliveries.lease(tx, engine, {}, 1))
-    assert await store.run(lambda tx: deliveries.record(tx, engine, parcel, Outcome("gone", gone=True))) == "dead"
+    (delivery,) = await store.run(lambda tx: deliveries.lease(tx, engine, {}, 1))
+    assert (
+        await store.run(lambda tx: deliveries.record(tx, engine, delivery, DeliveryOutcome("gone", gone=True)))
+        == "dead"
+    )
     return sent.id
 
 
-Given = Callable[[Queue], Awaitable[str]]
+ToolResult = Callable[[Queue], Awaitable[str]]
 Call = Callable[[Queue, str], Awaitable[Any]]
 CHILD = [{"type": "child"}]
 
-VERBS: dict[str, tuple[Given, Call]] = {
+MADE = f"artifact:sha256-{hashlib.sha256(b'made').hexdigest()}"
+VERBS: dict[str, tuple[ToolResult, Call]] = {
     "submit": (nothing, lambda q, _: q.submit(type="code")),
     "submit_many": (nothing, lambda q, _: q.submit_many([{"type": "code"}, {"type": "docs"}])),
     "submit_dag": (nothing, lambda q, _: q.submit_dag({"tasks": [{"key": "a", "type": "code"}]})),
-    "add_to_dag": (dag, lambda q, dag_id: q.add_to_dag(dag_id, CHILD)),
-    "register_agent": (nothing, lambda q, _: q.register_agent(id="coder", types=["code"], budget_remaining_usd=5)),
-    "deregister_agent": (agent, lambda q, agent_id: q.deregister_agent(agent_id)),
-    "agent_heartbeat": (agent, lambda q, agent_id: q.agent_heartbeat(agent_id)),
-    "runtime_heartbeat": (running, lambda q, held: q.runtime_heartbeat("coder", [held])),
-    "orphans": (running, lambda q, _: q.orphans("coder")),
-    "runtime_gone": (running, lambda q, _: q.runtime_gone("coder")),
+    "dags.add_tasks": (dag, lambda q, dag_id: q.dags.add_tasks(dag_id, CHILD)),
+    "agents.register": (nothing, lambda q, _: q.agents.register(id="coder", types=["code"], budget_remaining_usd=5)),
+    "agents.deregister": (agent, lambda q, agent_id: q.agents.deregister(agent_id)),
+    "agents.heartbeat": (agent, lambda q, agent_id: q.agents.heartbeat(agent_id)),
+    "runtimes.heartbeat": (running, lambda q, held: q.runtimes.heartbeat("coder", [held])),
+    "runtimes.recover": (running, lambda q, _: q.runtimes.recover("coder")),
+    "runtimes.report_gone": (running, lambda q, _: q.runtimes.report_gone("coder")),
     "start": (claimed, lambda q, held: q.start(held)),
-    "start_many": (claimed, lambda q, held: q.start_many([held])),
+    "batch.start": (claimed, lambda q, held: q.batch.start([held])),
     "heartbeat": (running, lambda q, held: q.heartbeat(held, {"pct": 5}, {"cost_usd": 0.5})),
-    "heartbeat_many": (running, lambda q, held: q.heartbeat_many([(held, None, {"tokens_in": 9})])),
-    "progress": (running, lambda q, held: q.progress(held, {"pct": 5})),
-    "message": (running, lambda q, held: q.message(held, "text", "hello", {"n": 1})),
-    "pin_session": (running, lambda q, held: q.pin_session(held, "s-1", "folder")),
+    "batch.heartbeat": (running, lambda q, held: q.batch.heartbeat([Heartbeat(held, None, Usage(tokens_in=9))])),
+    "claims.progress": (running, lambda q, held: q.claims.progress(held, {"pct": 5})),
+    "claims.message": (running, lambda q, held: q.claims.message(held, "text", "hello", {"n": 1})),
+    "claims.pin_session": (running, lambda q, held: q.claims.pin_session(held, "s-1", "folder")),
     "complete": (running, lambda q, held: q.complete(held, {"n": 1}, usage={"cost_usd": 0.5})),
-    "complete_many": (running, lambda q, held: q.complete_many([Report(held, 1)])),
-    "verdict": (handed_in, lambda q, held: q.verdict(held, passed=False, evidence={"exit_code": 1})),
+    "batch.complete": (running, lambda q, held: q.batch.complete([Completion(1, token=held)])),
+    "claims.verdict": (
+        submitted_output,
+        lambda q, held: q.claims.verdict(held, passed=False, evidence={"exit_code": 1}),
+    ),
     "fail": (running, lambda q, held: q.fail(held, "crash", "boom")),
-    "fail_many": (running, lambda q, held: q.fail_many([Problem(held, "crash", "boom")])),
+    "batch.fail": (running, lambda q, held: q.batch.fail([Failure("crash", "boom", token=held)])),
     "release": (running, lambda q, held: q.release(held, "stopping")),
-    "release_many": (running, lambda q, held: q.release_many([held])),
+    "batch.release": (running, lambda q, held: q.batch.release([held])),
     "spawn": (running, lambda q, held: q.spawn(held, CHILD, wait=True)),
-    "wait_for": (running_beside_another, lambda q, held: q.wait_for(held, ["another"])),
-    "wait": (running, lambda q, held: q.wait(held, "go", signal="go", timeout_sec=60)),
-    "signal": (waiting_for_an_event, lambda q, _: q.signal("go", {"n": 1})),
-    "answer": (asking, lambda q, task_id: q.answer(task_id, "yes")),
-    "approve": (guarded, lambda q, task_id: q.approve(task_id, note="fine")),
-    "reject": (guarded, lambda q, task_id: q.reject(task_id, note="no")),
-    "begin_step": (running, lambda q, held: q.begin_step(held, "plan")),
-    "complete_step": (running, lambda q, held: q.complete_step(held, "plan", {"n": 1}, {"cost_usd": 0.5})),
-    "begin_effect": (running, lambda q, held: q.begin_effect(held, "charge")),
-    "finish_effect": (acting, lambda q, held: q.finish_effect(held, "deploy", happened=False)),
-    "resolve_effect": (in_doubt, lambda q, key: q.resolve_effect(key, happened=True, result={"n": 1})),
-    "put_artifact": (running, lambda q, held: q.put_artifact(b"made", name="made.txt", token=held)),
+    "waits.request, tasks": (running_beside_another, lambda q, held: q.waits.wait_for_tasks(held, ["another"])),
+    "waits.request": (running, lambda q, held: q.waits.wait(held, "go", signal="go", timeout_sec=60)),
+    "waits.signal": (waiting_for_an_event, lambda q, _: q.waits.signal("go", {"n": 1})),
+    "approvals.answer": (asking, lambda q, task_id: q.approvals.answer(task_id, "yes")),
+    "approvals.approve": (guarded, lambda q, task_id: q.approvals.approve(task_id, note="fine")),
+    "approvals.reject": (guarded, lambda q, task_id: q.approvals.reject(task_id, note="no")),
+    "steps.begin": (running, lambda q, held: q.steps.begin(held, "plan")),
+    "steps.complete": (running, lambda q, held: q.steps.complete(held, "plan", {"n": 1}, {"cost_usd": 0.5})),
+    "effects.begin": (running, lambda q, held: q.effects.begin(held, "charge")),
+    "effects.finish": (acting, lambda q, held: q.effects.finish(held, "deploy", happened=False)),
+    "effects.resolve": (in_doubt, lambda q, key: q.effects.resolve(key, happened=True, result={"n": 1})),
+    "artifacts.attach": (running, lambda q, held: q.artifacts.put(b"made", name="made.txt", token=held)),
+    "artifacts.add": (nothing, lambda q, _: q.artifacts.put(b"made")),
+    "artifacts.put_known": (nothing, lambda q, _: q.artifacts.put(b"made", artifact_id=MADE)),
     "cancel": (ready, lambda q, task_id: q.cancel(task_id)),
-    "cancel_many": (ready, lambda q, task_id: q.cancel_many([task_id])),
-    "cancel_dag": (dag, lambda q, dag_id: q.cancel_dag(dag_id)),
-    "rerun": (completed, lambda q, task_id: q.rerun(task_id)),
-    "rerun_issue": (completed, lambda q, _: q.rerun_issue("i-1")),
-    "update": (ready, lambda q, task_id: q.update(task_id, {"priority": 5, "tags": ["web"]}, note="hurry")),
-    "review": (bury, lambda q, task_id: q.review(task_id, "retry", note="again")),
-    "redrive": (signature, lambda q, alike: q.redrive(alike)),
-    "pause": (nothing, lambda q, _: q.pause("code", reason="upgrade")),
-    "resume": (paused, lambda q, kind: q.resume(kind)),
-    "purge": (ready, lambda q, _: q.purge(type="code")),
-    "rebalance": (overloaded, lambda q, _: q.rebalance()),
-    "set_agent_status": (agent, lambda q, agent_id: q.set_agent_status(agent_id, "draining")),
-    "set_agent_budget": (agent, lambda q, agent_id: q.set_agent_budget(agent_id, 5)),
-    "set_setting": (nothing, lambda q, _: q.set_setting("retry.strategy", "fixed")),
-    "unset_setting": (set_up, lambda q, key: q.unset_setting(key)),
-    "change_settings": (nothing, lambda q, _: q.change_settings({"max_attempts": 7}, profile="loki")),
-    "use_profile": (nothing, lambda q, _: q.use_profile("loki")),
-    "acknowledge_alert": (alert, lambda q, seq: q.acknowledge_alert(int(seq))),
-    "set_budget": (dag, lambda q, dag_id: q.set_budget("dag", dag_id, 5)),
-    "update_dag": (dag, lambda q, dag_id: q.update_dag(dag_id, {"title": "Page"})),
-    "reset_breaker": (tripped, lambda q, kind: q.reset_breaker(kind)),
-    "trip_breaker": (nothing, lambda q, _: q.trip_breaker("code")),
-    "configure_breakers": (nothing, lambda q, _: q.configure_breakers({"defaults": {"failureThreshold": 7}})),
-    "cool_down": (nothing, lambda q, _: q.cool_down("model:opus", 60, "tired")),
-    "lift_cooldown": (resting, lambda q, key: q.lift_cooldown(key)),
-    "set_limit": (nothing, lambda q, _: q.set_limit("model:opus", concurrency=2)),
-    "remove_limit": (limited, lambda q, key: q.remove_limit(key)),
-    "update_sink": (told, lambda q, name: q.update_sink(name, wants={"severity": "critical"})),
-    "pause_sink": (told, lambda q, name: q.pause_sink(name, "holiday")),
-    "resume_sink": (not_told, lambda q, name: q.resume_sink(name)),
-    "remove_sink": (told, lambda q, name: q.remove_sink(name)),
-    "test_sink": (told, lambda q, name: q.test_sink(name)),
-    "redeliver": (given_up, lambda q, delivery_id: q.redeliver(delivery_id)),
-    "redeliver_dead": (given_up, lambda q, _: q.redeliver_dead("ops")),
-    "set_quota": (nothing, lambda q, _: q.set_quota("other", max_tasks=5)),
-    "take_snapshot": (a_folder, lambda q, _: q.take_snapshot()),
-    "pause_trigger": (armed, lambda q, name: q.pause_trigger(name)),
-    "resume_trigger": (disarmed, lambda q, name: q.resume_trigger(name)),
-    "remove_trigger": (armed, lambda q, name: q.remove_trigger(name)),
-    "fire_trigger": (armed, lambda q, name: q.fire_trigger(name, reason="now")),
-    "save_trigger": (nothing, lambda q, _: q.save_trigger("nightly", on=CRON, task={"type": "audit"})),
-    "revoke_token": (token, lambda q, token_id: q.revoke_token(token_id)),
+    "batch.cancel": (ready, lambda q, task_id: q.batch.cancel([task_id])),
+    "dags.cancel": (dag, lambda q, dag_id: q.dags.cancel(dag_id)),
+    "tasks.rerun": (completed, lambda q, task_id: q.tasks.rerun(task_id)),
+    "tasks.rerun_issue": (completed, lambda q, _: q.tasks.rerun_issue("i-1")),
+    "tasks.update": (
+        ready,
+        lambda q, task_id: q.tasks.update(task_id, {"priority": 5, "tags": ["web"], "note": "hurry"}),
+    ),
+    "dead_letters.review": (dead_letter, lambda q, task_id: q.dead_letters.review(task_id, "retry", note="again")),
+    "dead_letters.redrive": (signature, lambda q, alike: q.dead_letters.redrive(alike)),
+    "control.pause": (nothing, lambda q, _: q.control.pause("code", reason="upgrade")),
+    "control.resume": (paused, lambda q, kind: q.control.resume(kind)),
+    "control.purge": (ready, lambda q, _: q.control.purge(type="code")),
+    "agents.rebalance": (overloaded, lambda q, _: q.agents.rebalance()),
+    "agents.update": (agent, lambda q, agent_id: q.agents.set_status(agent_id, "draining")),
+    "agents.update, budget": (agent, lambda q, agent_id: q.agents.set_budget(agent_id, 5)),
+    "settings.apply, set": (nothing, lambda q, _: q.settings.set("retry.strategy", "fixed")),
+    "settings.apply, unset": (set_up, lambda q, key: q.settings.unset(key)),
+    "settings.apply": (nothing, lambda q, _: q.settings.change({"max_attempts": 7}, profile="loki")),
+    "settings.apply, profile": (nothing, lambda q, _: q.settings.use_profile("loki")),
+    "alerts.acknowledge": (alert, lambda q, seq: q.alerts.acknowledge(int(seq))),
+    "budgets.set": (dag, lambda q, dag_id: q.budgets.set("dag", dag_id, ceiling_usd=5)),
+    "dags.update": (dag, lambda q, dag_id: q.dags.update(dag_id, {"title": "Page"})),
+    "breakers.reset": (tripped, lambda q, kind: q.breakers.reset(kind)),
+    "breakers.trip": (nothing, lambda q, _: q.breakers.trip("code")),
+    "breakers.configure": (nothing, lambda q, _: q.breakers.configure({"defaults": {"failureThreshold": 7}})),
+    "cooldowns.set": (nothing, lambda q, _: q.cooldowns.set("model:opus", 60, "tired")),
+    "cooldowns.lift": (resting, lambda q, key: q.cooldowns.lift(key)),
+    "limits.set": (nothing, lambda q, _: q.limits.set("model:opus", concurrency=2)),
+    "limits.remove": (limited, lambda q, key: q.limits.remove(key)),
+    "sinks.update": (emitted, lambda q, name: q.sinks.update(name, wants={"severity": "critical"})),
+    "sinks.pause": (emitted, lambda q, name: q.sinks.pause(name, "holiday")),
+    "sinks.resume": (not_told, lambda q, name: q.sinks.resume(name)),
+    "sinks.remove": (emitted, lambda q, name: q.sinks.remove(name)),
+    "sinks.test": (emitted, lambda q, name: q.sinks.test(name)),
+    "deliveries.redeliver": (given_up, lambda q, delivery_id: q.deliveries.redeliver(delivery_id)),
+    "deliveries.redeliver_dead": (given_up, lambda q, _: q.deliveries.redeliver_dead("ops")),
+    "quotas.set": (nothing, lambda q, _: q.quotas.set("other", max_tasks=5)),
+    "snapshots.take": (a_folder, lambda q, _: q.snapshots.take()),
+    "triggers.pause": (armed_trigger, lambda q, name: q.triggers.pause(name)),
+    "triggers.resume": (disarmed, lambda q, name: q.triggers.resume(name)),
+    "triggers.remove": (armed_trigger, lambda q, name: q.triggers.remove(name)),
+    "triggers.fire": (armed_trigger, lambda q, name: q.triggers.fire(name, reason="now")),
+    "triggers.save": (nothing, lambda q, _: q.triggers.save("nightly", on=CRON, task={"type": "audit"})),
+    "tokens.revoke": (token, lambda q, token_id: q.tokens.revoke(token_id)),
 }
 APART = {
-    "claim", "claim_answer", "claim_for_runtime",  # made once; a repeat is answered by `claims_made`
-    "create_token", "add_sink",  # its secret is not kept
-    "receive_hook",  # a delivery has a key of its own
+    "claims.request",  # made once; a repeat is answered by `claims.made_by_request`
+    "tokens.create", "sinks.add",  # its secret is not kept
+    "hooks.receive",  # a delivery has a key of its own
 }  # fmt: skip
-LOOKS = {
-    *("artifact", "artifacts", "inputs"),
-    *("deliveries", "delivery", "sink", "sinks"),
-    *("trigger", "triggers", "firings", "preview_trigger"),
-    *("approvals", "breakers", "budgets", "cooldowns", "costs", "effects"),
-    *("limits", "profile", "quota", "quotas", "settings", "snapshots", "steps", "tokens"),
-}
-"""Besides those of `Reading`."""
 
 
-def test_every_verb_that_changes_something_is_tried_here() -> None:
-    def verbs(kind: type) -> set[str]:
-        return {name for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction) if not name.startswith("_")}
-
-    assert "_run(" not in inspect.getsource(Reading)
-    assert verbs(Queue) - verbs(Reading) - LOOKS - {"open", "close"} == VERBS.keys() | APART
+def test_every_operation_that_changes_something_is_tried_here() -> None:
+    declared = {operation.name for operation in operations() if operation.changes and operation.scope != "read"}
+    assert declared | {"submit_many"} == {name.partition(",")[0] for name in VERBS} | APART
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_repeat_is_answered_alike_and_changes_nothing(verb: str, queue: Queue, clock: MovedClock) -> None:
+async def test_repeated_request_gets_same_answer_and_changes_nothing(
+    verb: str, queue: Queue, clock: MovedClock
+) -> None:
     given, call = VERBS[verb]
     subject = await given(queue)
     clock.advance(5)
@@ -307,15 +309,20 @@ async def test_a_repeat_is_answered_alike_and_changes_nothing(verb: str, queue: 
     assert await everything(queue) == after
 
 
-async def test_what_was_refused_in_a_batch_is_refused_alike(queue: Queue) -> None:
+async def test_refused_batch_item_is_refused_again_on_repeat(queue: Queue) -> None:
     live = await running(queue)
     ended = f"{await completed(queue.in_workspace('other'))}.1"
     first, again = [
-        await keyed(queue).complete_many([Report(live, 1), Report(ended, 1), Report(live, 1)]) for _ in range(2)
+        await keyed(queue).batch.complete(
+            [Completion(token=live, data=1), Completion(token=ended, data=1), Completion(token=live, data=1)]
+        )
+        for _ in range(2)
     ]
     assert [_plain(outcome.error) for outcome in again] == [_plain(outcome.error) for outcome in first]
     assert [type(outcome.error) for outcome in again] == [type(outcome.error) for outcome in first]
-    assert [outcome._replace(error=None) for outcome in again] == [outcome._replace(error=None) for outcome in first]
+    assert [msgspec.structs.replace(outcome, error=None) for outcome in again] == [
+        msgspec.structs.replace(outcome, error=None) for outcome in first
+    ]
     assert [outcome.error is None for outcome in again] == [True, False, True]
 
 
@@ -323,10 +330,7 @@ def _plain(error: ShiftworkError | None) -> dict[str, Any] | None:
     return None if error is None else error.as_dict()
 
 
-# -- keys --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_key_of_another_request_is_refused(queue: Queue) -> None:
+async def test_key_reused_for_another_request_is_refused(queue: Queue) -> None:
     await keyed(queue, fingerprint="one").submit(type="code")
     after = await everything(queue)
     with pytest.raises(IdempotencyKeyReused) as refused:
@@ -335,30 +339,30 @@ async def test_a_key_of_another_request_is_refused(queue: Queue) -> None:
     assert await everything(queue) == after
 
 
-async def test_another_key_is_another_request(queue: Queue) -> None:
+async def test_different_key_is_a_different_request(queue: Queue) -> None:
     assert (await keyed(queue, "one").submit(type="code")).id != (await keyed(queue, "two").submit(type="code")).id
 
 
-async def test_each_workspace_has_keys_of_its_own(queue: Queue) -> None:
+async def test_each_workspace_has_its_own_request_keys(queue: Queue) -> None:
     mine = await keyed(queue).submit(type="code")
     theirs = await keyed(queue.in_workspace("other"), fingerprint="other").submit(type="code")
     assert mine.id != theirs.id
 
 
-async def test_a_verb_that_raises_leaves_no_key(queue: Queue) -> None:
+async def test_failed_request_leaves_no_key(queue: Queue) -> None:
     held = await running(queue)
     task_id = held.partition(".")[0]
     for _ in range(2):
         with pytest.raises(WrongState):
-            await keyed(queue).rerun(task_id)
+            await keyed(queue).tasks.rerun(task_id)
     assert (await everything(queue))["replies"] == []
     await queue.complete(held)
-    again = await keyed(queue).rerun(task_id)
+    again = await keyed(queue).tasks.rerun(task_id)
     assert again.status == "ready"
-    assert await keyed(queue).rerun(task_id) == again
+    assert await keyed(queue).tasks.rerun(task_id) == again
 
 
-async def test_a_request_is_known_for_a_day(queue: Queue, clock: MovedClock) -> None:
+async def test_request_key_is_kept_for_a_day(queue: Queue, clock: MovedClock) -> None:
     first = await keyed(queue).submit(type="code")
     assert (await pass_time(queue, clock, DAY - 1)).get("retention") is None
     assert await keyed(queue).submit(type="code") == first
@@ -367,61 +371,52 @@ async def test_a_request_is_known_for_a_day(queue: Queue, clock: MovedClock) -> 
     assert (await keyed(queue).submit(type="code")).id != first.id
 
 
-async def test_old_requests_are_forgotten_in_batches(
+async def test_old_request_keys_are_deleted_in_batches(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duties, "BATCH", 2)
+    monkeypatch.setattr(jobs, "BATCH", 2)
     for number in range(5):
-        await keyed(queue, f"key-{number}").pause()
+        await keyed(queue, f"key-{number}").control.pause()
         clock.advance(1)
     clock.advance(DAY - 2)  # the newest is a day old but for a second
-    counts = [await queue.engine.store.run(lambda tx: duties.retention(tx, queue.engine)) for _ in range(4)]
+    counts = [await queue.engine.store.run(lambda tx: jobs.retention(tx, queue.engine)) for _ in range(4)]
     assert counts == [{"replies": 2}, {"replies": 2}, {}, {}]
     assert "key-4" in str((await everything(queue))["replies"])
 
 
-# -- verbs of several transactions -------------------------------------------------------------------------------
-
-
-async def test_a_purge_that_is_sent_again_removes_nothing_that_came_since(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_repeated_purge_removes_nothing_submitted_since(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BATCH", 2)
     await queue.submit_many([{"type": "code"}] * 5)
-    assert await keyed(queue).purge(type="code") == 5
+    assert await keyed(queue).control.purge(type="code") == 5
     await queue.submit_many([{"type": "code"}] * 3)
-    assert await keyed(queue).purge(type="code") == 5
+    assert await keyed(queue).control.purge(type="code") == 5
     assert (await queue.status()).counts == {"cancelled": 5, "ready": 3}
 
 
-async def test_a_redrive_that_is_sent_again_brings_nothing_back_that_failed_since(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(operating, "REDRIVE_BATCH", 2)
+async def test_repeated_redrive_retries_nothing_failed_since(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "REDRIVE_BATCH", 2)
     alike = await signature(queue)
-    first = await keyed(queue).redrive(alike)
+    first = await keyed(queue).dead_letters.redrive(alike)
     assert [outcome.status for outcome in first] == ["ready"] * 3
     for task in await queue.claim("worker", start=True):
         await queue.fail(task.token, "crash", "boom", retry=False)
-    assert await keyed(queue).redrive(alike) == first
+    assert await keyed(queue).dead_letters.redrive(alike) == first
     assert (await queue.status()).counts == {"ready": 2, "dead_lettered": 1}
 
 
-async def test_a_purge_that_broke_off_goes_on_when_it_is_sent_again(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interrupted_purge_continues_when_repeated(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BATCH", 2)
     await queue.submit_many([{"type": "code"}] * 5)
     _break_after(queue, 2, monkeypatch)
     with pytest.raises(StoreUnavailable):
-        await keyed(queue).purge(type="code")
+        await keyed(queue).control.purge(type="code")
     assert (await queue.status()).counts == {"cancelled": 4, "ready": 1}
-    assert await keyed(queue).purge(type="code") == 5
+    assert await keyed(queue).control.purge(type="code") == 5
     assert (await queue.status()).counts == {"cancelled": 5}
 
 
 def _break_after(queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is gone after so many transactions, for one call."""
+    """The connection is gone after this many transactions, for one call."""
     store, run = queue.engine.store, queue.engine.store.run
     left = count
 
@@ -435,15 +430,12 @@ def _break_after(queue: Queue, count: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(store, "run", run_or_break)
 
 
-# -- what is not kept --------------------------------------------------------------------------------------------
-
-
-async def test_a_claim_is_made_once_and_its_answer_is_not_kept(queue: Queue) -> None:
+async def test_claim_is_made_once_and_its_answer_is_not_stored(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 2)
-    await queue.register_agent(id="coder", max_concurrent_tasks=2)
+    await queue.agents.register(id="coder", max_concurrent_tasks=2)
     assert len(await keyed(queue).claim("coder")) == 1
     after = await everything(queue)
-    for claim in (keyed(queue).claim("coder"), keyed(queue).claim_for_runtime("coder")):
+    for claim in (keyed(queue).claim("coder"), keyed(queue).claims.for_runtime("coder")):
         with pytest.raises(Repeated):
             await claim
     with pytest.raises(IdempotencyKeyReused):
@@ -451,28 +443,28 @@ async def test_a_claim_is_made_once_and_its_answer_is_not_kept(queue: Queue) -> 
     assert await everything(queue) == after
 
 
-async def test_a_claim_that_found_nothing_is_made_again(queue: Queue) -> None:
+async def test_claim_without_work_can_be_repeated(queue: Queue) -> None:
     assert await keyed(queue).claim("coder") == []
     assert (await everything(queue))["replies"] == []
     await queue.submit(type="code")
     assert len(await keyed(queue).claim("coder")) == 1
 
 
-async def test_a_runtime_s_claim_for_several_agents_is_one_request(queue: Queue) -> None:
+async def test_runtime_claim_for_several_agents_is_one_request(queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "target_agent_id": name} for name in ("ada", "bob", "ada")])
     request = keyed(queue.as_caller("system", "r-1"))
-    assert len((await request.claim_for_runtime("r", 3)).assignments) == 2
+    assert len((await request.claims.for_runtime("r", 3)).assignments) == 2
     with pytest.raises(Repeated):
-        await keyed(queue).claim_for_runtime("r", 3)
-    assert len(await queue.claims_made("r", "r-1")) == 2
+        await keyed(queue).claims.for_runtime("r", 3)
+    assert len(await queue.claims.made_by_request("r", "r-1")) == 2
 
 
-async def test_a_token_is_made_once_and_its_secret_is_not_kept_for_the_repeat(queue: Queue) -> None:
-    made = await keyed(queue).create_token("ci", ["read"])
+async def test_repeated_token_creation_is_refused_without_the_secret(queue: Queue) -> None:
+    made = await keyed(queue).tokens.create("ci", ["read"])
     after = await everything(queue)
     with pytest.raises(ConflictError) as refused:
-        await keyed(queue).create_token("ci", ["read"])
+        await keyed(queue).tokens.create("ci", ["read"])
     assert refused.value.facts == {"token": made.id}
     assert await everything(queue) == after
     assert made.secret[-43:] not in str(after)
-    assert await queue.find_token(made.secret) is not None
+    assert await find_token(queue.engine, made.secret) is not None

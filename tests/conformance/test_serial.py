@@ -1,4 +1,4 @@
-"""One task of a key at a time: held back while another runs, and brought back by whoever ends that one."""
+"""One task of a key at a time: held back while another runs, and brought back by anyone who ends that one."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -25,13 +25,13 @@ ENDS: dict[str, Way] = {
     "completed": lambda queue, _, held: queue.complete(held.token, 1),
     "failed for good": lambda queue, _, held: queue.fail(held.token, "crash", retry=False),
     "cancelled": lambda queue, _, held: queue.cancel(held.id),
-    "waiting": lambda queue, _, held: queue.wait(held.token, "nap", until=9e9),
+    "waiting": lambda queue, _, held: queue.waits.wait(held.token, "nap", until=9e9),
     "silent": silence,
 }
 
 
 async def by_key(queue: Queue, *keys: str, **fields: Any) -> list[str]:
-    await queue.set_setting("serialize_by", "key")
+    await queue.settings.set("serialize_by", "key")
     made = await queue.submit_many([{"type": "code", "serial_key": key, **fields} for key in keys])
     return [each.id for each in made]
 
@@ -41,16 +41,16 @@ async def nothing_is_left(queue: Queue) -> bool:
     return rows == []
 
 
-async def test_of_two_tasks_with_one_key_the_second_waits(queue: Queue) -> None:
+async def test_second_task_with_same_serial_key_waits(queue: Queue) -> None:
     first, second, other = await by_key(queue, "a", "a", "b")
-    await queue.register_agent(id="many", max_concurrent_tasks=10)
+    await queue.agents.register(id="many", max_concurrent_tasks=10)
     assert [each.id for each in await queue.claim("many", 10)] == [first, other]
     assert (await queue.get(second)).hold == "serial"
     assert (await queue.get(second)).serial_key == "a"
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_whatever_ends_the_first_brings_the_second(queue: Queue, clock: MovedClock, end: str) -> None:
+async def test_every_end_of_the_first_task_unblocks_the_second(queue: Queue, clock: MovedClock, end: str) -> None:
     first, second = await by_key(queue, "a", "a")
     held = await take(queue)
     assert held.id == first
@@ -62,7 +62,7 @@ async def test_whatever_ends_the_first_brings_the_second(queue: Queue, clock: Mo
     assert await nothing_is_left(queue)
 
 
-async def test_what_is_given_back_does_not_jump_the_queue_of_its_key(queue: Queue, clock: MovedClock) -> None:
+async def test_released_task_does_not_overtake_tasks_of_its_key(queue: Queue, clock: MovedClock) -> None:
     ids = await by_key(queue, "a")
     held = await take(queue)
     clock.advance(60)
@@ -73,7 +73,7 @@ async def test_what_is_given_back_does_not_jump_the_queue_of_its_key(queue: Queu
     assert await queue.claim("third") == []
 
 
-async def test_the_best_of_those_that_wait_comes_next(queue: Queue, clock: MovedClock) -> None:
+async def test_highest_ranked_waiting_task_of_a_key_is_next(queue: Queue, clock: MovedClock) -> None:
     await by_key(queue, "a")
     held = await take(queue)
     low, high = [(await by_key(queue, "a", priority=priority))[0] for priority in (90, 10)]
@@ -86,18 +86,18 @@ async def test_the_best_of_those_that_wait_comes_next(queue: Queue, clock: Moved
         assert held.id == expected
 
 
-async def test_a_changed_priority_counts_while_it_is_held_back(queue: Queue) -> None:
+async def test_changed_priority_counts_while_held_by_serial_key(queue: Queue) -> None:
     await by_key(queue, "a")
     held = await take(queue)
     usual, raised = await by_key(queue, "a", "a")
     assert await queue.claim("other") == []
-    await queue.update(raised, {"priority": 1})
+    await queue.tasks.update(raised, {"priority": 1})
     await queue.complete(held.token)
     assert (await take(queue)).id == raised
     assert (await queue.get(usual)).status == "ready"
 
 
-async def test_what_is_cancelled_while_it_is_held_back_keeps_nobody_waiting(queue: Queue) -> None:
+async def test_cancelled_held_task_does_not_block_its_key(queue: Queue) -> None:
     await by_key(queue, "a")
     held = await take(queue)
     gone, stays = await by_key(queue, "a", "a")
@@ -110,14 +110,14 @@ async def test_what_is_cancelled_while_it_is_held_back_keeps_nobody_waiting(queu
     assert await nothing_is_left(queue)
 
 
-async def test_an_heir_that_is_cancelled_passes_its_turn_on(queue: Queue, clock: MovedClock) -> None:
+async def test_cancelled_successor_passes_its_turn_on(queue: Queue, clock: MovedClock) -> None:
     await by_key(queue, "a")
     held = await take(queue)
-    heir, last = await by_key(queue, "a", "a")
+    successor, last = await by_key(queue, "a", "a")
     assert await queue.claim("other") == []
     await queue.complete(held.token)
-    assert [(await queue.get(id_)).hold for id_ in (heir, last)] == [None, "serial"]
-    await queue.cancel(heir)
+    assert [(await queue.get(id_)).hold for id_ in (successor, last)] == [None, "serial"]
+    await queue.cancel(successor)
     assert await queue.claim("other") == []
     await pass_time(queue, clock, 6)
     now = await take(queue, "other")
@@ -126,23 +126,23 @@ async def test_an_heir_that_is_cancelled_passes_its_turn_on(queue: Queue, clock:
     assert await nothing_is_left(queue)
 
 
-async def test_a_type_can_be_serial_whoever_submits(queue: Queue) -> None:
-    await queue.set_setting("serialize_by", "agent_type", type="deploy")
+async def test_type_can_be_serialised_by_setting(queue: Queue) -> None:
+    await queue.settings.set("serialize_by", "agent_type", type="deploy")
     await queue.submit_many([{"type": "deploy"}] * 3 + [{"type": "code"}] * 2)
-    await queue.register_agent(id="many", max_concurrent_tasks=10)
+    await queue.agents.register(id="many", max_concurrent_tasks=10)
     assert sorted(each.type for each in await queue.claim("many", 10)) == ["code", "code", "deploy"]
 
 
-async def test_without_a_key_or_without_the_setting_tasks_run_beside_each_other(queue: Queue) -> None:
+async def test_tasks_without_key_or_setting_run_concurrently(queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "serial_key": "a"}] * 2)
-    await queue.set_setting("serialize_by", "key")
+    await queue.settings.set("serialize_by", "key")
     await queue.submit_many([{"type": "code"}] * 2)
-    await queue.register_agent(id="many", max_concurrent_tasks=10)
+    await queue.agents.register(id="many", max_concurrent_tasks=10)
     assert len(await queue.claim("many", 10)) == 4
 
 
-async def test_a_crowd_with_one_key_does_not_stand_in_the_way_of_others(queue: Queue) -> None:
-    """Tasks that must wait leave the claim index by the hundred, so that a few claims reach what is behind them."""
+async def test_many_tasks_of_one_key_do_not_block_others(queue: Queue) -> None:
+    """Waiting tasks leave the claim index by the hundred, so that a few claims reach the tasks behind them."""
     await by_key(queue, *["a"] * 600)
     behind = (await queue.submit(type="code", serial_key="b", priority=99)).id
     reached = [each.id for number in range(4) for each in await queue.claim(f"agent-{number}")]
@@ -150,7 +150,7 @@ async def test_a_crowd_with_one_key_does_not_stand_in_the_way_of_others(queue: Q
     assert len(reached) == 2
 
 
-async def test_a_retry_waits_for_its_key_like_all_others(queue: Queue, clock: MovedClock) -> None:
+async def test_retry_waits_for_its_serial_key(queue: Queue, clock: MovedClock) -> None:
     first, second = await by_key(queue, "a", "a")
     await queue.fail((await take(queue)).token, "crash")
     held = await take(queue)
@@ -161,11 +161,11 @@ async def test_a_retry_waits_for_its_key_like_all_others(queue: Queue, clock: Mo
     assert (await take(queue)).id == first
 
 
-async def test_a_limit_that_keeps_a_task_from_running_keeps_no_key(queue: Queue) -> None:
+async def test_limited_task_does_not_occupy_its_serial_key(queue: Queue) -> None:
     first, second = await by_key(queue, "a", "a")
     await queue.submit(type="code", serial_key="z", priority=0)
-    await queue.set_limit("type:code", concurrency=1)
-    await queue.register_agent(id="many", max_concurrent_tasks=10)
+    await queue.limits.set("type:code", concurrency=1)
+    await queue.agents.register(id="many", max_concurrent_tasks=10)
     for expected in ("z", "a", "a"):
         (held,) = await queue.claim("many", 10, start=True)
         assert held.task().serial_key == expected
@@ -174,14 +174,14 @@ async def test_a_limit_that_keeps_a_task_from_running_keeps_no_key(queue: Queue)
     assert await nothing_is_left(queue)
 
 
-async def test_what_runs_is_not_held_back_itself(queue: Queue) -> None:
+async def test_running_task_is_not_marked_as_held(queue: Queue) -> None:
     await by_key(queue, "a", "a", "b")
-    await queue.register_agent(id="many", max_concurrent_tasks=10)
+    await queue.agents.register(id="many", max_concurrent_tasks=10)
     running = await queue.claim("many", 10)
     assert [(await queue.get(each.id)).hold for each in running] == [None, None]
 
 
-async def test_explain_names_the_task_that_runs(queue: Queue) -> None:
+async def test_explain_names_the_running_task_of_the_key(queue: Queue) -> None:
     first, second = await by_key(queue, "a", "a")
     await take(queue)
     assert await queue.claim("other") == []

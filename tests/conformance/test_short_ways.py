@@ -1,4 +1,4 @@
-"""What is done the short way for speed comes to the same as the long way: claims, batches, shared plans, inserts."""
+"""Fast paths have the same result as slow ones: claims, batches, shared plans, inserts."""
 
 import random
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork import Queue, Report
-from shiftwork.duties.runner import run_once
-from shiftwork.queue.rows import INSERTED, TaskRow
+from shiftwork import Completion, Queue, Usage
+from shiftwork.engine.rows import INSERTED, TaskRow
+from shiftwork.maintenance.loop import run_once
 from shiftwork.store import statements
 from tests.conformance.steps import sql
 
@@ -60,7 +60,7 @@ async def stored(queue: Queue) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_batch_stores_what_its_tasks_alone_would(queue: Queue, seed: int) -> None:
+async def test_batch_submit_stores_the_same_rows_as_single_submits(queue: Queue, seed: int) -> None:
     tasks = some_tasks(seed, 24)
     await queue.submit_many(tasks)
     together = await stored(queue)
@@ -78,9 +78,9 @@ async def test_a_batch_stores_what_its_tasks_alone_would(queue: Queue, seed: int
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_claim_hands_out_what_a_reader_sees(queue: Queue, seed: int) -> None:
+async def test_claim_returns_the_same_task_as_a_read(queue: Queue, seed: int) -> None:
     made = await queue.submit_many(some_tasks(seed, 24))
-    await queue.register_agent(id="a", max_concurrent_tasks=None, budget_remaining_usd=100, models_available=["m"])
+    await queue.agents.register(id="a", max_concurrent_tasks=None, budget_remaining_usd=100, models_available=["m"])
     held = await queue.claim("a", 24, start=seed % 2 == 0, runtime_id="r")
     assert {assignment.id for assignment in held} == {task.id for task in made}
     for assignment in held:
@@ -88,11 +88,11 @@ async def test_a_claim_hands_out_what_a_reader_sees(queue: Queue, seed: int) -> 
         assert assignment.claim.text == assignment.token == assignment.task().claim.assignment_id
 
 
-async def test_a_claim_after_a_failure_hands_out_what_a_reader_sees(queue: Queue) -> None:
-    await queue.set_setting("circuit_breaker", None)
-    await queue.set_setting("retry.initial_delay_sec", 0)
+async def test_claim_after_a_failure_returns_the_same_task_as_a_read(queue: Queue) -> None:
+    await queue.settings.set("circuit_breaker", None)
+    await queue.settings.set("retry.initial_delay_sec", 0)
     made = await queue.submit_many([task for task in some_tasks(3, 12) if "retry" not in task])
-    await queue.register_agent(id="a", max_concurrent_tasks=None, models_available=["m"])
+    await queue.agents.register(id="a", max_concurrent_tasks=None, models_available=["m"])
     for assignment in await queue.claim("a", 12, start=True):
         await queue.fail(assignment.token, "crash", "once", usage={"cost_usd": 0.1, "tokens_in": 5})
     await run_once(queue.engine, force=True)
@@ -102,16 +102,16 @@ async def test_a_claim_after_a_failure_hands_out_what_a_reader_sees(queue: Queue
         assert assignment.task() == await queue.get(assignment.id)
 
 
-async def test_results_in_a_batch_leave_what_each_alone_would(queue: Queue) -> None:
-    await queue.register_agent(id="a", max_concurrent_tasks=None)
+async def test_batch_results_leave_the_same_rows_as_single_results(queue: Queue) -> None:
+    await queue.agents.register(id="a", max_concurrent_tasks=None)
     for workspace in (queue, queue.in_workspace("other")):
-        await workspace.register_agent(id="a", max_concurrent_tasks=None)
+        await workspace.agents.register(id="a", max_concurrent_tasks=None)
         await workspace.submit_dag({"tasks": [{"key": "p", "type": "x"}, {"type": "y", "dependencies": ["p"]}]})
         await workspace.submit_many([{"type": "x", "idempotency_key": f"k{n}"} for n in range(3)])
         held = await workspace.claim("a", 4, start=True)
-        reports = [Report(h.token, {"n": 1}, usage={"cost_usd": 0.5}) for h in held]
+        reports = [Completion({"n": 1}, usage=Usage(cost_usd=0.5), token=h.token) for h in held]
         if workspace is queue:
-            await workspace.complete_many(reports)
+            await workspace.batch.complete(reports)
         else:
             for assignment in held:
                 await workspace.complete(assignment.token, {"n": 1}, usage={"cost_usd": 0.5})
@@ -133,6 +133,6 @@ LEFT_BEHIND = (
 )
 
 
-def test_new_rows_are_laid_out_as_the_statement_wants_them() -> None:
+def test_insert_columns_match_the_statement() -> None:
     assert tuple(column.name for column in statements.load("postgres")["insert_tasks"].columns) == INSERTED
     assert set(INSERTED) <= {field.name for field in msgspec.structs.fields(TaskRow)}

@@ -1,4 +1,4 @@
-"""SQL as a door: the documents' names for tables, views, indexes and the channel, on each store."""
+"""SQL access: the documented names of tables, views, indexes and the channel, on each store."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core import ids
+from shiftwork.model import ids
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, sql, take
 
@@ -23,7 +23,7 @@ def on_sqlite(queue: Queue) -> bool:
 
 async def some_of_each(queue: Queue) -> None:
     """One task in every state but the passing ones."""
-    await queue.register_agent(id="worker", max_concurrent_tasks=None)
+    await queue.agents.register(id="worker", max_concurrent_tasks=None)
     await queue.submit(type="code", id="completed")
     await finish(queue)
     await queue.submit(type="code", id="dead", max_attempts=1)
@@ -41,7 +41,7 @@ async def some_of_each(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-238", "F-271")
-async def test_tasks_are_rows_that_select_finds_by_status(queue: Queue) -> None:
+async def test_tasks_can_be_selected_by_status(queue: Queue) -> None:
     await some_of_each(queue)
     rows = await select(queue, "select external_id, status from tasks order by id")
     assert dict(rows) == {
@@ -58,7 +58,7 @@ async def test_tasks_are_rows_that_select_finds_by_status(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-248")
-async def test_the_factorys_own_query_runs_as_written(queue: Queue) -> None:
+async def test_factory_query_runs_as_documented(queue: Queue) -> None:
     await some_of_each(queue)
     if on_sqlite(queue):
         rows = await select(queue, "SELECT title, claim_agent_id FROM factory_tasks WHERE status = 'RUNNING'")
@@ -70,7 +70,7 @@ async def test_the_factorys_own_query_runs_as_written(queue: Queue) -> None:
     assert rows == [("Now", "worker")]
 
 
-async def test_the_aegis_table_has_six_statuses(queue: Queue) -> None:
+async def test_aegis_view_has_six_statuses(queue: Queue) -> None:
     await some_of_each(queue)
     rows = await select(queue, "select status, count(*) from agent_task_queue group by status")
     expected = {"completed": 1, "failed": 1, "queued": 3, "running": 1, "dispatched": 1, "cancelled": 1}
@@ -82,7 +82,7 @@ async def test_the_aegis_table_has_six_statuses(queue: Queue) -> None:
     [({"text": "hello"}, "hello"), ({"data": "said", "text": "hello"}, "said"), ({}, None)],
     ids=["words", "data and words", "nothing"],
 )
-async def test_the_aegis_table_shows_words_where_there_is_no_data(
+async def test_aegis_view_shows_text_when_result_has_no_data(
     queue: Queue, result: dict[str, Any], output: str | None
 ) -> None:
     await queue.submit(type="code")
@@ -90,7 +90,7 @@ async def test_the_aegis_table_shows_words_where_there_is_no_data(
     assert await select(queue, "select output from agent_task_queue") == [(output,)]
 
 
-async def test_the_event_log_has_the_names_of_the_stream_protocol(queue: Queue, clock: MovedClock) -> None:
+async def test_event_log_has_names_of_the_stream_protocol(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", max_attempts=2, retry={"jitter": False})
     for _ in range(2):
         await queue.fail((await take(queue)).token, "crash")
@@ -112,7 +112,7 @@ async def test_the_event_log_has_the_names_of_the_stream_protocol(queue: Queue, 
 
 
 @pytest.mark.requirement("F-245", "F-246")
-async def test_the_documents_indexes_are_there_under_their_names(queue: Queue) -> None:
+async def test_documented_indexes_exist_under_their_names(queue: Queue) -> None:
     table = "sqlite_master" if on_sqlite(queue) else "pg_indexes"
     name, definition = ("name", "sql") if on_sqlite(queue) else ("indexname", "indexdef")
     rows = await select(queue, f"select {name}, {definition} from {table} where {name} like 'idx_task%'")
@@ -128,7 +128,7 @@ async def test_the_documents_indexes_are_there_under_their_names(queue: Queue) -
     assert {"idx_task_queue_status", "idx_task_queue_agent", "idx_task_queue_issue"} <= found.keys()
 
 
-async def test_a_key_is_unique_in_the_database_itself(queue: Queue) -> None:
+async def test_idempotency_key_is_unique_in_the_database(queue: Queue) -> None:
     await queue.submit(type="code", idempotency_key="k")
     insert = "insert into keys (workspace, key, task_id) select workspace, key, task_id from keys"
     if on_sqlite(queue):
@@ -142,30 +142,30 @@ async def test_a_key_is_unique_in_the_database_itself(queue: Queue) -> None:
 
 
 @pytest.mark.requirement("F-160")
-async def test_new_work_is_told_on_the_channel_task_ready(postgres_dsn: str) -> None:
+async def test_new_task_notifies_the_task_ready_channel(postgres_dsn: str) -> None:
     heard = asyncio.Event()
     client = await asyncpg.connect(postgres_dsn)
     await client.add_listener("task_ready", lambda *_: heard.set())
-    async with await Queue.open(postgres_dsn) as queue:
+    async with Queue.open(postgres_dsn) as queue:
         await queue.submit(type="code")
         await asyncio.wait_for(heard.wait(), 30)
     await client.close()
 
 
-async def test_work_of_a_program_that_ends_at_once_is_told_too(postgres_url: str) -> None:
-    """As a command does: whoever waits would find its work by polling alone."""
+async def test_submit_by_a_short_lived_process_is_notified(postgres_url: str) -> None:
+    """As a command does: anyone who waits would find its work by polling alone."""
     heard: list[str] = []
     client = await asyncpg.connect(postgres_url)
-    await client.add_listener("task_ready", lambda *told: heard.append(str(told[-1])))
+    await client.add_listener("task_ready", lambda *found: heard.append(str(found[-1])))
     for number in range(1, 6):
-        async with await Queue.open(postgres_url) as queue:
+        async with Queue.open(postgres_url) as queue:
             await queue.submit(type="code")
         await client.execute("select 1")  # what was told before has come with its answer
         assert len(heard) == number
     await client.close()
 
 
-async def test_the_event_log_names_tasks_as_the_streams_and_the_views_do(queue: Queue) -> None:
+async def test_event_log_uses_the_same_task_ids_as_the_views(queue: Queue) -> None:
     own = await queue.submit(type="tool", id="order-7")
     plain = [(await queue.submit(type="tool")).id for _ in range(20)]
     rows = await select(queue, "select task_id, task_uuid from event_log where event_type = 'task.created' order by id")
@@ -175,7 +175,7 @@ async def test_the_event_log_names_tasks_as_the_streams_and_the_views_do(queue: 
     assert found == ("task.created",)
 
 
-async def test_the_aegis_table_has_what_an_agent_printed_as_its_output(queue: Queue) -> None:
+async def test_aegis_view_shows_agent_text_as_output(queue: Queue) -> None:
     await queue.submit(type="agent")
     (claim,) = await queue.claim("a1", start=True)
     await queue.complete(claim.token, text="all tests pass")

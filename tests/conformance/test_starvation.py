@@ -1,4 +1,4 @@
-"""Nothing waits for ever: under a flood of urgent work the old gets out when its age says, to the minute."""
+"""Nothing waits forever: under a flood of urgent work the old gets out when its age says, to the minute."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from tests.conformance.soak import Handed, gets_out_at, soak
 
 @pytest.mark.timeout(180)
 @pytest.mark.requirement("F-123")
-async def test_ageing_brings_every_old_task_out_in_its_minute(queue: Queue, clock: MovedClock) -> None:
+async def test_aging_brings_every_old_task_out_in_its_minute(queue: Queue, clock: MovedClock) -> None:
     minutes, rate, urgent, background = 45, 5.0, 5, 90
     handed = await soak(queue, clock, minutes, (urgent, background), priority_boost_per_minute=rate)
     old = {each.came: each.went for each in handed if not each.urgent}
@@ -22,9 +22,7 @@ async def test_ageing_brings_every_old_task_out_in_its_minute(queue: Queue, cloc
 
 @pytest.mark.timeout(180)
 @pytest.mark.requirement("C-024", "C-225")
-async def test_from_its_twentieth_minute_no_younger_task_goes_before_an_escalated_one(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_escalated_task_is_not_overtaken_by_younger_tasks(coscientist: Queue, clock: MovedClock) -> None:
     minutes, escalated = 32, 20
     handed = await soak(coscientist, clock, minutes, (20, 70))
     old = [each for each in handed if not each.urgent]
@@ -42,8 +40,8 @@ def _between(handed: Sequence[Handed], minute: int, place: int) -> list[Handed]:
 
 
 @pytest.mark.requirement("C-131")
-async def test_a_starved_task_is_told_of_once(coscientist: Queue, clock: MovedClock) -> None:
-    await coscientist.set_setting("escalation", [])
+async def test_starved_task_raises_one_alert(coscientist: Queue, clock: MovedClock) -> None:
+    await coscientist.settings.set("escalation", [])
     starved = (await coscientist.submit(type="code", priority=70)).id
     await pass_time(coscientist, clock, 3599)
     assert await _alerts(coscientist) == []
@@ -53,4 +51,4 @@ async def test_a_starved_task_is_told_of_once(coscientist: Queue, clock: MovedCl
 
 
 async def _alerts(queue: Queue) -> list[str]:
-    return [alert.message for alert in await queue.alerts(kind="starved")]
+    return [alert.message for alert in await queue.alerts.list(kind="starved")]

@@ -1,14 +1,14 @@
-"""How the queue stands: depth, workers, pace, waits and failures, and what it costs to say so."""
+"""Queue status: depth, workers, throughput, waits and failures, and its cost."""
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue.observation import status
+from shiftwork.observe import status
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, finish, take
+from tests.conformance.steps import dead_letter, finish, take
 
 
-async def test_an_empty_queue_has_a_status(queue: Queue, clock: MovedClock) -> None:
+async def test_empty_queue_has_a_status(queue: Queue, clock: MovedClock) -> None:
     found = await queue.status()
     assert (found.counts, found.depth) == ({}, {"high": 0, "medium": 0, "low": 0, "total": 0})
     assert (found.completions, found.completed_last_minute, found.completed_per_minute) == (0, 0, 0)
@@ -16,28 +16,22 @@ async def test_an_empty_queue_has_a_status(queue: Queue, clock: MovedClock) -> N
     assert (found.recent_failures, found.capacity_warnings, found.counted_at) == ([], [], clock())
 
 
-# -- workers -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-188")
-async def test_the_capacity_told_changes_with_the_workers(coscientist: Queue) -> None:
-    await coscientist.register_agent(id="a", max_concurrent_tasks=3)
-    await coscientist.register_agent(id="b", max_concurrent_tasks=2)
-    await coscientist.register_agent(id="c", max_concurrent_tasks=None)
+async def test_reported_slots_change_with_the_workers(coscientist: Queue) -> None:
+    await coscientist.agents.register(id="a", max_concurrent_tasks=3)
+    await coscientist.agents.register(id="b", max_concurrent_tasks=2)
+    await coscientist.agents.register(id="c", max_concurrent_tasks=None)
     await coscientist.submit(type="Ranking")
     await take(coscientist, "a")
     assert (await coscientist.status()).slots == {"total": 5, "free": 4, "unlimited": 1}
-    await coscientist.set_agent_status("b", "failed")
+    await coscientist.agents.set_status("b", "failed")
     assert (await coscientist.status()).slots == {"total": 3, "free": 2, "unlimited": 1}
-    await coscientist.set_agent_status("a", "draining")
+    await coscientist.agents.set_status("a", "draining")
     assert (await coscientist.status()).slots == {"total": 3, "free": 0, "unlimited": 1}
 
 
-# -- pace and waits ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-063")
-async def test_completions_of_the_last_minute_and_a_minute_of_the_last_five(queue: Queue, clock: MovedClock) -> None:
+async def test_status_reports_completions_of_last_minute_and_rate(queue: Queue, clock: MovedClock) -> None:
     await queue.submit_many([{"type": "code"}] * 9)
     for _ in range(4):
         await finish(queue)
@@ -60,10 +54,10 @@ async def test_completions_of_other_workspaces_do_not_count(queue: Queue) -> Non
     assert (found.completions, found.completed_last_minute, found.recent_failures) == (0, 0, [])
 
 
-async def test_a_busy_queue_is_measured_over_its_newest_events(
+async def test_busy_queue_is_measured_over_its_newest_events(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two completions every ten seconds; only the last 40 s are looked at."""
+    """Two completions every ten seconds; only the last 40 s are read."""
     monkeypatch.setattr(status, "NEWEST", 24)
     for _ in range(40):
         await queue.submit_many([{"type": "code"}] * 2)
@@ -76,26 +70,23 @@ async def test_a_busy_queue_is_measured_over_its_newest_events(
 
 
 @pytest.mark.requirement("C-064")
-async def test_waits_are_told_by_level(coscientist: Queue, clock: MovedClock) -> None:
+async def test_average_wait_is_reported_by_level(coscientist: Queue, clock: MovedClock) -> None:
     for n, priority in enumerate((10, 10, 90)):
         await coscientist.submit(type="Ranking", priority=priority, payload={"n": n})
-    await coscientist.register_agent(id="worker", max_concurrent_tasks=9)
+    await coscientist.agents.register(id="worker", max_concurrent_tasks=9)
     for _ in range(3):
         clock.advance(20)
         await take(coscientist)
     assert (await coscientist.status()).average_wait_sec == {"high": 30, "medium": None, "low": 60}
 
 
-async def test_a_retry_does_not_make_the_wait_longer(queue: Queue, clock: MovedClock) -> None:
+async def test_retry_does_not_lengthen_the_reported_wait(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     clock.advance(4)
     await queue.fail((await take(queue)).token, "crash")
     await pass_time(queue, clock, 60)
     await take(queue)
     assert (await queue.status()).average_wait_sec["medium"] == 4
-
-
-# -- failures ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("C-065")
@@ -108,19 +99,16 @@ async def test_recent_failures_are_listed_with_task_and_error(coscientist: Queue
 
 
 async def test_only_the_last_ten_failures_are_listed_newest_first(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("circuit_breaker", None)
+    await queue.settings.set("circuit_breaker", None)
     buried = []
     for _ in range(12):
-        buried.append(await bury(queue))
+        buried.append(await dead_letter(queue))
         clock.advance(1)
     assert [failure.task_id for failure in (await queue.status()).recent_failures] == buried[:1:-1]
 
 
-# -- what counting costs -----------------------------------------------------------------------------------------
-
-
-async def test_completions_in_the_archive_are_counted_too(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("archive_after_sec", 10)
+async def test_archived_completions_are_counted(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("archive_after_sec", 10)
     await queue.submit_many([{"type": "code"}] * 2)
     await finish(queue)
     await pass_time(queue, clock, 10)
@@ -129,7 +117,7 @@ async def test_completions_in_the_archive_are_counted_too(queue: Queue, clock: M
     assert (found.completions, found.archived, found.counts) == (2, 1, {"completed": 1})
 
 
-async def test_a_large_queue_is_counted_once_in_a_period(
+async def test_large_queue_is_counted_once_per_period(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "FEW", 2)
@@ -148,14 +136,14 @@ async def test_a_large_queue_is_counted_once_in_a_period(
     assert (found.counts, found.counted_at) == ({"ready": 1, "completed": 2}, clock())
 
 
-async def test_a_small_queue_is_counted_whenever_somebody_asks(queue: Queue) -> None:
+async def test_small_queue_is_counted_on_every_request(queue: Queue) -> None:
     for count in (1, 2):
         await queue.submit(type="code")
         assert (await queue.status()).counts == {"ready": count}
 
 
 @pytest.mark.requirement("C-061", "C-113")
-async def test_depth_counts_tasks_by_the_level_they_have_come_to(coscientist: Queue, clock: MovedClock) -> None:
+async def test_depth_counts_tasks_by_their_escalated_level(coscientist: Queue, clock: MovedClock) -> None:
     await coscientist.submit(type="Ranking", priority=70)
     first = await coscientist.submit(type="Ranking", priority=50, payload={"n": 1})
     await coscientist.submit(type="Ranking", priority=70, payload={"n": 2}, dependencies=[first.id])
@@ -169,9 +157,7 @@ async def test_depth_counts_tasks_by_the_level_they_have_come_to(coscientist: Qu
     assert (await coscientist.status()).tiers == {"normal": 1, "low": 2}
 
 
-async def test_depth_knows_the_level_of_urgent_tasks_and_of_those_for_one_agent(
-    coscientist: Queue, clock: MovedClock
-) -> None:
+async def test_depth_counts_urgent_and_targeted_tasks_by_level(coscientist: Queue, clock: MovedClock) -> None:
     for priority in (20, 50, 70):
         for agent in (None, "ada"):
             payload = {"of": f"{agent} {priority}"}

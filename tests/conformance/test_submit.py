@@ -1,4 +1,4 @@
-"""Submitting: every field of the task's schema, ids in all their forms, and idempotency keys."""
+"""Submitting: every field of the task schema, all forms of ids, and idempotency keys."""
 
 import asyncio
 import re
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import DuplicateTask, IdInUse, InputError, NotFound, ShiftworkError, TooLarge
+from shiftwork.model.errors import DuplicateTask, IdInUse, InputError, NotFound, ShiftworkError, TooLarge
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import finish, states, take
 
@@ -24,13 +24,10 @@ SPEC: dict[str, Any] = {
 }
 
 
-# -- fields ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-010", "F-011", "F-012", "F-014", "F-018")
-async def test_a_task_reads_as_it_was_written_and_its_agent_gets_the_same(queue: Queue) -> None:
+async def test_task_is_read_and_claimed_as_it_was_submitted(queue: Queue) -> None:
     title = "Fix auth middleware CORS handling"
-    spec = {**SPEC, "context_refs": [(await queue.put_artifact(b"the failing request")).id]}
+    spec = {**SPEC, "context_refs": [(await queue.artifacts.put(b"the failing request")).id]}
     submitted = await queue.submit(type="code", title=title, spec=spec)
     assert (await queue.get(submitted.id)).title == title
     assert (await queue.get(submitted.id)).spec == spec
@@ -41,7 +38,7 @@ async def test_a_task_reads_as_it_was_written_and_its_agent_gets_the_same(queue:
 
 @pytest.mark.requirement("F-009")
 @pytest.mark.parametrize("type_", ["code", "research", "review", "test", "deploy", "synthesis"])
-async def test_each_of_the_six_types_is_taken(queue: Queue, type_: str) -> None:
+async def test_each_of_the_six_types_is_accepted(queue: Queue, type_: str) -> None:
     assert (await queue.get((await queue.submit(type=type_)).id)).type == type_
 
 
@@ -56,20 +53,20 @@ async def test_deadline_tags_and_author_are_kept(queue: Queue, clock: MovedClock
     )
     task = await queue.get(made.id)
     assert (task.deadline, task.tags) == (clock() + 60, tags)
-    dag = await queue.dag(task.dag_id)
+    dag = await queue.dags.get(task.dag_id)
     assert (dag.title, dag.created_by) == ("Build landing page for client X", "human:adam")
 
 
 @pytest.mark.requirement("F-046", "F-048")
 @pytest.mark.parametrize("type_", ["code", "markdown", "json", "artifact"])
-async def test_the_output_asked_for_is_kept(queue: Queue, type_: str) -> None:
+async def test_requested_output_is_kept_with_the_task(queue: Queue, type_: str) -> None:
     output = {"type": type_, "validation": "json-schema", "validation_schema": {"type": "object"}}
     task = await queue.get((await queue.submit(type="code", output=output)).id)
     assert task.output == {**output, "data": None, "artifacts": []}
 
 
 @pytest.mark.requirement("F-029", "F-031", "F-051", "F-115")
-async def test_a_new_task_stands_at_its_beginning(queue: Queue, clock: MovedClock) -> None:
+async def test_new_task_has_initial_values(queue: Queue, clock: MovedClock) -> None:
     task = await queue.get((await queue.submit(type="code")).id)
     assert (task.attempts, task.max_attempts, task.created_at, task.age_minutes) == (0, 3, clock(), 0)
     assert (task.claim.agent_id, task.claim.claimed_at, task.claim.heartbeat_at) == (None, None, None)
@@ -81,7 +78,7 @@ async def test_a_new_task_stands_at_its_beginning(queue: Queue, clock: MovedCloc
 
 
 @pytest.mark.requirement("F-037", "F-042")
-async def test_defaults_are_the_documents(queue: Queue) -> None:
+async def test_task_defaults_match_the_document(queue: Queue) -> None:
     task = await queue.get((await queue.submit(type="code")).id)
     assert (task.priority, task.priority_boost_per_minute) == (50, 0.1)
     assert task.retry["strategy"] == "exponential"
@@ -92,15 +89,15 @@ async def test_defaults_are_the_documents(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("author", ["agent:orchestrator", "human:adam", "cron:nightly-audit"])
-async def test_who_created_a_task_is_kept(queue: Queue, author: str) -> None:
+async def test_creator_of_a_task_is_kept(queue: Queue, author: str) -> None:
     task = await queue.get((await queue.submit(type="code", created_by=author)).id)
     assert task.created_by == author
-    assert (await queue.history(task.id))[0].actor == author
+    assert (await queue.tasks.history(task.id)).events[0].actor == author
 
 
 @pytest.mark.requirement("F-024")
 @pytest.mark.parametrize("field", ["blocked_by", "status", "attempts", "dag_id", "effective_priority"])
-async def test_what_the_queue_manages_cannot_be_written(queue: Queue, field: str) -> None:
+async def test_read_only_field_is_refused_at_submit(queue: Queue, field: str) -> None:
     with pytest.raises(InputError, match=field):
         await queue.submit({"type": "code", field: []})
 
@@ -119,21 +116,21 @@ async def test_what_the_queue_manages_cannot_be_written(queue: Queue, field: str
         ({"payload": {"text": "\0"}}, "task"),
     ],
 )
-async def test_a_wrong_field_is_refused_by_its_path(queue: Queue, fields: dict[str, Any], where: str | None) -> None:
+async def test_invalid_field_is_refused_with_its_path(queue: Queue, fields: dict[str, Any], where: str | None) -> None:
     with pytest.raises(InputError) as refused:
         await queue.submit({"type": "code", **fields})
     assert where is None or refused.value.where == where
     assert (await queue.status()).counts == {}
 
 
-async def test_a_batch_that_is_too_large_is_refused_whole(queue: Queue) -> None:
-    await queue.set_setting("bounds.batch", 3)
+async def test_batch_over_the_limit_is_refused_whole(queue: Queue) -> None:
+    await queue.settings.set("bounds.batch", 3)
     with pytest.raises(TooLarge):
         await queue.submit_many([{"type": "code"}] * 4)
     assert (await queue.status()).counts == {}
 
 
-async def test_one_bad_submit_does_not_fail_those_it_was_flushed_with(queue: Queue) -> None:
+async def test_refused_submit_does_not_affect_others_of_its_flush(queue: Queue) -> None:
     await queue.submit(type="code", id="mine")
     answers = await asyncio.gather(
         *(queue.submit(type="code", id=name) for name in ("a", "mine", "b")), return_exceptions=True
@@ -141,21 +138,18 @@ async def test_one_bad_submit_does_not_fail_those_it_was_flushed_with(queue: Que
     assert [type(answer).__name__ for answer in answers] == ["Submitted", "IdInUse", "Submitted"]
 
 
-# -- ids ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-005", "F-087")
-async def test_ids_sort_by_creation_also_within_one_moment(queue: Queue) -> None:
+async def test_ids_sort_by_creation_within_one_instant(queue: Queue) -> None:
     ids = [(await queue.submit(type="code")).id for _ in range(5)]
     ids += [made.id for made in await queue.submit_many([{"type": "code"}] * 20)]
     assert ids == sorted(set(ids))
     assert all(re.fullmatch("task_[0-9A-HJKMNP-TV-Z]{26}", task_id) for task_id in ids)
     task = await queue.get(ids[0])
     assert re.fullmatch("dag_[0-9A-HJKMNP-TV-Z]{26}", task.dag_id)
-    assert (await queue.dag(task.dag_id)).id == task.dag_id
+    assert (await queue.dags.get(task.dag_id)).id == task.dag_id
 
 
-async def test_a_task_answers_to_both_forms_of_its_id_and_to_the_callers_own(queue: Queue) -> None:
+async def test_task_is_found_by_both_id_forms_and_external_id(queue: Queue) -> None:
     own = "01563e3a-b5d3-d676-4c61-efb99302bd5b"  # the pair of the ULID specification
     submitted = await queue.submit(type="code", id=own)
     assert submitted.id == "task_01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -168,9 +162,9 @@ async def test_a_task_answers_to_both_forms_of_its_id_and_to_the_callers_own(que
     assert (await queue.get(waits.id)).dependencies == sorted([submitted.id, named.id])
 
 
-async def test_a_callers_own_id_works_in_every_verb(queue: Queue) -> None:
+async def test_external_id_works_in_every_verb(queue: Queue) -> None:
     await queue.submit(type="code", id="mine")
-    await queue.update("mine", {"priority": 5})
+    await queue.tasks.update("mine", {"priority": 5})
     await take(queue)
     await queue.heartbeat("mine.1")
     await queue.complete("mine.1", {"ok": True})
@@ -179,7 +173,7 @@ async def test_a_callers_own_id_works_in_every_verb(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("id_", ["mine", "7d444840-9dc0-11d1-b245-5ffdce74fad2"])
-async def test_an_id_in_use_is_refused(queue: Queue, id_: str) -> None:
+async def test_id_in_use_is_refused(queue: Queue, id_: str) -> None:
     await queue.submit(type="code", id=id_)
     with pytest.raises(IdInUse):
         await queue.submit(type="code", id=id_)
@@ -188,7 +182,7 @@ async def test_an_id_in_use_is_refused(queue: Queue, id_: str) -> None:
     assert (await queue.status()).counts == {"ready": 1}
 
 
-async def test_a_callers_own_name_belongs_to_its_workspace(queue: Queue) -> None:
+async def test_external_id_belongs_to_its_workspace(queue: Queue) -> None:
     other = queue.in_workspace("other")
     here = await queue.submit(type="code", id="mine")
     there = await other.submit(type="code", id="mine")
@@ -196,15 +190,15 @@ async def test_a_callers_own_name_belongs_to_its_workspace(queue: Queue) -> None
     assert (await other.get("mine")).id == there.id
 
 
-async def test_a_task_does_not_exist_for_other_workspaces(queue: Queue) -> None:
+async def test_task_is_not_found_from_other_workspaces(queue: Queue) -> None:
     other = queue.in_workspace("other")
     task = await queue.get((await queue.submit(type="code")).id)
     (made, _) = await queue.submit_dag({"tasks": [{"type": "code"}] * 2})
     for dag_id in (task.dag_id, made.dag_id or ""):
-        await refused(other.dag(dag_id), other.cancel_dag(dag_id), other.add_to_dag(dag_id, [{"type": "x"}]))
-    await refused(other.get(task.id), other.cancel(task.id), other.update(task.id, {"priority": 1}))
-    await refused(other.rerun(task.id), other.review(task.id, "retry"), other.explain(task.id))
-    assert await other.history(task.id) == []
+        await refused(other.dags.get(dag_id), other.dags.cancel(dag_id), other.dags.add_tasks(dag_id, [{"type": "x"}]))
+    await refused(other.get(task.id), other.cancel(task.id), other.tasks.update(task.id, {"priority": 1}))
+    await refused(other.tasks.rerun(task.id), other.dead_letters.review(task.id, "retry"), other.explain(task.id))
+    await refused(other.tasks.history(task.id), other.tasks.attempts(task.id))
     assert (await queue.status()).counts == {"ready": 3}
     assert (await other.status()).counts == {}
 
@@ -215,11 +209,8 @@ async def refused(*calls: Awaitable[object]) -> None:
             await call
 
 
-# -- idempotency -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-006")
-async def test_the_same_key_creates_one_task(queue: Queue) -> None:
+async def test_same_key_creates_one_task(queue: Queue) -> None:
     first = await queue.submit(type="code", idempotency_key="pr-123-lint")
     again = await queue.submit(type="code", idempotency_key="pr-123-lint", priority=1)
     assert (again.id, again.status, again.duplicate, first.duplicate) == (first.id, "ready", True, False)
@@ -229,8 +220,8 @@ async def test_the_same_key_creates_one_task(queue: Queue) -> None:
     assert (await queue.submit(type="code", idempotency_key="pr-123-lint")).id == first.id
 
 
-async def test_many_at_once_with_one_key_create_one_task(queue: Queue, store_url: str) -> None:
-    async with await Queue.open(store_url) as other:
+async def test_concurrent_submits_with_same_key_create_one_task(queue: Queue, store_url: str) -> None:
+    async with Queue.open(store_url) as other:
         answers = await asyncio.gather(
             *((queue, other)[n % 2].submit(type="code", idempotency_key="once") for n in range(20))
         )
@@ -239,7 +230,7 @@ async def test_many_at_once_with_one_key_create_one_task(queue: Queue, store_url
     assert (await queue.status()).counts == {"ready": 1}
 
 
-async def test_twins_in_one_batch_are_folded(queue: Queue) -> None:
+async def test_duplicates_in_one_batch_are_merged(queue: Queue) -> None:
     tasks = [{"type": "code", "idempotency_key": key} for key in ("a", "b", "a")]
     first, second, twin = await queue.submit_many(tasks)
     assert (twin.id, twin.duplicate) == (first.id, True)
@@ -247,7 +238,7 @@ async def test_twins_in_one_batch_are_folded(queue: Queue) -> None:
     assert (await queue.status()).counts == {"ready": 2}
 
 
-async def test_a_task_may_depend_on_one_that_turned_out_to_exist(queue: Queue) -> None:
+async def test_task_can_depend_on_a_duplicate_in_its_batch(queue: Queue) -> None:
     existing = await queue.submit(type="code", idempotency_key="base")
     tasks: list[dict[str, Any]] = [
         {"type": "code", "key": "base", "idempotency_key": "base"},
@@ -257,7 +248,7 @@ async def test_a_task_may_depend_on_one_that_turned_out_to_exist(queue: Queue) -
     assert (await queue.get(top.id)).blocked_by == [existing.id]
 
 
-async def test_a_retry_never_collides_with_its_own_key(queue: Queue, clock: MovedClock) -> None:
+async def test_retry_never_conflicts_with_its_own_key(queue: Queue, clock: MovedClock) -> None:
     submitted = await queue.submit(type="code", idempotency_key="k", retry={"jitter": False})
     await queue.fail((await take(queue)).token, "crash")
     await pass_time(queue, clock, 10)
@@ -265,18 +256,18 @@ async def test_a_retry_never_collides_with_its_own_key(queue: Queue, clock: Move
     assert (await queue.submit(type="code", idempotency_key="k")).id == submitted.id
 
 
-async def test_a_dead_letter_frees_its_key_and_can_still_be_brought_back(queue: Queue) -> None:
+async def test_dead_letter_frees_its_key_and_can_be_retried(queue: Queue) -> None:
     first = await queue.submit(type="code", idempotency_key="k", max_attempts=1)
     await queue.fail((await take(queue)).token, "crash")
     second = await queue.submit(type="code", idempotency_key="k")
     assert (second.duplicate, second.id == first.id) == (False, False)
-    assert (await queue.review(first.id, "retry")).status == "ready"
+    assert (await queue.dead_letters.review(first.id, "retry")).status == "ready"
     assert (await queue.submit(type="code", idempotency_key="k")).id == second.id
     assert {await finish(queue), await finish(queue)} == {first.id, second.id}
 
 
-async def test_a_key_with_a_window_is_free_after_it(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("idempotency.window_sec", 60)
+async def test_key_is_free_after_its_window(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("idempotency.window_sec", 60)
     first = await queue.submit(type="code", idempotency_key="k")
     clock.advance(59)
     assert (await queue.submit(type="code", idempotency_key="k")).id == first.id
@@ -284,16 +275,16 @@ async def test_a_key_with_a_window_is_free_after_it(queue: Queue, clock: MovedCl
     assert (await queue.submit(type="code", idempotency_key="k")).duplicate is False
 
 
-async def test_a_duplicate_can_be_refused(queue: Queue) -> None:
-    await queue.set_setting("idempotency.on_duplicate", "reject")
+async def test_duplicate_can_be_refused_by_setting(queue: Queue) -> None:
+    await queue.settings.set("idempotency.on_duplicate", "reject")
     first = await queue.submit(type="code", idempotency_key="k")
     with pytest.raises(DuplicateTask) as refused:
         await queue.submit(type="code", idempotency_key="k")
     assert refused.value.facts["task_id"] == first.id
 
 
-async def test_a_duplicate_can_be_merged_into_what_waits(queue: Queue) -> None:
-    await queue.set_setting("idempotency.on_duplicate", "merge")
+async def test_duplicate_can_be_merged_into_a_waiting_task(queue: Queue) -> None:
+    await queue.settings.set("idempotency.on_duplicate", "merge")
     first = await queue.submit(type="code", idempotency_key="k", priority=40, tags=["a"])
     await queue.submit(type="code", idempotency_key="k", priority=20, tags=["b"])
     task = await queue.get(first.id)
@@ -319,7 +310,7 @@ async def test_keys_belong_to_their_workspace(queue: Queue) -> None:
         ({"priority": 101}, "tasks[1].priority"),
     ],
 )
-async def test_a_refused_batch_names_the_task_that_is_wrong(queue: Queue, second: dict[str, Any], where: str) -> None:
+async def test_refused_batch_names_the_invalid_task(queue: Queue, second: dict[str, Any], where: str) -> None:
     await queue.submit(type="code", id="taken")
     with pytest.raises(ShiftworkError) as refused:
         await queue.submit_many([{"type": "code", "id": "first", "key": "a"}, {"type": "code", **second}])

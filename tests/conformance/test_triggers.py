@@ -1,41 +1,38 @@
-"""Triggers of events, ends of DAGs and hands: what they wait for, what they create, and what they refuse to save."""
+"""Event, DAG and manual triggers: what fires them, what they create, and what is refused when saved."""
 
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import BadText, CircularDependency, InputError
+from shiftwork.model.errors import BadText, CircularDependency, InputError
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, finish, take
+from tests.conformance.steps import dead_letter, finish, take
 
 NOTE = {"type": "note"}
 HOOK = {"kind": "hook"}
 REPORT = {"tasks": [{"type": "collect", "key": "a"}, {"type": "report", "dependencies": ["a"]}], "title": "report"}
 
 
-async def told(queue: Queue, verb: str) -> list[dict[str, Any]]:
-    events, _ = await queue.events(limit=10_000)
+async def emitted(queue: Queue, verb: str) -> list[dict[str, Any]]:
+    events = (await queue.events(limit=10_000)).events
     return [event.data or {} for event in events if event.verb == verb]
 
 
 async def of_type(queue: Queue, type_: str) -> list[Any]:
-    return (await queue.tasks(type=type_, limit=1000)).tasks
+    return (await queue.tasks.list(type=type_, limit=1000)).tasks
 
 
 async def when(queue: Queue, *events: str, name: str = "watch", where: Any = None, **template: Any) -> None:
     on = {"kind": "event", "events": list(events), "where": where or {}}
-    await queue.save_trigger(name, on=on, **{"task": NOTE, **template} if "dag" not in template else template)
+    await queue.triggers.save(name, on=on, **{"task": NOTE, **template} if "dag" not in template else template)
 
 
-# -- events ------------------------------------------------------------------------------------------------------
-
-
-async def test_an_event_creates_a_task_with_what_it_says(queue: Queue, clock: MovedClock) -> None:
+async def test_event_trigger_creates_a_task_with_its_values(queue: Queue, clock: MovedClock) -> None:
     parameters = {"failed": {"from": "task_id"}, "why": {"from": "reason"}}
     task = {"type": "repair", "payload": {"of": "{{ failed }}"}, "title": "Repair after {{ why }}"}
     await when(queue, "task.dead_lettered", task=task, parameters=parameters)
-    broken = await bury(queue, type="code")
+    broken = await dead_letter(queue, type="code")
     await pass_time(queue, clock, 1)
     (made,) = await of_type(queue, "repair")
     assert (made.payload, made.created_by) == ({"of": broken}, "trigger:watch")
@@ -44,66 +41,65 @@ async def test_an_event_creates_a_task_with_what_it_says(queue: Queue, clock: Mo
     assert len(await of_type(queue, "repair")) == 1
 
 
-async def test_each_event_fires_once_and_those_before_the_trigger_never(queue: Queue, clock: MovedClock) -> None:
+async def test_each_later_event_fires_the_trigger_once(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     await when(queue, "task.created", where={"type": "code"})
     await queue.submit_many([{"type": "code"}] * 5 + [{"type": "other"}] * 5)
     for _ in range(3):
         await pass_time(queue, clock, 1)
     assert len(await of_type(queue, "note")) == 5
-    assert len(await told(queue, "trigger_fired")) == 5
+    assert len(await emitted(queue, "trigger_fired")) == 5
 
 
-async def test_events_of_a_pause_are_nothing_to_a_trigger(queue: Queue, clock: MovedClock) -> None:
+async def test_events_during_a_pause_do_not_fire_the_trigger(queue: Queue, clock: MovedClock) -> None:
     await when(queue, "task.created", where={"type": "code"})
-    await queue.pause_trigger("watch")
+    await queue.triggers.pause("watch")
     await queue.submit(type="code")
     await pass_time(queue, clock, 1)
-    await queue.resume_trigger("watch")
+    await queue.triggers.resume("watch")
     await queue.submit(type="code")
     await pass_time(queue, clock, 1)
     assert len(await of_type(queue, "note")) == 1
 
 
-async def test_events_of_other_workspaces_fire_nothing(queue: Queue, clock: MovedClock) -> None:
+async def test_events_of_other_workspaces_do_not_fire(queue: Queue, clock: MovedClock) -> None:
     await when(queue, "task.created")
     await queue.in_workspace("other").submit(type="code")
     await pass_time(queue, clock, 1)
     assert await of_type(queue, "note") == []
 
 
-async def test_a_circle_of_triggers_ends(queue: Queue, clock: MovedClock) -> None:
+async def test_chain_of_triggers_stops_after_five(queue: Queue, clock: MovedClock) -> None:
     await when(queue, "task.created", where={"type": ["code", "note"]})
     await queue.submit(type="code")
     for _ in range(20):
         await pass_time(queue, clock, 1)
     assert len(await of_type(queue, "note")) == 6
-    assert [event["reason"] for event in await told(queue, "trigger_skipped")] == ["5 triggers have fired in a chain"]
+    assert [event["reason"] for event in await emitted(queue, "trigger_skipped")] == [
+        "5 triggers have fired in a chain"
+    ]
 
 
-async def test_a_friction_fires_a_trigger(queue: Queue, clock: MovedClock) -> None:
-    """The condition is found by the rule of the settings; the trigger adds a DAG to what that creates."""
+async def test_friction_event_fires_a_trigger(queue: Queue, clock: MovedClock) -> None:
+    """The rule in the settings detects the condition; the trigger adds a DAG to what that rule creates."""
     rule = {"failure_rate": 0.4, "min_count": 4, "create": {"type": "investigate"}}
-    await queue.set_setting("friction", rule)
+    await queue.settings.set("friction", rule)
     parameters = {"signature": {"from": "data.subject"}}
     dag = {"title": "refactor", "tasks": [{"type": "refactor", "payload": {"about": "{{ signature }}"}}]}
     await when(queue, "condition.began", where={"data.kind": "friction"}, dag=dag, parameters=parameters)
     for _ in range(4):
-        await bury(queue, type="auth", max_attempts=1)
+        await dead_letter(queue, type="auth", max_attempts=1)
     await pass_time(queue, clock, 31)
     await pass_time(queue, clock, 1)
     (task,) = await of_type(queue, "refactor")
     assert task.payload["about"].startswith("auth/")
 
 
-# -- ends of DAGs ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-206")
-async def test_the_end_of_a_dag_starts_the_next(queue: Queue, clock: MovedClock) -> None:
+async def test_completed_dag_starts_the_next_one(queue: Queue, clock: MovedClock) -> None:
     parameters = {"dag": {"from": "dag_id"}, "name": {"from": "title"}}
     dag = {"title": "report on {{ name }}", "tasks": [{"type": "report", "payload": {"dag": "{{ dag }}"}}]}
-    await queue.save_trigger("report", on={"kind": "dag", "title": "pipeline *"}, dag=dag, parameters=parameters)
+    await queue.triggers.save("report", on={"kind": "dag", "title": "pipeline *"}, dag=dag, parameters=parameters)
     first = await queue.submit_dag({"title": "pipeline 7", "tasks": [{"type": "load"}, {"type": "clean"}]})
     await queue.submit_dag({"title": "something else", "tasks": [{"type": "load"}]})
     await finish(queue)
@@ -114,95 +110,92 @@ async def test_the_end_of_a_dag_starts_the_next(queue: Queue, clock: MovedClock)
     await pass_time(queue, clock, 1)
     (made,) = await of_type(queue, "report")
     assert made.payload == {"dag": first[0].dag_id}
-    assert (await queue.dag(made.dag_id)).title == "report on pipeline 7"
+    assert (await queue.dags.get(made.dag_id)).title == "report on pipeline 7"
 
 
 @pytest.mark.parametrize(("ends", "count"), [(["completed"], 0), (["failed"], 1), (["cancelled", "failed"], 1)])
-async def test_a_dag_may_be_waited_for_in_each_of_its_ends(
+async def test_dag_trigger_fires_for_each_listed_end(
     queue: Queue, clock: MovedClock, ends: list[str], count: int
 ) -> None:
-    await queue.save_trigger("after", on={"kind": "dag", "title": "*", "ends": ends}, task=NOTE)
+    await queue.triggers.save("after", on={"kind": "dag", "title": "*", "ends": ends}, task=NOTE)
     await queue.submit_dag({"title": "x", "tasks": [{"type": "code", "max_attempts": 1}]})
     await queue.fail((await take(queue)).token, "crash")
     await pass_time(queue, clock, 1)
     assert len(await of_type(queue, "note")) == count
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_hand_fires_with_its_own_values(queue: Queue) -> None:
-    parameters = {"repo": {"from": "payload.repository", "default": "main"}, "n": {"type": "integer", "default": 1}}
+async def test_manual_firing_uses_the_given_parameters(queue: Queue) -> None:
+    parameters: dict[str, dict[str, Any]] = {
+        "repo": {"from": "payload.repository", "default": "main"},
+        "n": {"type": "integer", "default": 1},
+    }
     task = {"type": "check", "payload": {"repo": "{{ repo }}", "n": "{{ n }}", "text": "{{ repo }}-{{ n }}"}}
-    await queue.save_trigger("check", on={"kind": "hook"}, task=task, parameters=parameters)
+    await queue.triggers.save("check", on={"kind": "hook"}, task=task, parameters=parameters)
     ada = queue.as_caller("human:ada")
-    came = await ada.fire_trigger("check", parameters={"n": 7}, facts={"payload": {"repository": "shop"}})
+    came = await ada.triggers.fire("check", parameters={"n": 7}, facts={"payload": {"repository": "shop"}})
     assert (came.outcome, len(came.tasks)) == ("fired", 1)
     made = await queue.get(came.tasks[0])
     assert (made.created_by, made.payload) == ("human:ada", {"repo": "shop", "n": 7, "text": "shop-7"})
-    assert [each.tasks for each in await queue.firings("check")] == [came.tasks]
-    (event,) = await told(queue, "trigger_fired")
+    assert [each.tasks for each in await queue.triggers.firings("check")] == [came.tasks]
+    (event,) = await emitted(queue, "trigger_fired")
     assert (event["tasks"], event["dag_id"]) == (came.tasks, came.dag_id)
 
 
-async def test_a_preview_creates_nothing(queue: Queue, clock: MovedClock) -> None:
+async def test_trigger_preview_creates_nothing(queue: Queue, clock: MovedClock) -> None:
     on = {"kind": "cron", "at": "@hourly"}
     task = {"type": "audit", "title": "{{ at }}"}
-    await queue.save_trigger("audit", on=on, task=task, parameters={"at": {"from": "tick"}})
-    seen = await queue.preview_trigger("audit")
+    await queue.triggers.save("audit", on=on, task=task, parameters={"at": {"from": "tick"}})
+    seen = await queue.triggers.preview("audit")
     assert seen.task is not None
     assert seen.task["created_by"] == "cron:audit"
     assert seen.next[0] > clock()
     assert [later - earlier for earlier, later in zip(seen.next, seen.next[1:], strict=False)] == [3600.0] * 9
     assert await of_type(queue, "audit") == []
     with pytest.raises(InputError, match="expected string"):
-        await queue.preview_trigger("audit", parameters={"at": 5})
+        await queue.triggers.preview("audit", parameters={"at": 5})
 
 
-async def test_what_is_given_must_be_a_parameter_of_its_type(queue: Queue) -> None:
-    await queue.save_trigger("x", on={"kind": "hook"}, task=NOTE, parameters={"n": {"type": "integer", "from": "n"}})
+async def test_invalid_trigger_parameters_are_refused(queue: Queue) -> None:
+    await queue.triggers.save("x", on={"kind": "hook"}, task=NOTE, parameters={"n": {"type": "integer", "from": "n"}})
     for wrong in ({"parameters": {"m": 1}}, {"parameters": {"n": "1"}}, {"parameters": {"n": True}}, {}):
         with pytest.raises(InputError) as refused:
-            await queue.fire_trigger("x", wrong)
+            await queue.triggers.fire("x", **wrong)
         assert str(refused.value.where).startswith("parameters.")
-    assert await queue.firings("x") == []
+    assert await queue.triggers.firings("x") == []
 
 
-async def test_a_value_is_never_read_as_a_template(queue: Queue) -> None:
+async def test_parameter_value_is_never_read_as_template(queue: Queue) -> None:
     parameters = {"a": {"from": "a"}, "b": {"default": "secret"}}
-    await queue.save_trigger("x", on=HOOK, task={"type": "note", "title": "{{ a }}!"}, parameters=parameters)
-    came = await queue.fire_trigger("x", parameters={"a": "{{ b }}"})
+    await queue.triggers.save("x", on=HOOK, task={"type": "note", "title": "{{ a }}!"}, parameters=parameters)
+    came = await queue.triggers.fire("x", parameters={"a": "{{ b }}"})
     assert (await queue.get(came.tasks[0])).title == "{{ b }}!"
 
 
-async def test_an_own_idempotency_key_is_respected(queue: Queue) -> None:
+async def test_idempotency_key_of_the_template_is_respected(queue: Queue) -> None:
     task = {"type": "note", "idempotency_key": "one-at-a-time"}
-    await queue.save_trigger("x", on={"kind": "hook"}, task=task)
-    first = await queue.fire_trigger("x")
-    second = await queue.fire_trigger("x")
+    await queue.triggers.save("x", on={"kind": "hook"}, task=task)
+    first = await queue.triggers.fire("x")
+    second = await queue.triggers.fire("x")
     assert (second.outcome, second.reason) == ("skipped", f"{first.tasks[0]} has the same idempotency key")
 
 
-async def test_what_a_trigger_created_stays_when_it_is_removed(queue: Queue) -> None:
-    await queue.save_trigger("x", on={"kind": "hook"}, task=NOTE)
-    came = await queue.fire_trigger("x")
-    assert await queue.remove_trigger("x") is True
-    assert await queue.triggers() == []
+async def test_tasks_are_kept_when_their_trigger_is_removed(queue: Queue) -> None:
+    await queue.triggers.save("x", on={"kind": "hook"}, task=NOTE)
+    came = await queue.triggers.fire("x")
+    assert await queue.triggers.remove("x") is True
+    assert await queue.triggers.list() == []
     assert (await queue.get(came.tasks[0])).status == "ready"
-    await queue.save_trigger("x", on={"kind": "hook"}, task=NOTE)
-    assert await queue.firings("x") == []
+    await queue.triggers.save("x", on={"kind": "hook"}, task=NOTE)
+    assert await queue.triggers.firings("x") == []
 
 
-async def test_firings_are_forgotten_after_a_month(queue: Queue, clock: MovedClock) -> None:
-    await queue.save_trigger("x", on={"kind": "hook"}, task=NOTE)
-    await queue.fire_trigger("x")
+async def test_firings_are_deleted_after_a_month(queue: Queue, clock: MovedClock) -> None:
+    await queue.triggers.save("x", on={"kind": "hook"}, task=NOTE)
+    await queue.triggers.fire("x")
     await pass_time(queue, clock, 29 * 86_400)
-    assert len(await queue.firings("x")) == 1
+    assert len(await queue.triggers.firings("x")) == 1
     await pass_time(queue, clock, 2 * 86_400)
-    assert await queue.firings("x") == []
-
-
-# -- checked when saved ------------------------------------------------------------------------------------------
+    assert await queue.triggers.firings("x") == []
 
 
 @pytest.mark.parametrize(
@@ -225,32 +218,30 @@ async def test_firings_are_forgotten_after_a_month(queue: Queue, clock: MovedClo
         ({"on": {**HOOK, "where": {"a": {"like": "x"}}}, "task": NOTE}, "on.where.a"),
         ({"on": {"kind": "event", "events": ["task.vanished"]}, "task": NOTE}, "on.events"),
         ({"on": {"kind": "event", "events": ["trigger.fired"]}, "task": NOTE}, "on.events"),
-        ({"on": {"kind": "event", "events": []}, "task": NOTE}, "trigger.on.events"),
-        ({"on": {"kind": "moon"}, "task": NOTE}, "trigger.on.kind"),
+        ({"on": {"kind": "event", "events": []}, "task": NOTE}, "on.events"),
+        ({"on": {"kind": "moon"}, "task": NOTE}, "on.kind"),
     ],
 )
-async def test_what_could_never_work_is_refused_when_it_is_saved(
-    queue: Queue, trigger: dict[str, Any], where: str
-) -> None:
+async def test_invalid_trigger_is_refused_when_saved(queue: Queue, trigger: dict[str, Any], where: str) -> None:
     with pytest.raises(InputError) as refused:
-        await queue.save_trigger("x", trigger)
+        await queue.triggers.save("x", **trigger)
     assert refused.value.where == where, refused.value
-    assert await queue.triggers() == []
+    assert await queue.triggers.list() == []
 
 
-async def test_a_trigger_that_no_store_holds_is_refused(queue: Queue) -> None:
+async def test_trigger_with_text_invalid_for_databases_is_refused(queue: Queue) -> None:
     with pytest.raises(BadText):
-        await queue.save_trigger("x", on=HOOK, task={"type": "note", "title": "a\0b"})
+        await queue.triggers.save("x", on=HOOK, task={"type": "note", "title": "a\0b"})
 
 
-async def test_a_circle_in_a_dag_is_refused_when_it_is_saved(queue: Queue) -> None:
+async def test_cycle_in_a_trigger_dag_is_refused_when_saved(queue: Queue) -> None:
     tasks = [{"type": "a", "key": "a", "dependencies": ["b"]}, {"type": "b", "key": "b", "dependencies": ["a"]}]
     with pytest.raises(CircularDependency):
-        await queue.save_trigger("x", on=HOOK, dag={"tasks": tasks})
+        await queue.triggers.save("x", on=HOOK, dag={"tasks": tasks})
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "-x", "a b", "é", "x" * 101])
-async def test_a_name_is_part_of_an_address(queue: Queue, name: str) -> None:
+async def test_invalid_trigger_name_is_refused(queue: Queue, name: str) -> None:
     with pytest.raises(InputError) as refused:
-        await queue.save_trigger(name, on=HOOK, task=NOTE)
+        await queue.triggers.save(name, on=HOOK, task=NOTE)
     assert refused.value.where == "name"

@@ -1,9 +1,10 @@
-"""What a workspace does not use costs it no statement: shares, serial keys, affinity and preemption."""
+"""Unused features cost no statement: shares, serial keys, affinity and preemption."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from shiftwork import Queue
+from shiftwork.model.reports import Heartbeat
 from shiftwork.store.store import Row, Tx, Verb
 
 T = TypeVar("T")
@@ -33,8 +34,8 @@ class Heard:
         self._names.append(name)
         await self._tx.insert(name, rows)
 
-    async def take_turn(self, name: str, /) -> None:
-        await self._tx.take_turn(name)
+    async def advisory_lock(self, name: str, /) -> None:
+        await self._tx.advisory_lock(name)
 
     def wake(self, lane: int, /) -> None:
         self._tx.wake(lane)
@@ -48,14 +49,14 @@ async def statements_of_a_life(queue: Queue, monkeypatch: Any) -> list[str]:
     async def listen(verb: Verb[T], /) -> T:
         return await run(lambda tx: verb(Heard(tx, names)))
 
-    await queue.register_agent(id="worker", max_concurrent_tasks=10)
+    await queue.agents.register(id="worker", max_concurrent_tasks=10)
     await queue.submit_many([{"type": "code", "serial_key": "a", "created_by": "me"}, {"type": "docs"}])
     monkeypatch.setattr(queue.engine.store, "run", listen)
     await queue.submit_many([{"type": "code", "serial_key": "a", "created_by": "you"}, {"type": "docs"}])
     for _ in range(2):
         held = await queue.claim("worker", 2, start=True)
-        await queue.heartbeat_many([(each.token, None, None) for each in held])
-        await queue.runtime_heartbeat("worker", [each.token for each in held])
+        await queue.batch.heartbeat([Heartbeat(each.token) for each in held])
+        await queue.runtimes.heartbeat("worker", [each.token for each in held])
         for each in held:
             await queue.complete(each.token)
     return names
@@ -64,15 +65,15 @@ async def statements_of_a_life(queue: Queue, monkeypatch: Any) -> list[str]:
 OURS = ("turns", "serial", "yield", "lighter", "asking", "places", "scan")
 
 
-async def test_nothing_is_asked_where_nothing_is_used(queue: Queue, monkeypatch: Any) -> None:
+async def test_unused_features_run_no_statements(queue: Queue, monkeypatch: Any) -> None:
     asked = await statements_of_a_life(queue, monkeypatch)
     assert "lane_heads" in asked
     assert [name for name in asked if any(word in name for word in OURS)] == []
 
 
-async def test_and_it_is_where_it_is(queue: Queue, monkeypatch: Any) -> None:
+async def test_used_features_run_their_statements(queue: Queue, monkeypatch: Any) -> None:
     for key, value in (("fair_share.by", "created_by"), ("serialize_by", "key"), ("affinity_sec", 60)):
-        await queue.set_setting(key, value)
-    await queue.set_setting("deadline.preempt_running", value=True)
+        await queue.settings.set(key, value)
+    await queue.settings.set("deadline.preempt_running", value=True)
     asked = await statements_of_a_life(queue, monkeypatch)
     assert {"take_turns", "save_turns", "take_serials", "end_serials", "yields_of", "asking_agents"} <= set(asked)

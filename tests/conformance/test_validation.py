@@ -1,12 +1,13 @@
-"""Outputs are checked before they are accepted: by pattern, by tests, by a judge; and decisions are documented."""
+"""Outputs are validated by pattern, by tests or by a judge, and decisions are documented."""
 
 from typing import Any
 
 import pytest
 
-from shiftwork import Queue, Report
-from shiftwork.core.errors import InputError, LeaseLost, ShiftworkError, WrongState
-from shiftwork.duties.runner import run_once
+from shiftwork import Completion, Queue, Usage
+from shiftwork.maintenance.loop import run_once
+from shiftwork.model.errors import InputError, LeaseLost, ShiftworkError, WrongState
+from shiftwork.model.task import NewVerdict
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, sql, states, take, viewed
 
@@ -16,8 +17,8 @@ JUDGED = {"validation": "llm-judge", "validation_schema": "Is this summary accur
 EVIDENCE = {"exit_code": 1, "output": "2 failed", "duration_sec": 3.5}
 
 
-async def hand_in(queue: Queue, output: dict[str, Any], data: Any = "done", **fields: Any) -> str:
-    """A task of agent `ada`, handed in; its token."""
+async def submit_result(queue: Queue, output: dict[str, Any], data: Any = "done", **fields: Any) -> str:
+    """A task of agent `ada`, submitted; its token."""
     await queue.submit({"type": "code", "output": output, "target_agent_id": "ada", **fields})
     token = (await take(queue, "ada")).token
     await queue.complete(token, data)
@@ -26,9 +27,6 @@ async def hand_in(queue: Queue, output: dict[str, Any], data: Any = "done", **fi
 
 def task_of(token: str) -> str:
     return token.partition(".")[0]
-
-
-# -- patterns ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("F-047", "F-236")
@@ -44,11 +42,11 @@ def task_of(token: str) -> str:
         ({}, "retrying"),
     ],
 )
-async def test_an_output_must_hold_its_pattern(queue: Queue, result: dict[str, Any], status: str) -> None:
+async def test_output_must_match_its_pattern(queue: Queue, result: dict[str, Any], status: str) -> None:
     task_id = (await queue.submit(type="research", output=URL)).id
     outcome = await queue.complete((await take(queue)).token, **result)
     assert outcome.status == status
-    (attempt,) = await queue.attempts(task_id)
+    (attempt,) = await queue.tasks.attempts(task_id)
     assert attempt.verdict is not None
     assert (attempt.verdict.method, attempt.verdict.passed, attempt.verdict.by) == (
         "regex",
@@ -60,20 +58,20 @@ async def test_an_output_must_hold_its_pattern(queue: Queue, result: dict[str, A
         assert (await states(queue, task_id))[-4:] == ["running", "validating", "failed", "retrying"]
 
 
-async def test_a_pattern_may_stand_in_an_object(queue: Queue) -> None:
+async def test_pattern_can_be_given_in_an_object(queue: Queue) -> None:
     await queue.submit(type="research", output={"validation": "regex", "validation_schema": {"pattern": "^ok$"}})
     assert (await queue.complete((await take(queue)).token, "ok")).status == "completed"
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "(a|a)*b", "(.*a){12}", "([a-z]+)*!"])
-async def test_no_pattern_takes_longer_the_worse_it_fits(queue: Queue, pattern: str) -> None:
-    """An engine that goes back would need longer than the sun for the first of these."""
+async def test_no_pattern_takes_exponential_time(queue: Queue, pattern: str) -> None:
+    """A backtracking engine would practically never finish the first of these."""
     await queue.submit(type="x", output={"validation": "regex", "validation_schema": pattern}, max_attempts=1)
     outcome = await queue.complete((await take(queue)).token, "a" * 30_000 + "?")
     assert outcome.status == ("dead_lettered" if pattern != "(.*a){12}" else "completed")
 
 
-async def test_a_text_that_is_too_long_for_its_pattern_is_not_taken_for_right(queue: Queue) -> None:
+async def test_text_too_long_for_its_pattern_is_not_accepted(queue: Queue) -> None:
     await queue.submit(type="x", output={"validation": "regex", "validation_schema": "a{1,500}"}, max_attempts=1)
     task_id = (await take(queue)).id
     await queue.complete(f"{task_id}.1", "a" * 2_000_000)
@@ -96,18 +94,18 @@ async def test_a_text_that_is_too_long_for_its_pattern_is_not_taken_for_right(qu
         ("test-pass", {"command": "make", "shell": True}, "test-pass takes a command"),
     ],
 )
-async def test_what_could_never_be_checked_is_refused_at_submit(
+async def test_unusable_validation_schema_is_refused_at_submit(
     queue: Queue, method: str, schema: Any, what: str
 ) -> None:
     with pytest.raises(InputError, match=what) as refused:
         await queue.submit(type="x", output={"validation": method, "validation_schema": schema})
     assert refused.value.where == "output.validation_schema"
-    assert (await queue.tasks()).tasks == []
+    assert (await queue.tasks.list()).tasks == []
 
 
 @pytest.mark.requirement("F-047")
 @pytest.mark.parametrize("method", ["json-schema", "test-pass", "llm-judge", "regex", "none"])
-async def test_each_method_is_taken_also_without_a_schema(queue: Queue, method: str) -> None:
+async def test_each_validation_method_works_without_a_schema(queue: Queue, method: str) -> None:
     task_id = (await queue.submit(type="x", output={"validation": method})).id
     output = (await queue.get(task_id)).output
     assert output is not None
@@ -116,19 +114,16 @@ async def test_each_method_is_taken_also_without_a_schema(queue: Queue, method: 
     assert outcome.status == ("validating" if method in {"test-pass", "llm-judge"} else "completed")
 
 
-# -- tests -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-047", "F-234")
 @pytest.mark.parametrize("passed", [True, False])
-async def test_a_verdict_comes_with_the_result(queue: Queue, *, passed: bool) -> None:
+async def test_verdict_can_come_with_the_result(queue: Queue, *, passed: bool) -> None:
     task_id = (await queue.submit(type="code", output=TESTS)).id
     child = (await queue.submit(type="deploy", dependencies=[task_id])).id
     verdict = {"passed": passed, "evidence": EVIDENCE}
     outcome = await queue.complete((await take(queue, "ada")).token, "a patch", verdict=verdict)
     assert outcome.status == ("completed" if passed else "retrying")
     assert (await queue.get(child)).status == ("ready" if passed else "pending")
-    (attempt,) = await queue.attempts(task_id)
+    (attempt,) = await queue.tasks.attempts(task_id)
     assert attempt.verdict is not None
     assert (attempt.verdict.method, attempt.verdict.by) == ("test-pass", "agent:ada")
     assert (attempt.verdict.passed, attempt.verdict.evidence) == (passed, EVIDENCE)
@@ -138,14 +133,14 @@ async def test_a_verdict_comes_with_the_result(queue: Queue, *, passed: bool) ->
 
 @pytest.mark.requirement("F-063", "F-232", "F-234")
 @pytest.mark.parametrize("passed", [True, False])
-async def test_an_output_without_a_verdict_waits_for_it(queue: Queue, clock: MovedClock, *, passed: bool) -> None:
-    token = await hand_in(queue, TESTS, {"patch": 1}, timeout_sec=60)
+async def test_output_without_a_verdict_waits_for_it(queue: Queue, clock: MovedClock, *, passed: bool) -> None:
+    token = await submit_result(queue, TESTS, {"patch": 1}, timeout_sec=60)
     task = await queue.get(task_of(token))
     assert (task.status, task.claim.agent_id) == ("validating", "ada")
     assert task.result is not None
     assert (task.result.status, task.result.data, task.result.completed_at) == (None, {"patch": 1}, None)
     clock.advance(59)
-    outcome = await queue.verdict(token, passed=passed, evidence=EVIDENCE, note="see the log")
+    outcome = await queue.claims.verdict(token, passed=passed, evidence=EVIDENCE, note="see the log")
     assert outcome.status == ("completed" if passed else "retrying")
     task = await queue.get(task_of(token))
     assert task.result is not None
@@ -158,52 +153,62 @@ async def test_an_output_without_a_verdict_waits_for_it(queue: Queue, clock: Mov
     assert await sql(queue, "select * from outputs") == []
 
 
-async def test_a_verdict_is_given_once_however_often_it_is_told(queue: Queue) -> None:
-    token = await hand_in(queue, TESTS)
+async def test_repeated_verdict_takes_effect_once(queue: Queue) -> None:
+    token = await submit_result(queue, TESTS)
     again = await queue.complete(token, "done")
     assert (again.status, again.repeated) == ("validating", True)
-    assert (await queue.verdict(token, passed=True)).repeated is False
-    told = await queue.verdict(token, passed=True)
-    assert (told.status, told.repeated) == ("completed", True)
-    assert len(await queue.attempts(task_of(token))) == 1
-    rejected = await hand_in(queue, TESTS)
-    assert (await queue.verdict(rejected, passed=False)).status == "retrying"
-    told = await queue.verdict(rejected, passed=False)
-    assert (told.status, told.repeated) == ("retrying", True)
+    assert (await queue.claims.verdict(token, passed=True)).repeated is False
+    outcome = await queue.claims.verdict(token, passed=True)
+    assert (outcome.status, outcome.repeated) == ("completed", True)
+    assert len(await queue.tasks.attempts(task_of(token))) == 1
+    rejected = await submit_result(queue, TESTS)
+    assert (await queue.claims.verdict(rejected, passed=False)).status == "retrying"
+    outcome = await queue.claims.verdict(rejected, passed=False)
+    assert (outcome.status, outcome.repeated) == ("retrying", True)
 
 
-async def test_a_verdict_may_come_with_a_second_sending_of_the_result(queue: Queue) -> None:
-    token = await hand_in(queue, TESTS, "first")
+async def test_verdict_can_come_with_a_repeated_result(queue: Queue) -> None:
+    token = await submit_result(queue, TESTS, "first")
     assert (await queue.complete(token, "second", verdict={"passed": True})).status == "completed"
     assert (await queue.result(task_of(token))).data == "first"
 
 
-async def test_verdicts_that_nobody_asked_for_are_refused(queue: Queue) -> None:
+async def test_verdict_that_is_not_expected_is_refused(queue: Queue) -> None:
     await queue.submit(type="code", output=TESTS)
     token = (await take(queue, "ada")).token
     with pytest.raises(WrongState):
-        await queue.verdict(token, passed=True)
+        await queue.claims.verdict(token, passed=True)
     with pytest.raises(LeaseLost):
-        await queue.verdict(f"{task_of(token)}.9", passed=True)
+        await queue.claims.verdict(f"{task_of(token)}.9", passed=True)
     for output in (URL, JUDGED, {"validation": "json-schema", "validation_schema": {}}):
         held = await queue.submit(type="other", output=output, target_agent_id="bob")
-        with pytest.raises(InputError, match="not by whoever hands it in"):
+        with pytest.raises(InputError, match="not by its agent"):
             await queue.complete((await take(queue, "bob")).token, "https://a", verdict={"passed": True})
         assert (await queue.get(held.id)).status == "running"
         await queue.cancel(held.id)
-    judged = await hand_in(queue.in_workspace("judged"), JUDGED)
+    judged = await submit_result(queue.in_workspace("judged"), JUDGED)
     with pytest.raises(WrongState, match="llm-judge"):
-        await queue.in_workspace("judged").verdict(judged, passed=True)
+        await queue.in_workspace("judged").claims.verdict(judged, passed=True)
 
 
-async def test_a_batch_holds_every_kind_of_end(queue: Queue) -> None:
-    await queue.register_agent(id="ada", max_concurrent_tasks=9)
+async def test_batch_of_results_reports_every_kind_of_outcome(queue: Queue) -> None:
+    await queue.agents.register(id="ada", max_concurrent_tasks=9)
     for output in (None, URL, URL, TESTS, TESTS, JUDGED):
         await queue.submit({"type": "x", **({"output": output} if output else {})})
     held = await queue.claim("ada", 6, start=True)
-    results = [("any", None), ("http://a", None), ("none", None), ("t", None), ("t", {"passed": True}), ("j", None)]
-    reports = [Report(h.token, data, verdict=told) for h, (data, told) in zip(held, results, strict=True)]
-    outcomes = await queue.complete_many([*reports, Report(f"{held[0].id}.7", 1)])
+    results = [
+        ("any", None),
+        ("http://a", None),
+        ("none", None),
+        ("t", None),
+        ("t", NewVerdict(passed=True)),
+        ("j", None),
+    ]
+    reports = [
+        Completion(data, verdict=new_verdict, token=h.token)
+        for h, (data, new_verdict) in zip(held, results, strict=True)
+    ]
+    outcomes = await queue.batch.complete([*reports, Completion(1, token=f"{held[0].id}.7")])
     assert [o.status for o in outcomes] == [
         *("completed", "completed", "retrying", "validating", "completed", "validating"),
         None,
@@ -211,11 +216,8 @@ async def test_a_batch_holds_every_kind_of_end(queue: Queue) -> None:
     assert isinstance(outcomes[-1].error, LeaseLost)
 
 
-# -- time --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_verdict_that_does_not_come_fails_the_attempt(queue: Queue, clock: MovedClock) -> None:
-    token = await hand_in(queue, TESTS, {"patch": 1}, timeout_sec=600, settings={"heartbeat_timeout_sec": 30})
+async def test_missing_verdict_fails_the_attempt_after_its_time_limit(queue: Queue, clock: MovedClock) -> None:
+    token = await submit_result(queue, TESTS, {"patch": 1}, timeout_sec=600, settings={"heartbeat_timeout_sec": 30})
     await pass_time(queue, clock, 599)
     assert (await queue.get(task_of(token))).status == "validating"
     await pass_time(queue, clock, 2)
@@ -225,53 +227,48 @@ async def test_a_verdict_that_does_not_come_fails_the_attempt(queue: Queue, cloc
     assert task.result is not None
     assert task.result.data == {"patch": 1}
     with pytest.raises(LeaseLost):
-        await queue.verdict(token, passed=True)
+        await queue.claims.verdict(token, passed=True)
 
 
-async def test_work_without_a_limit_waits_an_hour_for_its_verdict(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("timeout_sec", None)
-    token = await hand_in(queue, TESTS)
+async def test_task_without_time_limit_waits_an_hour_for_its_verdict(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("timeout_sec", None)
+    token = await submit_result(queue, TESTS)
     await pass_time(queue, clock, 3599)
     assert (await queue.get(task_of(token))).status == "validating"
     await pass_time(queue, clock, 2)
     assert (await queue.get(task_of(token))).failure_reason == "timeout"
 
 
-# -- the author is free ------------------------------------------------------------------------------------------
-
-
-async def test_what_waits_for_its_verdict_takes_no_slot_and_is_in_nobodys_hands(
-    queue: Queue, clock: MovedClock
-) -> None:
-    await queue.register_agent(id="ada", max_concurrent_tasks=1)
+async def test_validating_task_occupies_no_slot_and_no_claim(queue: Queue, clock: MovedClock) -> None:
+    await queue.agents.register(id="ada", max_concurrent_tasks=1)
     await queue.submit(type="code", output=TESTS)
     held = await take(queue, "ada", runtime_id="laptop")
     await queue.complete(held.token)
-    (agent,) = await queue.agents()
+    (agent,) = await queue.agents.list()
     assert (agent.current_tasks, agent.idle) == (0, True)
-    assert [(runtime["id"], runtime["held"]) for runtime in await queue.runtimes()] == [("laptop", 0)]
-    beat = await queue.runtime_heartbeat("laptop", [])
+    assert [(runtime.id, runtime.held) for runtime in await queue.runtimes.list()] == [("laptop", 0)]
+    beat = await queue.runtimes.heartbeat("laptop", [])
     assert (beat.unnamed, beat.lost) == ([], [])
-    assert await queue.runtime_gone("laptop") == []
-    assert await queue.orphans("laptop") == []
+    assert await queue.runtimes.report_gone("laptop") == []
+    assert await queue.runtimes.recover("laptop") == []
     await pass_time(queue, clock, 1000)  # longer than any silence
     assert (await queue.get(held.id)).status == "validating"
     await queue.submit(type="code")
     assert await queue.claim("ada")
 
 
-async def test_what_waits_for_its_verdict_takes_no_place_in_a_limit(queue: Queue) -> None:
-    await queue.set_limit("type:code", concurrency=1)
-    token = await hand_in(queue, TESTS)
+async def test_validating_task_occupies_no_limit_slot(queue: Queue) -> None:
+    await queue.limits.set("type:code", concurrency=1)
+    token = await submit_result(queue, TESTS)
     await queue.submit(type="code")
     await take(queue, "bob")
-    assert (await queue.verdict(token, passed=True)).status == "completed"
+    assert (await queue.claims.verdict(token, passed=True)).status == "completed"
     await queue.submit(type="code")
     assert await queue.claim("carol") == []  # the place is bob's
 
 
-async def test_an_author_may_still_beat_book_and_fail(queue: Queue) -> None:
-    token = await hand_in(queue, TESTS, {"patch": 1})
+async def test_author_can_heartbeat_charge_and_fail_a_validating_task(queue: Queue) -> None:
+    token = await submit_result(queue, TESTS, {"patch": 1})
     assert (await queue.heartbeat(token, usage={"cost_usd": 0.5})).action == "continue"
     with pytest.raises(WrongState):
         await queue.release(token)
@@ -282,16 +279,13 @@ async def test_an_author_may_still_beat_book_and_fail(queue: Queue) -> None:
     assert task.result.data == {"patch": 1}
 
 
-async def test_why_it_waits_is_explained(queue: Queue) -> None:
-    token = await hand_in(queue, TESTS)
-    told = await queue.explain(task_of(token))
-    assert [hold.kind for hold in told.holds] == ["verdict"]
-    judged = await hand_in(queue, JUDGED)
-    told = await queue.explain(task_of(judged))
-    assert told.holds[0].tasks == [(await queue.get(task_of(judged))).judge_task_id]
-
-
-# -- judges ------------------------------------------------------------------------------------------------------
+async def test_explain_names_the_missing_verdict(queue: Queue) -> None:
+    token = await submit_result(queue, TESTS)
+    found = await queue.explain(task_of(token))
+    assert [hold.kind for hold in found.holds] == ["verdict"]
+    judged = await submit_result(queue, JUDGED)
+    found = await queue.explain(task_of(judged))
+    assert found.holds[0].tasks == [(await queue.get(task_of(judged))).judge_task_id]
 
 
 async def judge(queue: Queue, answer: Any, agent: str = "critic") -> str:
@@ -300,9 +294,9 @@ async def judge(queue: Queue, answer: Any, agent: str = "critic") -> str:
 
 
 @pytest.mark.requirement("F-047", "F-235")
-@pytest.mark.parametrize("said", ["accept", "reject"])
-async def test_a_judge_accepts_or_rejects(queue: Queue, said: str) -> None:
-    token = await hand_in(
+@pytest.mark.parametrize("text", ["accept", "reject"])
+async def test_judge_verdict_accepts_or_rejects_the_output(queue: Queue, text: str) -> None:
+    token = await submit_result(
         queue, JUDGED, "a summary", spec={"prompt": "Summarise it"}, payload={"url": "u"}, title="Summary"
     )
     child = (await queue.submit(type="mail", dependencies=[task_of(token)], target_agent_id="mailer")).id
@@ -321,21 +315,21 @@ async def test_a_judge_accepts_or_rejects(queue: Queue, said: str) -> None:
         "author": "ada",
     }
     assert await queue.claim("critic") == []  # it has not the capability
-    assert await judge(queue, {"verdict": said, "reasons": ["too short"]}) == "completed"
+    assert await judge(queue, {"verdict": text, "reasons": ["too short"]}) == "completed"
     task = await queue.get(task.id)
-    assert task.status == ("completed" if said == "accept" else "retrying")
-    assert (await queue.get(child)).status == ("ready" if said == "accept" else "pending")
-    (attempt,) = await queue.attempts(task.id)
+    assert task.status == ("completed" if text == "accept" else "retrying")
+    assert (await queue.get(child)).status == ("ready" if text == "accept" else "pending")
+    (attempt,) = await queue.tasks.attempts(task.id)
     assert attempt.verdict is not None
     assert (attempt.verdict.method, attempt.verdict.by) == ("llm-judge", "agent:critic")
-    assert (attempt.verdict.passed, attempt.verdict.reasons) == (said == "accept", ["too short"])
+    assert (attempt.verdict.passed, attempt.verdict.reasons) == (text == "accept", ["too short"])
     assert attempt.verdict.evidence == {"task_id": asked.id}
-    if said == "reject":
+    if text == "reject":
         assert (task.failure_reason, task.last_error) == ("invalid_output", "too short")
 
 
-async def test_a_judges_own_answer_is_checked(queue: Queue, clock: MovedClock) -> None:
-    token = await hand_in(queue, JUDGED)
+async def test_invalid_verdict_of_a_judge_is_retried(queue: Queue, clock: MovedClock) -> None:
+    token = await submit_result(queue, JUDGED)
     assert await judge(queue, {"verdict": "perhaps"}) == "retrying"
     assert (await queue.get(task_of(token))).status == "validating"
     await pass_time(queue, clock, 60)
@@ -344,9 +338,9 @@ async def test_a_judges_own_answer_is_checked(queue: Queue, clock: MovedClock) -
 
 
 @pytest.mark.parametrize("mode", ["same_task", "new_task"])
-async def test_a_judge_may_need_several_attempts(queue: Queue, clock: MovedClock, mode: str) -> None:
-    await queue.set_setting("retry", {"mode": mode, "strategy": "immediate"})
-    token = await hand_in(queue, JUDGED)
+async def test_judge_can_need_several_attempts(queue: Queue, clock: MovedClock, mode: str) -> None:
+    await queue.settings.set("retry", {"mode": mode, "strategy": "immediate"})
+    token = await submit_result(queue, JUDGED)
     held = await take(queue, "critic", capabilities=["judge"])
     await queue.fail(held.token, "crash")
     await run_once(queue.engine, force=True)
@@ -355,25 +349,25 @@ async def test_a_judge_may_need_several_attempts(queue: Queue, clock: MovedClock
     assert (await queue.get(task_of(token))).status == "completed"
 
 
-async def test_the_author_judges_itself_only_where_nobody_else_can(queue: Queue, clock: MovedClock) -> None:
+async def test_author_judges_its_own_output_only_without_other_judges(queue: Queue, clock: MovedClock) -> None:
     for name in ("ada", "bob"):
-        await queue.register_agent(id=name, capabilities=["judge"])
-    first = await hand_in(queue, JUDGED)
+        await queue.agents.register(id=name, capabilities=["judge"])
+    first = await submit_result(queue, JUDGED)
     assert await queue.claim("ada") == []
     held = await take(queue, "bob")
     await queue.fail(held.token, "crash")
     await pass_time(queue, clock, 20)
     for name in ("ada", "bob"):
-        await queue.agent_heartbeat(name)
+        await queue.agents.heartbeat(name)
     assert await queue.claim("ada") == []  # who failed at it is still better than who made it
-    await queue.set_agent_status("bob", "offline")
+    await queue.agents.set_status("bob", "offline")
     assert await judge(queue, {"verdict": "accept"}, "ada") == "completed"
     assert (await queue.get(task_of(first))).status == "completed"
 
 
 @pytest.mark.parametrize("end", ["cancelled", "dead_lettered"])
-async def test_a_judge_that_ends_without_a_verdict_fails_the_attempt(queue: Queue, clock: MovedClock, end: str) -> None:
-    token = await hand_in(queue, JUDGED, "a summary")
+async def test_judge_ending_without_a_verdict_fails_the_attempt(queue: Queue, clock: MovedClock, end: str) -> None:
+    token = await submit_result(queue, JUDGED, "a summary")
     asked = (await queue.get(task_of(token))).judge_task_id or ""
     if end == "cancelled":
         await queue.cancel(asked, "no judges today")
@@ -389,8 +383,8 @@ async def test_a_judge_that_ends_without_a_verdict_fails_the_attempt(queue: Queu
 
 
 @pytest.mark.parametrize("claimed", [True, False])
-async def test_to_cancel_what_is_judged_cancels_its_judge(queue: Queue, *, claimed: bool) -> None:
-    token = await hand_in(queue, JUDGED)
+async def test_cancelling_a_judged_task_cancels_its_judge(queue: Queue, *, claimed: bool) -> None:
+    token = await submit_result(queue, JUDGED)
     asked = (await queue.get(task_of(token))).judge_task_id or ""
     held = await take(queue, "critic", capabilities=["judge"]) if claimed else None
     await queue.cancel(task_of(token))
@@ -401,49 +395,49 @@ async def test_to_cancel_what_is_judged_cancels_its_judge(queue: Queue, *, claim
     assert await sql(queue, "select * from outputs") == []
 
 
-async def test_a_purge_takes_both(queue: Queue) -> None:
-    await queue.set_setting("purge.mode", "delete")
-    await hand_in(queue, JUDGED)
-    assert await queue.purge(status=["ready"]) == 1
-    assert await queue.purge(status=["validating"], held=True) == 0  # what is held is not deleted
-    await queue.set_setting("purge.mode", "cancel")
-    assert await queue.purge(status=["validating"], held=True) == 1
+async def test_purge_of_a_judged_task_cancels_its_judge(queue: Queue) -> None:
+    await queue.settings.set("purge.mode", "delete")
+    await submit_result(queue, JUDGED)
+    assert await queue.control.purge(status=["ready"]) == 1
+    assert await queue.control.purge(status=["validating"], held=True) == 0  # what is held is not deleted
+    await queue.settings.set("purge.mode", "cancel")
+    assert await queue.control.purge(status=["validating"], held=True) == 1
     assert (await queue.status()).counts == {"cancelled": 1}
 
 
-async def test_a_judge_is_no_part_of_the_dag_and_holds_its_end_up(queue: Queue) -> None:
+async def test_judge_is_not_part_of_the_dag_and_delays_its_end(queue: Queue) -> None:
     made = await queue.submit_dag({"tasks": [{"type": "code", "output": JUDGED, "target_agent_id": "ada"}]})
     dag_id = made[0].dag_id or ""
     token = (await take(queue, "ada")).token
     await queue.complete(token, "a")
-    dag = await queue.dag(dag_id)
+    dag = await queue.dags.get(dag_id)
     assert (dag.status, dag.total, dag.counts) == ("running", 1, {"validating": 1})
     await judge(queue, {"verdict": "accept"})
-    assert (await queue.dag(dag_id)).status == "completed"
+    assert (await queue.dags.get(dag_id)).status == "completed"
     assert (await queue.get(task_of(token))).dag_id == dag_id
 
 
-async def test_a_full_queue_has_room_for_a_judge(queue: Queue) -> None:
+async def test_judge_is_accepted_in_a_full_queue(queue: Queue) -> None:
     await queue.submit(type="code", output=JUDGED)
     token = (await take(queue, "ada")).token
-    await queue.change_settings({"max_queue_size": 1, "overflow": "reject"})
+    await queue.settings.change({"max_queue_size": 1, "overflow": "reject"})
     await queue.submit(type="filler")
     assert (await queue.complete(token, "a")).status == "validating"
     assert await judge(queue, {"verdict": "accept"}) == "completed"
     assert (await queue.get(task_of(token))).status == "completed"
 
 
-async def test_what_is_too_large_to_be_judged_is_an_invalid_output(queue: Queue) -> None:
+async def test_output_too_large_to_judge_is_invalid(queue: Queue) -> None:
     await queue.submit(type="code", output=JUDGED)
     await queue.submit(type="plain")
-    await queue.register_agent(id="ada", max_concurrent_tasks=2)
+    await queue.agents.register(id="ada", max_concurrent_tasks=2)
     held = {each.type: each for each in await queue.claim("ada", 2, start=True)}
-    reports = [Report(held["code"].token, "x" * 2_000_000), Report(held["plain"].token, 1)]
-    assert [o.status for o in await queue.complete_many(reports)] == ["retrying", "completed"]
+    reports = [Completion("x" * 2_000_000, token=held["code"].token), Completion(1, token=held["plain"].token)]
+    assert [o.status for o in await queue.batch.complete(reports)] == ["retrying", "completed"]
     assert "artifact" in str((await queue.get(held["code"].id)).last_error)
 
 
-async def test_a_judge_that_takes_longer_than_the_work_may_loses_its_chance(queue: Queue, clock: MovedClock) -> None:
+async def test_judge_exceeding_the_time_limit_fails_the_attempt(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", output=JUDGED, timeout_sec=100, target_agent_id="ada")
     token = (await take(queue, "ada")).token
     clock.advance(99)
@@ -456,8 +450,6 @@ async def test_a_judge_that_takes_longer_than_the_work_may_loses_its_chance(queu
     assert (await queue.get(asked)).status == "cancelled"
 
 
-# -- decision reports --------------------------------------------------------------------------------------------
-
 REPORT = {"what": "JWT", "why": "no sessions"}
 
 
@@ -468,7 +460,7 @@ async def refused(queue: Queue, token: str, **result: Any) -> ShiftworkError:
 
 
 @pytest.mark.requirement("L-030", "L-031")
-async def test_without_its_report_work_is_incomplete_and_goes_on(loki: Queue) -> None:
+async def test_result_without_decision_report_is_refused_and_task_continues(loki: Queue) -> None:
     task_id = (await loki.submit(type="eng-backend")).id
     token = (await take(loki)).token
     for report in (None, {}, {"why": ""}):
@@ -485,7 +477,7 @@ async def test_without_its_report_work_is_incomplete_and_goes_on(loki: Queue) ->
 
 
 @pytest.mark.requirement("L-030")
-async def test_a_report_that_never_comes_ends_with_the_time_of_the_claim(loki: Queue, clock: MovedClock) -> None:
+async def test_missing_report_ends_with_the_claim_timeout(loki: Queue, clock: MovedClock) -> None:
     task_id = (await loki.submit(type="eng-backend", timeout_sec=30)).id
     await refused(loki, (await take(loki)).token)
     await pass_time(loki, clock, 60)
@@ -495,8 +487,8 @@ async def test_a_report_that_never_comes_ends_with_the_time_of_the_claim(loki: Q
     assert (await loki.get(task_id)).incomplete is False  # that was the attempt before
 
 
-async def test_a_missing_report_may_fail_the_attempt(queue: Queue) -> None:
-    await queue.change_settings({"require_decision_report": True, "on_missing_report": "fail"}, type="code")
+async def test_missing_report_can_fail_the_attempt(queue: Queue) -> None:
+    await queue.settings.change({"require_decision_report": True, "on_missing_report": "fail"}, type="code")
     task_id = (await queue.submit(type="code")).id
     assert (await queue.complete((await take(queue)).token, 1)).status == "retrying"
     task = await queue.get(task_id)
@@ -505,7 +497,7 @@ async def test_a_missing_report_may_fail_the_attempt(queue: Queue) -> None:
     assert (await queue.complete((await take(queue)).token, 1)).status == "completed"
 
 
-async def test_a_task_may_want_a_report_itself(queue: Queue) -> None:
+async def test_task_setting_can_require_a_report(queue: Queue) -> None:
     await queue.submit(type="code", settings={"require_decision_report": True})
     token = (await take(queue)).token
     assert (await refused(queue, token, usage={"cost_usd": 0.25})).code == "report_required"
@@ -514,32 +506,30 @@ async def test_a_task_may_want_a_report_itself(queue: Queue) -> None:
     assert (await queue.get(task_of(token))).cost_usd == 0.25
 
 
-async def test_a_report_is_wanted_as_soon_as_the_setting_says_so(queue: Queue) -> None:
+async def test_report_is_required_as_soon_as_the_setting_changes(queue: Queue) -> None:
     await queue.submit(type="code")
     token = (await take(queue)).token
-    await queue.set_setting("require_decision_report", True)
+    await queue.settings.set("require_decision_report", True)
     await refused(queue, token)
-    await queue.unset_setting("require_decision_report")
+    await queue.settings.unset("require_decision_report")
     assert (await queue.get(task_of(token))).incomplete is False
     assert (await queue.complete(token, "done")).status == "completed"
 
 
-async def test_a_report_and_a_schema_are_both_wanted(loki: Queue) -> None:
+async def test_report_and_schema_are_both_required(loki: Queue) -> None:
     await loki.submit(type="code", output=URL)
     token = (await take(loki)).token
     assert (await refused(loki, token)).code == "report_required"
     assert (await loki.complete(token, "no address", decision_report=REPORT)).status == "retrying"
 
 
-async def test_a_report_is_wanted_after_a_review_too(queue: Queue) -> None:
+async def test_report_is_required_after_a_review(queue: Queue) -> None:
     await queue.submit(type="code", settings={"require_decision_report": True})
     token = (await take(queue)).token
     await queue.fail(token, "crash", retry=False)
-    await queue.review(task_of(token), "modify_and_retry", change={"payload": {"n": 2}})
+    await queue.dead_letters.review(task_of(token), "modify_and_retry", change={"payload": {"n": 2}})
     assert (await refused(queue, (await take(queue)).token)).code == "report_required"
 
-
-# -- schemas that take long ----------------------------------------------------------------------------------------
 
 DOUBLING = {
     "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)} | {"d40": {"type": "string"}},
@@ -548,13 +538,13 @@ DOUBLING = {
 """2.8 KB that take 2^40 evaluations of a number."""
 
 
-async def test_schema_that_expands_too_far_is_refused_when_it_is_submitted(queue: Queue) -> None:
+async def test_schema_that_expands_too_far_is_refused_at_submit(queue: Queue) -> None:
     task: dict[str, Any] = {"type": "x", "output": {"validation": "json-schema", "validation_schema": DOUBLING}}
     for submitted in (queue.submit(task), queue.submit_dag({"tasks": [task]})):
         with pytest.raises(InputError) as refused:
             await submitted
         assert (refused.value.code, refused.value.where) == ("invalid_input", "output.validation_schema")
-        assert "Use fewer" in refused.value.how_to_mend
+        assert "Use fewer" in refused.value.hint
     assert await queue.claim("ada") == []
 
 
@@ -562,22 +552,22 @@ async def test_question_with_a_schema_that_expands_too_far_is_refused(queue: Que
     await queue.submit(type="x")
     token = (await take(queue)).token
     with pytest.raises(InputError) as refused:
-        await queue.wait(token, "which", question="Which one?", schema=DOUBLING)
+        await queue.waits.wait(token, "which", question="Which one?", schema=DOUBLING)
     assert refused.value.where == "schema"
-    assert "Use fewer" in refused.value.how_to_mend
+    assert "Use fewer" in refused.value.hint
 
 
 async def test_trigger_whose_task_has_a_schema_that_expands_too_far_is_refused(queue: Queue) -> None:
     task = {"type": "x", "output": {"validation": "json-schema", "validation_schema": DOUBLING}}
     with pytest.raises(InputError, match="not a usable JSON Schema"):
-        await queue.save_trigger("bad", on={"kind": "hook"}, task=task)
+        await queue.triggers.save("bad", on={"kind": "hook"}, task=task)
 
 
 async def test_schema_stored_before_it_was_refused_fails_the_output(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("shiftwork.policy.verdict.check_schema", lambda *_: None)
+        before.setattr("shiftwork.validation.policy.check_schema", lambda *_: None)
         asked = {"validation": "json-schema", "validation_schema": DOUBLING}
         task_id = (await queue.submit(type="x", output=asked, max_attempts=1)).id
         token = (await take(queue)).token
@@ -589,7 +579,7 @@ async def test_pattern_stored_before_it_was_refused_fails_the_output(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("shiftwork.policy.verdict.check_output", lambda _: None)
+        before.setattr("shiftwork.validation.policy.check_output", lambda _: None)
         asked = {"validation": "regex", "validation_schema": r"\w" * 20_000}
         task_id = (await queue.submit(type="x", output=asked, max_attempts=1)).id
         token = (await take(queue)).token
@@ -597,18 +587,18 @@ async def test_pattern_stored_before_it_was_refused_fails_the_output(
     assert "is not a usable pattern" in str((await queue.get(task_id)).last_error)
 
 
-async def test_results_that_take_long_to_validate_are_handed_in_by_turns(
+async def test_slow_validations_are_submitted_in_separate_transactions(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each in a transaction of its own here; together they are answered as one batch, and booked once."""
-    monkeypatch.setattr("shiftwork.queue.outputs.validation.MOST_STEPS", 1)
+    """Each in its own transaction here; together they are answered as one batch, and charged once."""
+    monkeypatch.setattr("shiftwork.validation.operations.MAX_STEPS", 1)
     asked = {"validation": "json-schema", "validation_schema": {"items": {"type": "integer"}}}
     made = await queue.submit_many([{"type": "x", "output": asked} for _ in range(4)])
     tokens = [(await take(queue, agent)).token for agent in ("ada", "bob", "cyd", "dan")]
-    usage = {"cost_usd": 0.5}
+    usage = Usage(cost_usd=0.5)
     results = [[1], ["a"], [2], [3]]
-    reports = [Report(token, data, usage=usage) for token, data in zip(tokens, results, strict=True)]
-    outcomes = await queue.complete_many([*reports, reports[0]])
+    reports = [Completion(data, usage=usage, token=token) for token, data in zip(tokens, results, strict=True)]
+    outcomes = await queue.batch.complete([*reports, reports[0]])
     assert [outcome.status for outcome in outcomes] == ["completed", "retrying", "completed", "completed", "completed"]
     assert [outcome.error for outcome in outcomes] == [None] * 5
     tasks = [await queue.get(task.id) for task in made]

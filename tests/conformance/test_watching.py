@@ -1,11 +1,11 @@
-"""Conditions that somebody should know of: each is told once when it begins and once when it is over."""
+"""Conditions that someone should know of: each is told once when it begins and once when it is over."""
 
 import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_once
-from shiftwork.queue.observation.alerts import Alert
+from shiftwork.maintenance.loop import run_once
+from shiftwork.observe.model import Alert
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import events_named, finish, take
 
@@ -13,12 +13,12 @@ HIGH, MEDIUM, LOW = 20, 50, 70
 
 
 async def open_alerts(queue: Queue, *kinds: str) -> list[Alert]:
-    return [alert for alert in await queue.alerts(open_only=True, limit=1000) if alert.kind in kinds]
+    return [alert for alert in await queue.alerts.list(open_only=True, limit=1000) if alert.kind in kinds]
 
 
-async def told(queue: Queue, *names: str) -> list[str]:
+async def emitted(queue: Queue, *names: str) -> list[str]:
     """Events of these names, in order."""
-    events, _ = await queue.events(limit=10_000)
+    events = (await queue.events(limit=10_000)).events
     return [name for event in events for name in event.names if name in names]
 
 
@@ -34,48 +34,45 @@ async def work_off(queue: Queue, count: int) -> None:
         await finish(queue)
 
 
-# -- capacity ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-034", "C-066", "C-135", "C-189", "C-190")
-async def test_a_filling_queue_warns_once_at_each_mark(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("max_queue_size", 100)
+async def test_filling_queue_warns_once_at_each_threshold(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("max_queue_size", 100)
     await submit(queue, 79)
     assert (await queue.status()).capacity_warnings == []
-    assert await told(queue, *CAPACITY) == []
+    assert await emitted(queue, *CAPACITY) == []
     await submit(queue, 1)
     assert (await queue.status()).capacity_warnings == ["warning: total 80 of 100"]
     (alert,) = await open_alerts(queue, "capacity_warning")
     assert alert.message == "Capacity: 80 of 100 tasks wait (total)"
     await submit(queue, 14)
-    assert await told(queue, *CAPACITY) == ["capacity.warning"]
+    assert await emitted(queue, *CAPACITY) == ["capacity.warning"]
     await submit(queue, 1)
-    assert await told(queue, *CAPACITY) == ["capacity.warning", "capacity.critical"]
+    assert await emitted(queue, *CAPACITY) == ["capacity.warning", "capacity.critical"]
     assert [alert.kind for alert in await open_alerts(queue, "capacity_warning", "capacity_critical")] == [
         "capacity_critical"
     ]
     await pass_time(queue, clock, 30)
-    assert len(await told(queue, *CAPACITY)) == 2
+    assert len(await emitted(queue, *CAPACITY)) == 2
 
 
-async def test_room_that_is_gained_is_told_and_resolves_the_alert(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("max_queue_size", 10)
+async def test_regained_capacity_is_reported_and_closes_the_alert(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("max_queue_size", 10)
     await submit(queue, 10)
     await work_off(queue, 1)
     await run_once(queue.engine, force=True)
-    assert await told(queue, *CAPACITY) == ["capacity.critical", "capacity.warning"]
+    assert await emitted(queue, *CAPACITY) == ["capacity.critical", "capacity.warning"]
     await work_off(queue, 2)
     await pass_time(queue, clock, 30)
-    assert await told(queue, *CAPACITY) == ["capacity.critical", "capacity.warning", "capacity.normal"]
+    assert await emitted(queue, *CAPACITY) == ["capacity.critical", "capacity.warning", "capacity.normal"]
     assert await open_alerts(queue, "capacity_warning", "capacity_critical") == []
-    assert {alert.acknowledged_by for alert in await queue.alerts()} == {"duty:alerts"}
+    assert {alert.acknowledged_by for alert in await queue.alerts.list()} == {"duty:alerts"}
     await submit(queue, 1)
-    assert (await told(queue, *CAPACITY))[3:] == ["capacity.warning"]
+    assert (await emitted(queue, *CAPACITY))[3:] == ["capacity.warning"]
 
 
 @pytest.mark.requirement("C-038")
-async def test_the_marks_are_settings_and_hold_for_each_level(queue: Queue) -> None:
-    await queue.change_settings({"priority_quotas.high": 10, "warning_at": 0.3, "critical_at": 0.5})
+async def test_capacity_thresholds_are_settings_and_apply_per_level(queue: Queue) -> None:
+    await queue.settings.change({"priority_quotas.high": 10, "warning_at": 0.3, "critical_at": 0.5})
     await submit(queue, 2, HIGH)
     assert (await queue.status()).capacity_warnings == []
     await submit(queue, 1, HIGH)
@@ -84,20 +81,17 @@ async def test_the_marks_are_settings_and_hold_for_each_level(queue: Queue) -> N
     assert (await queue.status()).capacity_warnings == ["critical: high 5 of 10"]
 
 
-async def test_a_lifted_limit_ends_its_warning(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("max_queue_size", 1)
+async def test_removed_limit_ends_its_warning(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("max_queue_size", 1)
     await submit(queue, 1)
-    await queue.unset_setting("max_queue_size")
+    await queue.settings.unset("max_queue_size")
     await pass_time(queue, clock, 30)
     assert await open_alerts(queue, "capacity_critical") == []
 
 
-# -- depth, failures, age ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-118")
-async def test_a_deep_queue_raises_one_alert_until_it_is_shallow_again(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("alerts.queue_depth", 10)
+async def test_deep_queue_raises_one_alert_until_it_is_shallow_again(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.set("alerts.queue_depth", 10)
     await submit(queue, 10)
     await run_once(queue.engine)
     assert await open_alerts(queue, "queue_depth") == []
@@ -110,16 +104,16 @@ async def test_a_deep_queue_raises_one_alert_until_it_is_shallow_again(queue: Qu
     (alert,) = await open_alerts(queue, "queue_depth")
     assert alert.message == "More than 10 tasks wait"
     await pass_time(queue, clock, 30)
-    assert len(await queue.alerts(kind="queue_depth")) == 1
+    assert len(await queue.alerts.list(kind="queue_depth")) == 1
     await work_off(queue, 1)
     await pass_time(queue, clock, 30)
     assert await open_alerts(queue, "queue_depth") == []
-    assert await told(queue, "condition.began", "condition.over") == ["condition.began", "condition.over"]
+    assert await emitted(queue, "condition.began", "condition.over") == ["condition.began", "condition.over"]
 
 
 @pytest.mark.requirement("C-120")
-async def test_a_type_that_fails_too_often_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
-    await queue.change_settings(
+async def test_high_failure_rate_of_a_type_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.change(
         {"alerts.failure_rate": 0.5, "alerts.failure_count": 4, "circuit_breaker": None, "max_attempts": 1}
     )
     await submit(queue, 4)
@@ -136,7 +130,7 @@ async def test_a_type_that_fails_too_often_raises_an_alert(queue: Queue, clock: 
 
 
 @pytest.mark.requirement("C-121")
-async def test_a_task_that_is_executed_for_long_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
+async def test_long_running_task_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code", timeout_sec=1000)
     held = await take(queue, "mule")
     for _ in range(13):
@@ -151,7 +145,7 @@ async def test_a_task_that_is_executed_for_long_raises_an_alert(queue: Queue, cl
     assert await open_alerts(queue, "task_stuck") == []
 
 
-async def test_work_that_nobody_takes_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
+async def test_task_unclaimed_for_an_hour_raises_an_alert(queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
     await pass_time(queue, clock, 3599)
     assert await open_alerts(queue, "backlog_age") == []
@@ -163,9 +157,9 @@ async def test_work_that_nobody_takes_raises_an_alert(queue: Queue, clock: Moved
     assert await open_alerts(queue, "backlog_age") == []
 
 
-async def test_a_transaction_that_holds_the_clean_up_back_raises_an_alert(postgres_dsn: str) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
-        await queue.set_setting("alerts.transaction_sec", 0)
+async def test_old_transaction_blocking_vacuum_raises_an_alert(postgres_dsn: str) -> None:
+    async with Queue.open(postgres_dsn) as queue:
+        await queue.settings.set("alerts.transaction_sec", 0)
         other = await asyncpg.connect(postgres_dsn)
         try:
             async with other.transaction():
@@ -179,15 +173,12 @@ async def test_a_transaction_that_holds_the_clean_up_back_raises_an_alert(postgr
             await other.close()
 
 
-# -- failure patterns --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-100")
-async def test_failures_tell_their_share_and_whose_they_were(queue: Queue) -> None:
-    await queue.set_setting("circuit_breaker", None)
-    await queue.register_agent(id="sonnet-1", models_available=["sonnet"])
-    await queue.register_agent(id="sonnet-2", models_available=["sonnet"])
-    await queue.register_agent(id="any", models_available=["sonnet", "opus"])
+async def test_failure_groups_show_rate_and_agents(queue: Queue) -> None:
+    await queue.settings.set("circuit_breaker", None)
+    await queue.agents.register(id="sonnet-1", models_available=["sonnet"])
+    await queue.agents.register(id="sonnet-2", models_available=["sonnet"])
+    await queue.agents.register(id="any", models_available=["sonnet", "opus"])
     for agent, error in (("sonnet-1", "boom 1"), ("sonnet-2", "boom 2"), ("any", "bang"), ("any", None)):
         await queue.submit(type="code")
         held = await take(queue, agent)
@@ -195,19 +186,17 @@ async def test_failures_tell_their_share_and_whose_they_were(queue: Queue) -> No
             await queue.complete(held.token)
         else:
             await queue.fail(held.token, "crash", error, retry=False)
-    (of_type,) = await queue.failures("type")
+    (of_type,) = await queue.metrics.failures("type")
     assert (of_type.value, of_type.total, of_type.rate) == ("code", 3, 0.75)
     assert of_type.agents == ["any", "sonnet-1", "sonnet-2"]
-    by_agent = {each.value: each.rate for each in await queue.failures("agent")}
+    by_agent = {each.value: each.rate for each in await queue.metrics.failures("agent")}
     assert by_agent == {"any": 0.5, "sonnet-1": 1.0, "sonnet-2": 1.0}
-    by_model = {each.value: each.total for each in await queue.failures("model")}
+    by_model = {each.value: each.total for each in await queue.metrics.failures("model")}
     assert by_model == {"sonnet": 2, None: 1}
-    alike = (await queue.failures("signature"))[0]
+    alike = (await queue.metrics.failures("signature"))[0]
     assert (alike.value, alike.total, alike.rate) == ("code/crash/boom #", 2, None)
     assert alike.agents == ["sonnet-1", "sonnet-2"]
 
-
-# -- friction ----------------------------------------------------------------------------------------------------
 
 RULE = {"failure_rate": 0.5, "min_count": 3, "window_sec": 600, "create": {"type": "investigate", "payload": {"a": 1}}}
 
@@ -220,30 +209,30 @@ async def fail(queue: Queue, count: int, error: str = "boom 7") -> None:
 
 
 @pytest.mark.requirement("F-207")
-async def test_a_type_that_fails_in_forty_percent_spawns_a_refactor_task(queue: Queue) -> None:
+async def test_failure_rate_of_forty_percent_creates_a_refactor_task(queue: Queue) -> None:
     create = {"type": "refactor", "title": "Refactor {type}"}
-    await queue.set_setting("friction", {"failure_rate": 0.4, "min_count": 2, "create": create})
+    await queue.settings.set("friction", {"failure_rate": 0.4, "min_count": 2, "create": create})
     for n in range(5):
         await queue.submit(type="auth")
         held = await take(queue)
         if n < 2:
             await queue.fail(held.token, "crash", "login loop", retry=False)
         else:
-            assert (await queue.tasks(type="refactor")).tasks == []
+            assert (await queue.tasks.list(type="refactor")).tasks == []
             await queue.complete(held.token)
     await run_once(queue.engine, force=True)
-    (task,) = (await queue.tasks(type="refactor")).tasks
+    (task,) = (await queue.tasks.list(type="refactor")).tasks
     assert (task.title, task.payload["friction"]["rate"]) == ("Refactor auth", 0.4)
 
 
-async def test_work_that_keeps_failing_alike_becomes_a_task(queue: Queue, clock: MovedClock) -> None:
-    await queue.change_settings({"friction": RULE, "circuit_breaker": None})
+async def test_repeated_similar_failures_create_a_task(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.change({"friction": RULE, "circuit_breaker": None})
     await fail(queue, 2)
     await run_once(queue.engine, force=True)
-    assert (await queue.tasks(type="investigate")).tasks == []
+    assert (await queue.tasks.list(type="investigate")).tasks == []
     await fail(queue, 1, "boom 8")
     await run_once(queue.engine, force=True)
-    (task,) = (await queue.tasks(type="investigate")).tasks
+    (task,) = (await queue.tasks.list(type="investigate")).tasks
     assert (task.title, task.created_by, task.status) == ("Find out why code keeps failing", "friction", "ready")
     found = task.payload["friction"]
     assert (found["type"], found["signature"], found["failed"], found["agents"], found["rate"]) == (
@@ -254,8 +243,8 @@ async def test_work_that_keeps_failing_alike_becomes_a_task(queue: Queue, clock:
     assert len(await open_alerts(queue, "friction")) == 1
 
 
-async def test_there_is_one_task_about_a_friction_while_it_is_open(queue: Queue, clock: MovedClock) -> None:
-    await queue.change_settings({"friction": RULE, "circuit_breaker": None})
+async def test_only_one_open_task_exists_per_friction(queue: Queue, clock: MovedClock) -> None:
+    await queue.settings.change({"friction": RULE, "circuit_breaker": None})
     await fail(queue, 3)
     await pass_time(queue, clock, 30)
     await fail(queue, 3)
@@ -263,37 +252,37 @@ async def test_there_is_one_task_about_a_friction_while_it_is_open(queue: Queue,
     await pass_time(queue, clock, 601)  # over, and then it begins again
     await fail(queue, 3)
     await pass_time(queue, clock, 30)
-    (task,) = (await queue.tasks(type="investigate")).tasks
+    (task,) = (await queue.tasks.list(type="investigate")).tasks
     (held,) = await queue.claim("detective", types=["investigate"], start=True)
     await queue.complete(held.token, "found it")
     await pass_time(queue, clock, 601)
     await fail(queue, 3)
     await pass_time(queue, clock, 30)
-    again = (await queue.tasks(type="investigate", status="ready")).tasks
+    again = (await queue.tasks.list(type="investigate", status="ready")).tasks
     assert len(again) == 1
     assert again[0].id != task.id
 
 
-async def test_a_friction_of_the_task_about_frictions_makes_no_other(queue: Queue) -> None:
-    await queue.change_settings({"friction": {**RULE, "create": {"type": "code"}}, "circuit_breaker": None})
+async def test_friction_of_its_own_task_type_creates_no_other(queue: Queue) -> None:
+    await queue.settings.change({"friction": {**RULE, "create": {"type": "code"}}, "circuit_breaker": None})
     await fail(queue, 3)
     await run_once(queue.engine, force=True)
-    assert (await queue.tasks(status="ready")).tasks == []
+    assert (await queue.tasks.list(status="ready")).tasks == []
 
 
-async def test_a_task_that_may_not_be_created_stops_no_other_alert(queue: Queue) -> None:
-    await queue.change_settings({"friction": RULE, "circuit_breaker": None, "allowed_types": ["code"]})
+async def test_friction_task_that_is_not_allowed_still_raises_the_alert(queue: Queue) -> None:
+    await queue.settings.change({"friction": RULE, "circuit_breaker": None, "allowed_types": ["code"]})
     await fail(queue, 3)
     await run_once(queue.engine, force=True)
     assert len(await open_alerts(queue, "friction")) == 1
-    assert (await queue.tasks(type="investigate")).tasks == []
+    assert (await queue.tasks.list(type="investigate")).tasks == []
 
 
-async def test_a_full_queue_still_takes_the_task_about_a_friction(queue: Queue) -> None:
-    await queue.change_settings({"friction": RULE, "circuit_breaker": None})
+async def test_friction_task_is_accepted_in_a_full_queue(queue: Queue) -> None:
+    await queue.settings.change({"friction": RULE, "circuit_breaker": None})
     await fail(queue, 3)
-    await queue.set_setting("max_queue_size", 1)
+    await queue.settings.set("max_queue_size", 1)
     await submit(queue, 1)
     await run_once(queue.engine, force=True)
-    assert len((await queue.tasks(type="investigate")).tasks) == 1
+    assert len((await queue.tasks.list(type="investigate")).tasks) == 1
     assert await events_named(queue, "task.displaced") == []

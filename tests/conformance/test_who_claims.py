@@ -1,24 +1,24 @@
-"""Who an agent is: announced once and held to it, or as each claim says."""
+"""Agent attributes: registered once and binding, or given with each claim."""
 
 from shiftwork import Queue
 
 
-async def test_an_announced_agent_gets_no_type_it_did_not_announce(queue: Queue) -> None:
+async def test_registered_agent_gets_no_unregistered_type(queue: Queue) -> None:
     await queue.submit(type="code")
-    await queue.register_agent(id="writer", types=["prose"])
+    await queue.agents.register(id="writer", types=["prose"])
     assert await queue.claim("writer", types=["code"]) == []
 
 
-async def test_a_claim_narrows_what_an_agent_announced(queue: Queue) -> None:
+async def test_claim_types_narrow_the_registered_types(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}, {"type": "prose"}])
-    await queue.register_agent(id="writer", types=["prose", "code"], max_concurrent_tasks=5)
+    await queue.agents.register(id="writer", types=["prose", "code"], max_concurrent_tasks=5)
     assert [task.type for task in await queue.claim("writer", 5, types=["prose"])] == ["prose"]
 
 
-async def test_an_agent_that_announced_nothing_is_as_each_claim_says(queue: Queue) -> None:
+async def test_unregistered_agent_has_the_types_of_each_claim(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}, {"type": "prose"}])
-    await queue.set_setting("max_concurrent_tasks", 5)
+    await queue.settings.set("max_concurrent_tasks", 5)
     assert [task.type for task in await queue.claim("anybody", 5, types=["code"])] == ["code"]
     assert [task.type for task in await queue.claim("anybody", 5, types=["prose"])] == ["prose"]
-    (agent,) = await queue.agents()
+    (agent,) = await queue.agents.list()
     assert agent.types == ["prose"]

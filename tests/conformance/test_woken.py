@@ -1,4 +1,4 @@
-"""Claims that wait behind a closed gate are answered when it opens: by its time, by an end, or by somebody's word."""
+"""Claims that wait behind a closed gate are answered when it opens: by its time, by an end, or by someone's word."""
 
 import asyncio
 import gc
@@ -6,14 +6,14 @@ import gc
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreClosed
+from shiftwork.model.errors import StoreClosed
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.test_breakers import HALF_OPEN_SEC, open_breaker, to_test
 from tests.conformance.test_claiming import answer, waiting_claim
 from tests.conformance.test_limits import many, only
 
 
-async def test_when_the_time_of_an_open_breaker_has_come(queue: Queue, clock: MovedClock) -> None:
+async def test_waiting_claim_is_answered_when_breaker_interval_ends(queue: Queue, clock: MovedClock) -> None:
     await open_breaker(queue)
     await queue.submit(type="code")
     claim = await waiting_claim(queue)
@@ -21,47 +21,47 @@ async def test_when_the_time_of_an_open_breaker_has_come(queue: Queue, clock: Mo
     assert len(await answer(claim)) == 1
 
 
-async def test_when_a_breaker_closes(queue: Queue, clock: MovedClock) -> None:
+async def test_waiting_claim_is_answered_when_breaker_closes(queue: Queue, clock: MovedClock) -> None:
     tested = await to_test(queue, clock)
     claim = await waiting_claim(queue, "second")
     await queue.complete(tested.token)
     assert len(await answer(claim)) == 1
 
 
-async def test_when_the_tested_task_is_given_back(queue: Queue, clock: MovedClock) -> None:
+async def test_waiting_claim_is_answered_when_the_probe_is_released(queue: Queue, clock: MovedClock) -> None:
     tested = await to_test(queue, clock)
     claim = await waiting_claim(queue, "second")
     await queue.release(tested.token)
     assert len(await answer(claim)) == 1
 
 
-async def test_when_somebody_resets_a_breaker(queue: Queue) -> None:
+async def test_waiting_claim_is_answered_when_breaker_is_reset(queue: Queue) -> None:
     await queue.submit(type="code")
-    await queue.trip_breaker("code")
+    await queue.breakers.trip("code")
     claim = await waiting_claim(queue)
-    await queue.reset_breaker("code")
+    await queue.breakers.reset("code")
     assert len(await answer(claim)) == 1
 
 
-async def test_when_a_cooldown_is_over(queue: Queue, clock: MovedClock) -> None:
+async def test_waiting_claim_is_answered_when_cooldown_ends(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
-    await queue.cool_down("type:code", 60)
+    await queue.cooldowns.set("type:code", 60)
     claim = await waiting_claim(queue)
     await pass_time(queue, clock, 60)
     assert len(await answer(claim)) == 1
 
 
-async def test_when_somebody_lifts_a_cooldown(queue: Queue) -> None:
+async def test_waiting_claim_is_answered_when_cooldown_is_lifted(queue: Queue) -> None:
     spec = {"constraints": {"model_preferences": ["opus"]}}
     await queue.submit(type="code", spec=spec)
-    await queue.cool_down("model:opus", 60)
+    await queue.cooldowns.set("model:opus", 60)
     claim = await waiting_claim(queue)
-    await queue.lift_cooldown("model:opus")
+    await queue.cooldowns.lift("model:opus")
     assert len(await answer(claim)) == 1
 
 
-async def test_when_a_task_under_a_limit_ends(queue: Queue) -> None:
-    await queue.set_limit("type:code", concurrency=1)
+async def test_waiting_claim_is_answered_when_a_limited_task_ends(queue: Queue) -> None:
+    await queue.limits.set("type:code", concurrency=1)
     await queue.submit_many([{"type": "code"}] * 2)
     (held,) = await many(queue, 2)
     claim = await waiting_claim(queue, "other")
@@ -69,8 +69,8 @@ async def test_when_a_task_under_a_limit_ends(queue: Queue) -> None:
     assert len(await answer(claim)) == 1
 
 
-async def test_when_a_window_has_room_again(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_limit("type:code", requests=1, window_sec=60)
+async def test_waiting_claim_is_answered_when_the_window_has_room(queue: Queue, clock: MovedClock) -> None:
+    await queue.limits.set("type:code", requests=1, window_sec=60)
     await queue.submit_many([{"type": "code"}] * 2)
     await many(queue, 1)
     at = (await only(queue)).opens_at
@@ -80,46 +80,46 @@ async def test_when_a_window_has_room_again(queue: Queue, clock: MovedClock) -> 
     assert len(await answer(claim)) == 1
 
 
-async def test_when_a_limit_is_raised_or_removed(queue: Queue) -> None:
-    await queue.set_limit("type:code", concurrency=1)
+async def test_waiting_claim_is_answered_when_limit_is_raised_or_removed(queue: Queue) -> None:
+    await queue.limits.set("type:code", concurrency=1)
     await queue.submit_many([{"type": "code"}] * 3)
     await many(queue, 3)
     claim = await waiting_claim(queue, "other")
-    await queue.set_limit("type:code", concurrency=2)
+    await queue.limits.set("type:code", concurrency=2)
     assert len(await answer(claim)) == 1
     claim = await waiting_claim(queue, "third")
-    await queue.remove_limit("type:code")
+    await queue.limits.remove("type:code")
     assert len(await answer(claim)) == 1
 
 
-async def test_a_claim_that_was_cancelled_while_it_parked_is_in_nobodys_way(queue: Queue) -> None:
-    parking = queue._shared.parking
+async def test_cancelled_waiting_claim_does_not_block_others(queue: Queue) -> None:
+    claim_waiters = queue.executor.shared.claim_waiters
     first = asyncio.create_task(queue.claim("gone", wait=25))
-    while not parking._waiters:  # noqa: ASYNC110  # at the first moment: a step later it waits as others do
+    while not claim_waiters._waiters:  # noqa: ASYNC110  # at the first moment: a step later it waits as others do
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert not parking._waiters
+    assert not claim_waiters._waiters
     claim = await waiting_claim(queue)
     await queue.submit(type="code")
     assert len(await answer(claim)) == 1
 
 
-async def test_when_an_agent_gets_more_money(queue: Queue) -> None:
-    await queue.register_agent(id="worker", budget_remaining_usd=0)
+async def test_waiting_claim_is_answered_when_agent_budget_is_raised(queue: Queue) -> None:
+    await queue.agents.register(id="worker", budget_remaining_usd=0)
     await queue.submit(type="code", estimated_cost_usd=1)
     for raise_it in (
-        lambda: queue.set_agent_budget("worker", 5),
-        lambda: queue.set_budget("agent", "worker", 50),
+        lambda: queue.agents.set_budget("worker", 5),
+        lambda: queue.budgets.set("agent", "worker", ceiling_usd=50),
     ):
         claim = await waiting_claim(queue)
         await raise_it()
         (held,) = await answer(claim)
         await queue.release(held.token)
-        await queue.set_agent_budget("worker", 0)
+        await queue.agents.set_budget("worker", 0)
 
 
-async def test_who_would_wait_at_a_closed_queue_is_told_and_nothing_listens_on(
+async def test_waiting_claim_on_a_closed_queue_raises_and_leaves_no_listener(
     store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = await Queue.open(store_url)
@@ -128,5 +128,5 @@ async def test_who_would_wait_at_a_closed_queue_is_told_and_nothing_listens_on(
     with pytest.raises(StoreClosed):
         await queue.claim("worker", wait=5)
     assert [task for task in asyncio.all_tasks() if "Parking._listen" in repr(task)] == []
-    gc.collect()  # who ended with an exception that nobody asked for complains here
+    gc.collect()  # who ended with an exception that no one asked for complains here
     assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import ReportRequired
+from shiftwork.model.errors import ReportRequired
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import REPORT, bury, take
+from tests.conformance.steps import REPORT, dead_letter, take
 from tests.conformance.test_replies import VERBS, keyed
 
 ELSEWHERE = {"take_snapshot"}
@@ -35,14 +35,14 @@ async def fill(queue: Queue, clock: MovedClock) -> None:
 
 
 async def _age(queue: Queue, clock: MovedClock) -> None:
-    """Archived, removed for good, and raised by duties."""
-    await queue.change_settings({"archive_after_sec": 60, "purge.mode": "delete", "min_agents": 9})
+    """Archived, removed for good, and raised by maintenance jobs."""
+    await queue.settings.change({"archive_after_sec": 60, "purge.mode": "delete", "min_agents": 9})
     await queue.submit(type="code", id="kept", tags=["web"], idempotency_key="once")
     await queue.complete((await take(queue)).token, {"n": 1})
     await pass_time(queue, clock, 61)
     await queue.submit(type="gone")
-    await queue.purge(type="gone")
-    await bury(queue)
+    await queue.control.purge(type="gone")
+    await dead_letter(queue)
 
 
 async def _odd_values(queue: Queue) -> None:
@@ -62,15 +62,15 @@ async def _odd_values(queue: Queue) -> None:
 
 async def _protect(queue: Queue) -> None:
     """Held under a limit, a model, budgets and a session, with a report that was missing once."""
-    await queue.change_settings({"require_decision_report": True})
-    await queue.set_limit("model:opus", concurrency=5)
-    await queue.set_budget("day", None, 100)
+    await queue.settings.change({"require_decision_report": True})
+    await queue.limits.set("model:opus", concurrency=5)
+    await queue.budgets.set("day", None, ceiling_usd=100)
     constraints = {"model_preferences": ["opus"], "max_cost_usd": 2}
     await queue.submit(type="code", spec={"constraints": constraints})
-    await queue.register_agent(id="rich", models_available=["opus"])
+    await queue.agents.register(id="rich", models_available=["opus"])
     held = await take(queue, "rich")
     await queue.heartbeat(held.token, {"pct": 5}, {"cost_usd": 0.25, "model": "opus"})
-    await queue.pin_session(held.token, "s-1", "folder")
+    await queue.claims.pin_session(held.token, "s-1", "folder")
     with pytest.raises(ReportRequired):
         await queue.complete(held.token)
     await queue.submit(type="code", output={"validation": "test-pass"})

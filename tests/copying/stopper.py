@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from shiftwork.copying.copy import copy, restore, save
+from shiftwork.snapshots.copy import copy, restore, save
 
 
 def stop(table: str, _rows: int) -> None:

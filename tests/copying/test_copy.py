@@ -1,4 +1,4 @@
-"""A copy is the same queue in another database: content, order, claims, numbers; all of it or nothing."""
+"""A copy is the same queue in another database: content, order, claims, numbers; all or nothing."""
 
 import asyncio
 import sys
@@ -10,17 +10,10 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.copying import copy as copying
-from shiftwork.copying.content import BATCH_BYTES, FEWEST, MOST, Pace
-from shiftwork.copying.copy import checksum, copy
-from shiftwork.core.errors import (
-    CopyDiffers,
-    InputError,
-    LeaseLost,
-    ShiftworkError,
-    StoreNotEmpty,
-    StoreUnavailable,
-)
+from shiftwork.model.errors import CopyDiffers, InputError, LeaseLost, ShiftworkError, StoreNotEmpty, StoreUnavailable
+from shiftwork.snapshots import copy as copying
+from shiftwork.snapshots.batches import BATCH_BYTES, MAX_COUNT, MIN_COUNT, BatchSize
+from shiftwork.snapshots.copy import checksum, copy
 from shiftwork.store.catalogue import OF_THE_STORE, tables
 from shiftwork.store.opening import open_store
 from shiftwork.testing import MovedClock, pass_time
@@ -37,13 +30,13 @@ COLUMNS = {
 }
 
 
-async def test_no_table_and_no_column_is_left_out(queue: Queue) -> None:
+async def test_every_table_and_column_is_copied(queue: Queue) -> None:
     found = await sql(queue, COLUMNS[queue.url.partition(":")[0]])
     there = {(row["t"], row["c"]) for row in found if row["t"] not in OF_THE_STORE}
     assert {(table.name, column) for table in tables() for column in table.names} == there
 
 
-async def test_what_the_database_numbers_is_known(queue: Queue) -> None:
+async def test_every_numbered_table_is_known(queue: Queue) -> None:
     if queue.url.startswith("sqlite"):
         text = "select name as t from sqlite_master where sql like '%autoincrement%'"
     else:
@@ -51,7 +44,7 @@ async def test_what_the_database_numbers_is_known(queue: Queue) -> None:
     assert {row["t"] for row in await sql(queue, text)} == {table.name for table in tables() if table.number}
 
 
-async def test_a_copy_has_everything_the_queue_has(
+async def test_copy_contains_everything_of_the_queue(
     queue: Queue, clock: MovedClock, other_url: str, tmp_path: Path
 ) -> None:
     await fill(queue, clock)
@@ -60,58 +53,58 @@ async def test_a_copy_has_everything_the_queue_has(
     assert await checksum(other_url) == copied == await checksum(queue.url)
     assert await copy(other_url, f"sqlite:///{tmp_path}/third.db") == copied
     workspaces = [row["name"] for row in await sql(queue, "select name from workspaces")]
-    async with await Queue.open(other_url, clock=clock) as other:
+    async with Queue.open(other_url, clock=clock) as other:
         for name in workspaces:
             here, there = queue.in_workspace(name), other.in_workspace(name)
             assert await tell(there) == await tell(here)
             assert await there.events(limit=10_000) == await here.events(limit=10_000)
-            assert await there.settings() == await here.settings()
+            assert await there.settings.list() == await here.settings.list()
 
 
-async def test_work_goes_on_in_the_copy_where_it_was(queue: Queue, clock: MovedClock, other_url: str) -> None:
+async def test_work_continues_in_the_copy(queue: Queue, clock: MovedClock, other_url: str) -> None:
     for priority in (50, 10, 90, 0, 30):
         await queue.submit(type="code", priority=priority)
     held = await take(queue, "old")
     late = await take(queue, "late")
     await queue.release(late.token)
     await copy(queue.url, other_url)
-    newest = await queue.newest_event()
-    async with await Queue.open(other_url, clock=clock) as other:
+    newest = (await queue.events("now")).next
+    async with Queue.open(other_url, clock=clock) as other:
         assert await ids_in_order(other) == await ids_in_order(queue)
         with pytest.raises(LeaseLost):
             await other.complete(late.token)
         await other.complete(held.token, {"answer": 42})
         assert (await other.get(held.id)).status == "completed"
-        assert await other.newest_event() > newest
+        assert (await other.events("now")).next > newest
         assert (await other.submit(type="code")).status == "ready"
 
 
-async def test_numbers_go_on_after_rows_that_are_gone(queue: Queue, clock: MovedClock, other_url: str) -> None:
-    """Whoever follows events has the last number, whether its row is still there or not."""
+async def test_event_numbers_continue_after_deleted_rows(queue: Queue, clock: MovedClock, other_url: str) -> None:
+    """Anyone who follows events has the last number, whether its row is still there or not."""
     await queue.submit_many([{"type": "code"}] * 3)
-    newest = await queue.newest_event()
+    newest = (await queue.events("now")).next
 
     async def forget(tx: object) -> None:
         text = f"delete from events where seq = {newest}"
-        connection = tx._connection  # type: ignore[attr-defined]  # as somebody with SQL might
+        connection = tx._connection  # type: ignore[attr-defined]  # as someone with SQL might
         done = connection.execute(text)
         if not queue.url.startswith("sqlite"):
             await done
 
     await queue.engine.store.run(forget)
     await copy(queue.url, other_url)
-    async with await Queue.open(other_url, clock=clock) as other:
+    async with Queue.open(other_url, clock=clock) as other:
         await other.submit(type="code")
-        assert await other.newest_event() == newest + 1
+        assert (await other.events("now")).next == newest + 1
 
 
-async def test_silence_counts_from_the_copy_on(queue: Queue, clock: MovedClock, other_url: str) -> None:
-    """As after an outage: whoever beats within one timeout keeps what it holds."""
+async def test_heartbeat_timeout_restarts_with_the_copy(queue: Queue, clock: MovedClock, other_url: str) -> None:
+    """As after an outage: anyone who beats within one timeout keeps what it holds."""
     await queue.submit_many([{"type": "code", "timeout_sec": 86_400}] * 2)
     beating, silent = await take(queue, "beating"), await take(queue, "silent")
     clock.advance(600)
     await _copy_at(clock, queue.url, other_url)
-    async with await Queue.open(other_url, clock=clock) as other:
+    async with Queue.open(other_url, clock=clock) as other:
         await pass_time(other, clock, 1)
         assert {(await other.get(held.id)).status for held in (beating, silent)} == {"running"}
         assert (await other.heartbeat(beating.token)).action == "continue"
@@ -130,10 +123,7 @@ async def _copy_at(clock: MovedClock, source: str, target: str) -> None:
         await copy(source, target)
 
 
-# -- one moment --------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_written_meanwhile_is_not_in_it(queue: Queue, other_url: str) -> None:
+async def test_writes_during_the_copy_are_not_in_it(queue: Queue, other_url: str) -> None:
     await queue.submit_many([{"type": "code"}] * 50)
     before = await checksum(queue.url)
     changes: list[asyncio.Task[object]] = []
@@ -146,12 +136,9 @@ async def test_what_is_written_meanwhile_is_not_in_it(queue: Queue, other_url: s
     assert (await queue.status()).counts == {"ready": 50 + len(changes)}
 
 
-# -- refused -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_queue_that_has_work_is_left_as_it_is(queue: Queue, other_url: str) -> None:
+async def test_target_with_tasks_is_refused_and_unchanged(queue: Queue, other_url: str) -> None:
     await queue.submit(type="code")
-    async with await Queue.open(other_url) as other:
+    async with Queue.open(other_url) as other:
         await other.submit(type="docs")
         before = await checksum(other_url)
         with pytest.raises(StoreNotEmpty) as refused:
@@ -160,16 +147,16 @@ async def test_a_queue_that_has_work_is_left_as_it_is(queue: Queue, other_url: s
         assert await checksum(other_url) == before
 
 
-async def test_a_queue_that_was_only_opened_is_empty(queue: Queue, other_url: str, clock: MovedClock) -> None:
+async def test_target_that_was_only_opened_counts_as_empty(queue: Queue, other_url: str, clock: MovedClock) -> None:
     await queue.submit(type="code")
-    async with await Queue.open(other_url, clock=clock, workspace="other", profile="loki") as other:
+    async with Queue.open(other_url, clock=clock, workspace="other", profile="loki") as other:
         await pass_time(other, clock, 1)
     copied = await copy(queue.url, other_url)
     assert copied.counts["workspaces"] == 1
     assert await checksum(other_url) == copied
 
 
-async def test_there_must_be_something_to_copy(tmp_path: Path, other_url: str) -> None:
+async def test_copy_without_a_source_is_refused(tmp_path: Path, other_url: str) -> None:
     with pytest.raises(StoreUnavailable):
         await copy(f"sqlite:///{tmp_path}/nothing.db", other_url)
     with pytest.raises(InputError):
@@ -181,7 +168,7 @@ async def test_there_must_be_something_to_copy(tmp_path: Path, other_url: str) -
         await copy(other_url, "mysql://localhost/queue")
 
 
-async def test_a_queue_of_another_schema_is_refused(queue: Queue, tmp_path: Path) -> None:
+async def test_queue_of_another_schema_is_refused(queue: Queue, tmp_path: Path) -> None:
     text = "insert into migrations values (9999, 'later', 'x')"
     if queue.url.startswith("sqlite"):
         connection = apsw.Connection(queue.url.removeprefix("sqlite:///"))
@@ -196,8 +183,8 @@ async def test_a_queue_of_another_schema_is_refused(queue: Queue, tmp_path: Path
     assert refused.value.code == "store_newer"
 
 
-async def test_a_copy_that_differs_is_not_kept(queue: Queue, tmp_path: Path) -> None:
-    """A database that changes what it is given: here by a trigger."""
+async def test_copy_that_differs_is_not_kept(queue: Queue, tmp_path: Path) -> None:
+    """A database that changes its input: here by a trigger."""
     await queue.submit(type="code")
     other = f"sqlite:///{tmp_path}/other.db"
     await (await Queue.open(other)).close()
@@ -212,9 +199,6 @@ async def test_a_copy_that_differs_is_not_kept(queue: Queue, tmp_path: Path) -> 
     connection.close()
 
 
-# -- killed ------------------------------------------------------------------------------------------------------
-
-
 async def kill_in_the_middle(*what: str) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.copying.stopper", *what, stdin=PIPE, stdout=PIPE
@@ -225,25 +209,22 @@ async def kill_in_the_middle(*what: str) -> None:
     await process.wait()
 
 
-async def test_a_copy_that_is_killed_leaves_nothing_and_can_be_made_again(queue: Queue, other_url: str) -> None:
+async def test_killed_copy_leaves_nothing_and_can_be_repeated(queue: Queue, other_url: str) -> None:
     await queue.submit_many([{"type": "code"}] * 20)
     await kill_in_the_middle("copy", queue.url, other_url)
-    async with await Queue.open(other_url) as other:
+    async with Queue.open(other_url) as other:
         assert (await other.status()).counts == {}
     assert (await copy(queue.url, other_url)).counts["tasks"] == 20
     assert await checksum(other_url) == await checksum(queue.url)
 
 
-# -- in bounded memory -------------------------------------------------------------------------------------------
-
-
-def test_batches_are_about_a_mebibyte_whatever_the_rows_are() -> None:
-    pace = Pace()
-    assert pace.rows == FEWEST
+def test_batches_are_about_a_mebibyte_for_any_row_size() -> None:
+    pace = BatchSize()
+    assert pace.rows == MIN_COUNT
     for _ in range(20):
         pace.saw([b"x" * 100] * pace.rows)
-    assert pace.rows == MOST
-    pace.saw([b"x" * 8 * BATCH_BYTES] * MOST)
+    assert pace.rows == MAX_COUNT
+    pace.saw([b"x" * 8 * BATCH_BYTES] * MAX_COUNT)
     assert pace.rows == 1
     pace.saw([b"x" * 100])
     assert pace.rows == 2

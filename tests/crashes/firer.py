@@ -1,4 +1,4 @@
-"""Fires schedules minute by minute for ever, and says which minute is done: `python -m tests.crashes.firer URL START`.
+"""Fires schedules minute by minute forever, and says which minute is done: `python -m tests.crashes.firer URL START`.
 
 Made to be killed. A schedule fires for each minute since START, and an event for each of its tasks.
 """
@@ -7,14 +7,14 @@ import asyncio
 import sys
 
 from shiftwork import Queue
-from shiftwork.duties import triggers
 from shiftwork.testing import MovedClock
+from shiftwork.triggers import maintenance as triggers
 from tests.crashes.life import say
 
 
 async def main(url: str, start: str) -> None:
     clock = MovedClock(float(start))
-    async with await Queue.open(url, clock=clock) as queue:
+    async with Queue.open(url, clock=clock) as queue:
         while True:
             clock.advance(60)
             await triggers.run(queue.engine)

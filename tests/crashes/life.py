@@ -1,6 +1,6 @@
-"""Works for ever and says what was acknowledged: `python -m tests.crashes.life URL`. Made to be killed.
+"""Works forever and says what was acknowledged: `python -m tests.crashes.life URL`. Made to be killed.
 
-Each line is printed after the answer it tells of: `submitted ID`, `claimed TOKEN`, `completed ID`, `cancelled ID`.
+Each line is printed after the answer it reports: `submitted ID`, `claimed TOKEN`, `completed ID`, `cancelled ID`.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ def say(word: str, what: str) -> None:
 
 
 async def main(url: str) -> None:
-    async with await Queue.open(url) as queue:
-        await queue.register_agent(id="life", max_concurrent_tasks=None)
-        await queue.runtime_gone("life")  # what the process before this one held
+    async with Queue.open(url) as queue:
+        await queue.agents.register(id="life", max_concurrent_tasks=None)
+        await queue.runtimes.report_gone("life")  # what the process before this one held
         say("began", "-")
         await asyncio.gather(produce(queue), consume(queue), consume(queue))
 

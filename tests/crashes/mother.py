@@ -27,7 +27,7 @@ def bear() -> None:
             threading.Thread(target=_end_with_the_test, daemon=True).start()
             try:
                 getattr(ten_steps, name)(*args)
-            except BaseException:  # noqa: BLE001 -- whatever it is, this life must not go on as its mother
+            except BaseException:  # noqa: BLE001 -- whatever it is, this life must not continue as its mother
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
@@ -37,7 +37,7 @@ def bear() -> None:
 
 
 def _end_with_the_test() -> None:
-    """A test run that was killed has let go of our standard input: nobody is left to end us."""
+    """A test run that was killed has let go of our standard input: no one is left to end us."""
     closed = select.poll()
     closed.register(0, select.POLLHUP)
     closed.poll()

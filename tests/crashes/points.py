@@ -6,10 +6,13 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from shiftwork import Queue
-from shiftwork.queue import finish
-from shiftwork.queue.durable import effects, steps
-from shiftwork.queue.face import claiming
+import shiftwork.queue  # noqa: F401  # registers the implementations
+from shiftwork.engine import claim_requests, finish
+from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.operation.declare import operation_of
+from shiftwork.steps import effects
+from shiftwork.steps import operations as steps
+from shiftwork.steps.api import Effects, Steps
 
 _passed: list[str] = []
 _deadly: int | str = 0
@@ -36,16 +39,18 @@ def point(name: str) -> None:
 def mark_verbs() -> None:
     """Points around and inside the transactions of a task's whole life: nothing written, all written, all committed."""
     for module, verb, method in (
-        (claiming, "claim", "claim"),
-        (steps, "complete", "complete_step"),
-        (effects, "begin", "begin_effect"),
-        (effects, "finish", "finish_effect"),
-        (finish, "complete", "complete_many"),
-        (finish, "complete", "complete"),
+        (claim_requests, "claim", Claims.request),
+        (steps, "complete", Steps.complete),
+        (effects, "begin", Effects.begin),
+        (effects, "finish", Effects.finish),
+        (finish, "complete", ClaimBatch.complete),
+        (finish, "complete", WorkerVerbs.complete),
     ):
+        operation = operation_of(method)
         if not hasattr(getattr(module, verb), "marked"):
-            setattr(module, verb, _inside(getattr(module, verb), method))
-        setattr(Queue, method, _around(getattr(Queue, method), method))
+            setattr(module, verb, _inside(getattr(module, verb), operation.name))
+        assert operation.implementation is not None
+        operation.implementation = _context(operation.implementation, operation.name)
 
 
 def _inside(verb: Verb, name: str) -> Verb:
@@ -60,7 +65,7 @@ def _inside(verb: Verb, name: str) -> Verb:
     return run
 
 
-def _around(method: Verb, name: str) -> Verb:
+def _context(method: Verb, name: str) -> Verb:
     @functools.wraps(method)
     async def call(*args: Any, **named: Any) -> Any:
         answer = await method(*args, **named)

@@ -1,4 +1,4 @@
-"""Submits, claims and ends tasks of a few serial keys for ever: `python -m tests.crashes.serial URL`.
+"""Submits, claims and ends tasks of a few serial keys forever: `python -m tests.crashes.serial URL`.
 
 Made to be killed. Prints a line for each task that it has ended.
 """
@@ -13,9 +13,9 @@ KEYS = 2
 
 
 async def main(url: str) -> None:
-    async with await Queue.open(url) as queue:
-        await queue.register_agent(id="serial", max_concurrent_tasks=None)
-        await queue.runtime_gone("serial")  # what the process before this one held
+    async with Queue.open(url) as queue:
+        await queue.agents.register(id="serial", max_concurrent_tasks=None)
+        await queue.runtimes.report_gone("serial")  # what the process before this one held
         await asyncio.gather(*(live(queue, number) for number in range(4)))
 
 

@@ -1,4 +1,4 @@
-"""Spends for ever under every kind of budget: `python -m tests.crashes.spender URL`. Made to be killed.
+"""Spends forever under every kind of budget: `python -m tests.crashes.spender URL`. Made to be killed.
 
 A line is printed after each completion.
 """
@@ -10,9 +10,9 @@ from shiftwork import Queue
 
 
 async def main(url: str) -> None:
-    async with await Queue.open(url) as queue:
-        await queue.register_agent(id="spender", max_concurrent_tasks=None, budget_remaining_usd=1000)
-        await queue.runtime_gone("spender")  # what the process before this one held
+    async with Queue.open(url) as queue:
+        await queue.agents.register(id="spender", max_concurrent_tasks=None, budget_remaining_usd=1000)
+        await queue.runtimes.report_gone("spender")  # what the process before this one held
         await asyncio.gather(produce(queue), *(consume(queue) for _ in range(3)))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork import open_queue
-from shiftwork.queue.durable.effects import Effect
 from shiftwork.server.serve import Options, serve
+from shiftwork.steps.model import Effect
 from shiftwork.worker import Context, Happened, Worker
 from tests.crashes import points
 
@@ -61,16 +61,13 @@ def lines(outside: Path) -> list[str]:
     return outside.read_text().splitlines() if outside.exists() else []
 
 
-# -- lives, each a process of its own (see `mother`) -------------------------------------------------------------
-
-
 def work(url: str, outside: str, deadly: int | str) -> None:
     """Do all there is to do, or die on the way; the points passed are left beside the outside."""
     points.arm(deadly)
     points.mark_verbs()
 
     async def life() -> None:
-        async with await open_queue(url) as queue:
+        async with open_queue(url) as queue:
             await worker_on(Path(outside)).run(queue, until_idle=True)
 
     asyncio.run(life())
@@ -81,9 +78,9 @@ def serve_until_dead(url: str, port: int, deadly: int | str) -> None:
     """Serve a queue, and tell where and by which process."""
     points.arm(deadly)
     points.mark_verbs()
-    asyncio.run(serve(Options(store=url, port=port), _tell))
+    asyncio.run(serve(Options(store=url, port=port), _print_address))
 
 
-def _tell(where: str) -> None:
+def _print_address(where: str) -> None:
     sys.stdout.write(f"{where} {os.getpid()}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""kill -9 at every point of a task with steps and effects: what was stored stays done, and nothing happens twice."""
+"""kill -9 at every point of a task with steps and effects: stored work is kept, and nothing happens twice."""
 
 import asyncio
 import os
@@ -35,10 +35,10 @@ async def submit(queue: Queue, **fields: Any) -> str:
     return (await queue.submit({"type": "code", "retry": {"strategy": "immediate"}, **fields})).id
 
 
-async def take_back(queue: Queue) -> None:
+async def reclaim_all(queue: Queue) -> None:
     """What the killed process held."""
-    for runtime in await queue.runtimes():
-        await queue.runtime_gone(runtime["id"])
+    for runtime in await queue.runtimes.list():
+        await queue.runtimes.report_gone(runtime.id)
 
 
 async def check(queue: Queue, task_id: str, outside: Path, stored: set[int]) -> None:
@@ -50,9 +50,9 @@ async def check(queue: Queue, task_id: str, outside: Path, stored: set[int]) -> 
     keys = [f"{task_id}/e{number}" for number in EFFECTS]
     assert {key: done[f"effect {key}"] for key in keys} == dict.fromkeys(keys, 1)
     assert (await queue.result(task_id)).data == TOTAL
-    assert [event.verb for event in await queue.history(task_id)].count("completed") == 1
-    assert [step.status for step in await queue.steps(task_id)] == ["done"] * STEPS
-    assert [effect.status for effect in await queue.effects(task_id)] == ["done"] * len(EFFECTS)
+    assert [event.verb for event in (await queue.tasks.history(task_id)).events].count("completed") == 1
+    assert [step.status for step in await queue.steps.list(task_id)] == ["done"] * STEPS
+    assert [effect.status for effect in await queue.effects.list(task_id)] == ["done"] * len(EFFECTS)
 
 
 async def points_of_a_whole_life(mother: Mother, queue: Queue, outside: Path) -> list[str]:
@@ -63,40 +63,39 @@ async def points_of_a_whole_life(mother: Mother, queue: Queue, outside: Path) ->
 
 @pytest.mark.requirement("R-013", "R-032", "R-060", "C-253")
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_a_worker_is_killed_at_every_point(store_url: str, mother: Mother, tmp_path: Path, part: int) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_worker_killed_at_every_point_repeats_no_step_or_effect(
+    store_url: str, mother: Mother, tmp_path: Path, part: int
+) -> None:
+    async with Queue.open(store_url) as queue:
         names = await points_of_a_whole_life(mother, queue, tmp_path / "whole")
         assert {f"step {number}: run" for number in range(STEPS)} < set(names)
         for number, name in list(enumerate(names, 1))[part::PARTS]:
             outside = tmp_path / f"outside-{number}"
             task_id = await submit(queue)
             assert await live(mother, "work", store_url, str(outside), number) == KILLED, name
-            await take_back(queue)
-            stored = {step.place - 1 for step in await queue.steps(task_id) if step.status == "done"}
+            await reclaim_all(queue)
+            stored = {step.place - 1 for step in await queue.steps.list(task_id) if step.status == "done"}
             assert await live(mother, "work", store_url, str(outside), 0) == "ended 0"
             await check(queue, task_id, outside, stored)
 
 
 @pytest.mark.parametrize("happened", [True, False])
-async def test_an_effect_that_cannot_be_looked_up_is_asked_about(
+async def test_effect_without_verify_waits_for_an_operator_after_kill(
     store_url: str, mother: Mother, tmp_path: Path, *, happened: bool
 ) -> None:
     outside = tmp_path / "outside"
-    async with await Queue.open(store_url) as queue:
+    async with Queue.open(store_url) as queue:
         task_id = await submit(queue, type="blind")
         deadly = f"effect {task_id}/e: {'done' if happened else 'not done'}"
         assert await live(mother, "work", store_url, str(outside), deadly) == KILLED
-        await take_back(queue)
+        await reclaim_all(queue)
         assert await live(mother, "work", store_url, str(outside), 0) == "ended 0"
         assert (await queue.get(task_id)).failure_reason == "effect_unknown"
-        (alert,) = await queue.alerts(kind="effect_unknown")
-        await queue.resolve_effect(alert.data["key"], happened=happened, result="by hand")
+        (alert,) = await queue.alerts.list(kind="effect_unknown")
+        await queue.effects.resolve(alert.data["key"], happened=happened, result="by hand")
         assert await live(mother, "work", store_url, str(outside), 0) == "ended 0"
         assert (await queue.result(task_id)).data == ("by hand" if happened else f"{task_id}/e")
         assert lines(outside) == [f"effect {task_id}/e"]
-
-
-# -- a server is killed under a worker ---------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -119,13 +118,13 @@ def free_port() -> int:
 MOMENTS = ("nothing written", "not committed", "committed")
 
 
-@pytest.mark.parametrize("verb", ["complete_step", "begin_effect", "finish_effect", "complete_many"])
-async def test_a_server_is_killed_under_its_worker(
+@pytest.mark.parametrize("verb", ["steps.complete", "effects.begin", "effects.finish", "batch.complete"])
+async def test_server_killed_under_its_worker_loses_no_step(
     store_url: str, mother: Mother, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     port = free_port()
-    async with await Queue.open(store_url) as queue:
+    async with Queue.open(store_url) as queue:
         for moment in MOMENTS:
             outside = tmp_path / moment
             task_id = await submit(queue)

@@ -1,4 +1,4 @@
-"""The primary is killed under load and its standby takes over: nothing acknowledged is lost, nothing is done twice."""
+"""The primary is killed under load and its standby takes over: nothing acknowledged is lost or repeated."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.core.errors import StoreUnavailable
+from shiftwork.model.errors import StoreUnavailable
 from shiftwork.testing import MovedClock, pass_time
 from tests.outages.test_restarts import Fleet, check
 from tests.races.fleet import handles, hire
@@ -42,8 +42,8 @@ def pair() -> Iterator[Pair]:
             yield Pair(primary, standby, f"postgresql://postgres@{hosts}/{name}")
 
 
-async def test_everybody_outlives_the_primary(pair: Pair) -> None:
-    """Programs on the database, a server with its clients, and a worker process with a command for an agent."""
+async def test_clients_servers_and_workers_survive_a_failover(pair: Pair) -> None:
+    """Programs on the database, a server with its clients, and a worker process with a command as agent."""
     fleet = Fleet()
     async with (
         await start(pair.url) as server,
@@ -85,7 +85,7 @@ async def working(url: str, workspace: str) -> AsyncIterator[None]:
 async def until_up(queue: Queue) -> None:
     """The worker has begun to beat: one that cannot reach its store when it starts ends with an error."""
     async with asyncio.timeout(60):
-        while not await queue.runtimes():  # noqa: ASYNC110  # another process
+        while not await queue.runtimes.list():  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
 
 
@@ -99,10 +99,10 @@ async def until_completed(queue: Queue, ids: set[str]) -> None:
                 return
 
 
-async def test_a_standby_takes_no_work_and_claims_outlast_it(pair: Pair) -> None:
-    """Until it is promoted nothing is acknowledged; whoever could not beat meanwhile keeps its task."""
+async def test_standby_accepts_no_work_and_leases_survive_the_failover(pair: Pair) -> None:
+    """Until it is promoted nothing is acknowledged; anyone who could not beat meanwhile keeps its task."""
     clock = MovedClock()
-    async with await Queue.open(pair.url, clock=clock) as queue:
+    async with Queue.open(pair.url, clock=clock) as queue:
         task = await queue.submit(type="page", timeout_sec=86_400)
         (held,) = await queue.claim("worker", start=True)
         await asyncio.to_thread(pair.primary.kill9)

@@ -1,4 +1,4 @@
-"""kill -9 at any instruction: whatever was acknowledged is there, nothing is accepted twice, the ledger adds up."""
+"""kill -9 at any instruction: acknowledged work is kept, nothing is accepted twice, the ledger adds up."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ where datname = current_database() and pid <> pg_backend_pid() and backend_type 
 
 
 async def live_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
-    """What the process had been told before it was killed, some time after so many answers."""
+    """What the process had been told before it was killed, some time after this many answers."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.crashes.life", url, stdout=PIPE)
     assert process.stdout is not None
     heard = [await process.stdout.readline() for _ in range(lines)]
@@ -37,15 +37,15 @@ async def live_until_killed(url: str, lines: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.requirement("F-002", "C-152", "C-153", "C-266")
-async def test_nothing_acknowledged_is_lost_by_a_killed_process(store_url: str) -> None:
+async def test_acknowledged_work_survives_killed_processes(store_url: str) -> None:
     chance = random.Random(7)
     heard: list[tuple[str, str]] = []
-    async with await Queue.open(store_url) as queue:
-        await queue.set_setting("on_stale", "reclaim")  # its processes die often, and that is not the subject
+    async with Queue.open(store_url) as queue:
+        await queue.settings.set("on_stale", "reclaim")  # its processes die often, and that is not the subject
     for _ in range(KILLS):
         heard += await live_until_killed(store_url, chance.randrange(1, 40))
         await until_alone(store_url)
-        async with await Queue.open(store_url) as queue:
+        async with Queue.open(store_url) as queue:
             await check(queue, heard)
     assert Counter(word for word, _ in heard)["completed"] > KILLS
 
@@ -62,17 +62,17 @@ async def until_alone(url: str) -> None:
 
 async def check(queue: Queue, heard: list[tuple[str, str]]) -> None:
     statuses = {task.id: task.status async for task in every_task(queue)}
-    told = Counter([(event.verb, event.task_id) async for event in every_event(queue)])
+    events = Counter([(event.verb, event.task_id) async for event in every_event(queue)])
     for word, what in heard:
         if word == "submitted":
             assert what in statuses
         elif word in {"completed", "cancelled"}:
             assert statuses[what] == word
-            assert told[word, what] == 1
-    assert [what for (verb, what), times in told.items() if verb == "completed" and times > 1] == []
-    created = sum(times for (verb, _), times in told.items() if verb == "submitted")
+            assert events[word, what] == 1
+    assert [what for (verb, what), times in events.items() if verb == "completed" and times > 1] == []
+    created = sum(times for (verb, _), times in events.items() if verb == "submitted")
     assert created == len(statuses) == sum((await queue.status()).counts.values())
-    ended = {what for (verb, what), _ in told.items() if verb == "completed"}
+    ended = {what for (verb, what), _ in events.items() if verb == "completed"}
     assert ended == {id_ for id_, status in statuses.items() if status == "completed"}
     assert await stranded(queue) == []
     if queue.url.startswith("sqlite"):
@@ -84,7 +84,7 @@ async def check(queue: Queue, heard: list[tuple[str, str]]) -> None:
 async def every_task(queue: Queue) -> AsyncIterator[Any]:
     after = None
     while True:
-        page = await queue.tasks(after=after, limit=1000)
+        page = await queue.tasks.list(after=after, limit=1000)
         for task in page.tasks:
             yield task
         if (after := page.next) is None:
@@ -94,7 +94,8 @@ async def every_task(queue: Queue) -> AsyncIterator[Any]:
 async def every_event(queue: Queue) -> AsyncIterator[Any]:
     after = 0
     while True:
-        found, after = await queue.events(after)
+        news = await queue.events(after)
+        found, after = news.events, news.next
         if not found:
             return
         for event in found:
@@ -115,9 +116,9 @@ async def start_worker(
 
 
 @pytest.mark.requirement("C-096")
-async def test_the_task_of_a_killed_worker_goes_to_another(store_url: str) -> None:
+async def test_task_of_a_killed_worker_goes_to_another(store_url: str) -> None:
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
+    async with Queue.open(store_url, clock=clock) as queue:
         task = await queue.submit(type="code", retry={"strategy": "immediate"})
         worker, _ = await start_worker(store_url, "killed", clock)
         worker.kill()
@@ -130,10 +131,10 @@ async def test_the_task_of_a_killed_worker_goes_to_another(store_url: str) -> No
         await queue.complete(again.token)
 
 
-async def test_a_worker_that_was_frozen_finds_its_task_gone(store_url: str) -> None:
-    """Stopped for minutes, it wakes up and hands in its result as if nothing had happened."""
+async def test_late_result_of_a_frozen_worker_is_refused(store_url: str) -> None:
+    """Stopped for minutes, it wakes up and submits its result as if nothing had happened."""
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
+    async with Queue.open(store_url, clock=clock) as queue:
         task = await queue.submit(type="code", retry={"strategy": "immediate"})
         worker, _ = await start_worker(store_url, "frozen", clock)
         worker.send_signal(signal.SIGSTOP)
@@ -166,12 +167,12 @@ async def kill_worker(queue: Queue, clock: MovedClock, agent: str) -> None:
         ("redis", "ready", 0),
     ],
 )
-async def test_a_killed_worker_costs_an_attempt_and_is_named(
+async def test_killed_worker_costs_an_attempt_and_is_named(
     store_url: str, profile: str, status: str, attempts: int
 ) -> None:
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
-        await queue.use_profile(profile)
+    async with Queue.open(store_url, clock=clock) as queue:
+        await queue.settings.use_profile(profile)
         made = await queue.submit(type="code", idempotency_key="k")
         await kill_worker(queue, clock, "victim")
         task = await queue.get(made.id)
@@ -179,10 +180,10 @@ async def test_a_killed_worker_costs_an_attempt_and_is_named(
         assert [(failure.agent, "victim" in (failure.note or "")) for failure in task.failure_history] == [
             ("victim", True)
         ] * attempts
-        assert [agent.status for agent in await queue.agents()] == ["failed"]
-        assert [runtime["status"] for runtime in await queue.runtimes()] == ["offline"]
+        assert [agent.status for agent in await queue.agents.list()] == ["failed"]
+        assert [runtime.status for runtime in await queue.runtimes.list()] == ["offline"]
         if attempts:
-            assert "failed" in [state for event in await queue.history(made.id) for state in event.path]
+            assert "failed" in [state for event in (await queue.tasks.history(made.id)).events for state in event.path]
         await pass_time(queue, clock, 30)
         (again,) = await queue.claim("other")
         assert made.id in {again.id, again.task().retry_of}
@@ -191,11 +192,11 @@ async def test_a_killed_worker_costs_an_attempt_and_is_named(
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("F-166", "C-099", "C-127", "A-072")
 @pytest.mark.parametrize(("profile", "most"), [("standard", 3), ("factory", 3), ("coscientist", 3), ("aegis", 2)])
-async def test_a_task_that_kills_its_worker_runs_max_attempts_times(store_url: str, profile: str, most: int) -> None:
+async def test_task_that_kills_its_worker_runs_max_attempts_times(store_url: str, profile: str, most: int) -> None:
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
-        await queue.use_profile(profile)
-        await queue.set_setting("retry.strategy", "immediate")
+    async with Queue.open(store_url, clock=clock) as queue:
+        await queue.settings.use_profile(profile)
+        await queue.settings.set("retry.strategy", "immediate")
         await queue.submit(type="code")
         for number in range(most):
             await kill_worker(queue, clock, f"victim-{number}")
@@ -205,40 +206,40 @@ async def test_a_task_that_kills_its_worker_runs_max_attempts_times(store_url: s
 
 
 @pytest.mark.requirement("C-184")
-async def test_the_task_of_a_killed_worker_goes_to_the_front_of_its_level(store_url: str) -> None:
+async def test_task_of_a_killed_worker_goes_to_the_front_of_its_level(store_url: str) -> None:
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
-        await queue.use_profile("coscientist")
+    async with Queue.open(store_url, clock=clock) as queue:
+        await queue.settings.use_profile("coscientist")
         made = [await queue.submit(type="Ranking", payload={"n": n}) for n in range(2)]
         clock.advance(1)
         lost = await queue.submit(type="Ranking", payload={"n": 2})
-        await queue.register_agent(id="early", max_concurrent_tasks=2)
+        await queue.agents.register(id="early", max_concurrent_tasks=2)
         held = await queue.claim("early", 2)
         await kill_worker(queue, clock, "victim")
-        await queue.release_many([assignment.token for assignment in held])
+        await queue.batch.release([assignment.token for assignment in held])
         assert {assignment.id for assignment in held} == {task.id for task in made}
         assert [assignment.id for assignment in await queue.claim("other")] == [lost.id]
 
 
-async def test_an_idle_worker_that_is_killed_is_failed(store_url: str) -> None:
+async def test_killed_idle_worker_is_marked_failed(store_url: str) -> None:
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
+    async with Queue.open(store_url, clock=clock) as queue:
         made = await queue.submit(type="code")
         worker, _ = await start_worker(store_url, "victim", clock, runtime="host-1")
         await queue.cancel(made.id)
         worker.kill()
         await worker.wait()
         await pass_time(queue, clock, 1)
-        assert [(agent.id, agent.status) for agent in await queue.agents()] == [("victim", "failed")]
-        assert [runtime["status"] for runtime in await queue.runtimes()] == ["offline"]
+        assert [(agent.id, agent.status) for agent in await queue.agents.list()] == [("victim", "failed")]
+        assert [runtime.status for runtime in await queue.runtimes.list()] == ["offline"]
 
 
-async def test_what_a_killed_process_held_ends_at_once_when_its_death_is_known(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_runtime_gone_ends_claims_of_a_killed_process_at_once(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         task = await queue.submit(type="code", retry={"strategy": "immediate"})
         worker, _ = await start_worker(store_url, "killed")
         worker.kill()
         await worker.wait()
-        assert [outcome.status for outcome in await queue.runtime_gone("killed")] == ["ready"]
+        assert [outcome.status for outcome in await queue.runtimes.report_gone("killed")] == ["ready"]
         assert (await queue.get(task.id)).attempts == 1
         assert [taken.id for taken in await queue.claim("other")] == [task.id]

@@ -1,4 +1,4 @@
-"""kill -9 while money is granted, booked and given back: the books are right after each death, and nothing leaks."""
+"""kill -9 while money is granted, booked and released: the books are right after each death, and nothing leaks."""
 
 import asyncio
 import random
@@ -25,34 +25,34 @@ async def spend_until_killed(url: str, lines: int) -> None:
     await process.wait()
 
 
-async def test_the_books_are_right_whenever_a_process_is_killed(store_url: str) -> None:
+async def test_budgets_are_consistent_after_every_kill(store_url: str) -> None:
     chance = random.Random(7)
-    async with await Queue.open(store_url) as queue:
-        await queue.set_budget("day", None, 900)
-        await queue.set_setting("on_stale", "reclaim")  # its processes die often, and that is not the subject
+    async with Queue.open(store_url) as queue:
+        await queue.budgets.set("day", None, ceiling_usd=900)
+        await queue.settings.set("on_stale", "reclaim")  # its processes die often, and that is not the subject
     for _ in range(KILLS):
         await spend_until_killed(store_url, chance.randrange(1, 30))
         await until_alone(store_url)
-        async with await Queue.open(store_url) as queue:
+        async with Queue.open(store_url) as queue:
             await check_books(queue)
             await check_ceilings(queue)
-    async with await Queue.open(store_url) as queue:
-        await queue.runtime_gone("spender")
+    async with Queue.open(store_url) as queue:
+        await queue.runtimes.report_gone("spender")
         assert await granted(queue) == 0
         await check_books(queue)
-        assert (await queue.costs("agent")).costs[0].cost_usd > 0.02
+        assert (await queue.budgets.costs("agent")).costs[0].cost_usd > 0.02
 
 
-async def test_what_a_killed_worker_may_have_spent_is_spent_until_somebody_knows_better(store_url: str) -> None:
+async def test_grant_of_a_killed_worker_counts_as_spent_until_reported(store_url: str) -> None:
     clock = MovedClock(time.time())
-    async with await Queue.open(store_url, clock=clock) as queue:
+    async with Queue.open(store_url, clock=clock) as queue:
         await queue.submit_dag({"tasks": [{"type": "code", "estimated_cost_usd": 0.60}], "budget_ceiling_usd": 1.00})
         worker, token = await start_worker(store_url, "killed", clock)
         worker.kill()
         await worker.wait()
         await pass_time(queue, clock, 95)
         await pass_time(queue, clock, 60)
-        (dag,) = await queue.budgets("dag")
+        (dag,) = await queue.budgets.list("dag")
         assert (dag.spent_usd, dag.granted_usd) == (0.60, 0)
         assert await queue.claim("other") == [], "only 0.40 are left for sure"
         with pytest.raises(Exception, match="no longer holds"):

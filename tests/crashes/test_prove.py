@@ -1,4 +1,4 @@
-"""`shiftwork prove` hurts a fleet and counts; and its ledger would say so if something had been lost."""
+"""`shiftwork prove` injects faults into a fleet, and its ledger would show any loss."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ STORY = Story(
 
 @pytest.mark.requirement("C-249")
 @pytest.mark.timeout(240)
-async def test_a_fleet_that_is_killed_and_frozen_loses_nothing_and_does_nothing_twice(store_url: str) -> None:
-    told: list[str] = []
+async def test_killed_and_frozen_fleet_loses_and_repeats_nothing(store_url: str) -> None:
+    seen: list[str] = []
     plan = Plan(tasks=80, agents=3, longest_sec=150, fault_every_sec=0.5, seed=11)
-    found = await prove(store_url, plan, told.append)
+    found = await prove(store_url, plan, seen.append)
     assert found.clean, found
     assert found.completed == found.submitted == 80
     assert found.kills + found.freezes > 0
-    assert told
-    async with await Queue.open(store_url) as queue:
+    assert seen
+    async with Queue.open(store_url) as queue:
         (workspace,) = [each for each in await _workspaces(queue) if each.startswith("prove-")]
         proven = queue.in_workspace(workspace)
-        assert (await proven.tasks()).tasks == []
-        assert await proven.effects() == []
-        assert {setting.source for setting in await proven.settings()} == {"default"}
+        assert (await proven.tasks.list()).tasks == []
+        assert await proven.effects.list() == []
+        assert {setting.source for setting in await proven.settings.list()} == {"default"}
 
 
 async def _workspaces(queue: Queue) -> list[str]:
@@ -73,7 +73,7 @@ async def _workspaces(queue: Queue) -> list[str]:
         ({"attempt_costs": 0.02}, "misbooked_usd"),
     ],
 )
-def test_the_ledger_names_what_went_wrong(change: dict[str, Any], wrong: str) -> None:
+def test_ledger_names_each_violation(change: dict[str, Any], wrong: str) -> None:
     good = count(STORY)
     assert good.clean
     found: Ledger = count(msgspec.structs.replace(STORY, **change))
@@ -82,28 +82,26 @@ def test_the_ledger_names_what_went_wrong(change: dict[str, Any], wrong: str) ->
     assert getattr(good, wrong) == 0
 
 
-def test_a_zombie_that_begins_what_another_has_kept_breaks_nothing() -> None:
+def test_late_begin_of_a_completed_step_is_not_a_violation() -> None:
     thoughts = [Thought("a", 2, "begun"), Thought("a", 2, "kept"), Thought("a", 1, "begun")]
     assert count(msgspec.structs.replace(STORY, thoughts=thoughts)).clean
 
 
-# -- builds in which something is broken ---------------------------------------------------------------------------
-
 BROKEN = {
     "late_accepted": [
-        ("queue/fence.py", 'row["fence"] == token.fence and row["status"] in allowed', 'row["status"] in allowed'),
-        ("queue/fence.py", ' or row["fence"] != token.fence', ""),
-        ("store/sql/finish.sql", "tasks.fence = items.fence and ", ""),
+        ("engine/fence.py", 'row["fence"] == token.fence and row["status"] in allowed', 'row["status"] in allowed'),
+        ("engine/fence.py", ' or row["fence"] != token.fence', ""),
+        ("engine/sql/finish.sql", "tasks.fence = items.fence and ", ""),
     ],
-    "not_booked": [("worker/context.py", "noted = self._purse.used", "noted = purse.NOTHING")],
+    "not_booked": [("worker/context.py", "noted = self._usage_total.used", "noted = Usage()")],
     "thought_twice": [("worker/durable.py", "(stored := await self._stored.find(numbered)) is not None", "False")],
 }
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_a_build_that_is_broken_is_noticed(sqlite_url: str, tmp_path: Path, wrong: str) -> None:
-    """In a copy of the package: fences are not looked at, costs are dropped, kept steps are done again."""
+def test_broken_build_is_detected_by_prove(sqlite_url: str, tmp_path: Path, wrong: str) -> None:
+    """In a copy of the package: fences are ignored, costs are dropped, completed steps are repeated."""
     package = tmp_path / "shiftwork"
     shutil.copytree(Path(shiftwork.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "dashboard"))
     for name, right, mutated in BROKEN[wrong]:
@@ -118,7 +116,7 @@ def test_a_build_that_is_broken_is_noticed(sqlite_url: str, tmp_path: Path, wron
 
 
 @pytest.mark.timeout(120)
-def test_a_run_in_which_no_process_was_hurt_is_no_proof(sqlite_url: str) -> None:
+def test_run_without_faults_is_not_a_proof(sqlite_url: str) -> None:
     line = ["--store", sqlite_url, "--json", "prove", "--tasks", "5", "--agents", "1", "--every", "1000"]
     done = subprocess.run([sys.executable, "-m", "shiftwork", *line], capture_output=True, check=False)
     assert done.returncode == 7, done.stderr.decode()

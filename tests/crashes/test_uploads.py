@@ -1,4 +1,4 @@
-"""kill -9 while content is brought in and collected: what was acknowledged is whole, what was not leaves no trace."""
+"""kill -9 during uploads and collection: acknowledged content is intact, the rest leaves no trace."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
 
 KILLS = 6
 
@@ -25,29 +25,29 @@ async def bring_until_killed(url: str, lines: int) -> list[str]:
 
 
 def files(queue: Queue) -> list[Path]:
-    assert queue.engine.depot is not None
-    folder = Path(queue.engine.depot.url.removeprefix("file://"))
+    assert queue.engine.blob_store is not None
+    folder = Path(queue.engine.blob_store.url.removeprefix("file://"))
     return [file for file in folder.rglob("*") if file.is_file()]
 
 
 async def content(queue: Queue, artifact_id: str) -> bytes:
-    return b"".join([block async for block in queue.get_artifact(artifact_id)])
+    return b"".join([block async for block in queue.artifacts.get(artifact_id)])
 
 
-async def test_nothing_acknowledged_is_lost_and_nothing_is_left_over(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_killed_uploads_lose_nothing_acknowledged_and_leave_no_files(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await queue.submit(type="code", id="owner")
-        await queue.set_setting("artifacts.keep_unreferenced_sec", 0)
+        await queue.settings.set("artifacts.keep_unreferenced_sec", 0)
     chance = random.Random(7)
     kept: list[str] = []
     for _ in range(KILLS):
         kept += await bring_until_killed(store_url, chance.randrange(1, 10))
-    async with await Queue.open(store_url) as queue:
+    async with Queue.open(store_url) as queue:
         for artifact_id in kept:
-            assert len(await content(queue, artifact_id)) == (await queue.artifact(artifact_id)).size
+            assert len(await content(queue, artifact_id)) == (await queue.artifacts.info(artifact_id)).size
         for file in files(queue):
             os.utime(file, (1, 1))
         await run_once(queue.engine, force=True)
         left = {file.name.partition("-")[0] for file in files(queue)}
-        used = {each.id.rpartition("-")[2] for each in await queue.artifacts("owner")}
+        used = {each.id.rpartition("-")[2] for each in await queue.artifacts.list("owner")}
         assert left == used, "acknowledged or at least written; nothing else lies there"

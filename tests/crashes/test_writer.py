@@ -1,4 +1,4 @@
-"""SQLite's writer: what happens inside one verb is that caller's alone, and every answer is true."""
+"""The SQLite writer: an error in one verb affects only its caller, and every answer is true."""
 
 import asyncio
 import contextvars
@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import ShiftworkError, StoreUnavailable
+from shiftwork.model.errors import ShiftworkError, StoreUnavailable
 from shiftwork.store.sqlite import SqliteStore
 from shiftwork.store.store import Tx
 from tests.stores.stalling import given
@@ -59,8 +59,8 @@ async def answers(*calls: Awaitable[Any]) -> list[Any]:
     return [answer.code if isinstance(answer, ShiftworkError) else answer for answer in found]
 
 
-async def test_a_full_disk_in_a_group_is_the_fault_of_one_verb(store: SqliteStore) -> None:
-    """The engine ends the whole transaction; each verb is run again alone and answered from that."""
+async def test_full_disk_in_a_group_fails_only_one_verb(store: SqliteStore) -> None:
+    """The engine ends the whole transaction; each verb is repeated alone and answered from that."""
     pages = store._connection.pragma("page_count")
     store._connection.pragma("max_page_count", pages + 4)
     group = writes("a"), writes("b"), writes("huge", 1 << 20), writes("c")
@@ -70,8 +70,8 @@ async def test_a_full_disk_in_a_group_is_the_fault_of_one_verb(store: SqliteStor
     assert await store.run(writes("huge", 1 << 20)) == "huge"
 
 
-async def test_a_transaction_lost_without_an_error_is_noticed(store: SqliteStore) -> None:
-    """No verb has seen an error, but what they wrote is gone: all are run again before anybody is answered."""
+async def test_transaction_lost_without_an_error_is_repeated(store: SqliteStore) -> None:
+    """No verb has seen an error, but what they wrote is gone: all are run again before anyone is answered."""
     calls = 0
 
     async def ends_the_transaction(tx: Any) -> str:
@@ -86,7 +86,7 @@ async def test_a_transaction_lost_without_an_error_is_noticed(store: SqliteStore
 
 
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, MemoryError])
-async def test_no_exception_of_a_verb_ends_the_writer(store: SqliteStore, end: type[BaseException]) -> None:
+async def test_exception_of_a_verb_does_not_end_the_writer(store: SqliteStore, end: type[BaseException]) -> None:
     async def verb(tx: Tx) -> None:
         await tx.run("add_workspace", name="gone", profile="", now=tx.now)
         raise end
@@ -97,7 +97,7 @@ async def test_no_exception_of_a_verb_ends_the_writer(store: SqliteStore, end: t
     assert await written(store) == {"a", "b"}
 
 
-async def test_an_exception_in_a_group_undoes_its_own_verb_alone(store: SqliteStore) -> None:
+async def test_exception_in_a_group_rolls_back_only_its_verb(store: SqliteStore) -> None:
     async def verb(tx: Tx) -> None:
         await tx.run("add_workspace", name="gone", profile="", now=tx.now)
         raise StoreUnavailable("on purpose")
@@ -106,12 +106,12 @@ async def test_an_exception_in_a_group_undoes_its_own_verb_alone(store: SqliteSt
     assert await written(store) == {"a", "b"}
 
 
-async def test_a_verb_that_awaits_something_else_is_refused_and_undone(store: SqliteStore) -> None:
+async def test_verb_awaiting_something_else_is_refused_and_rolled_back(store: SqliteStore) -> None:
     async def verb(tx: Tx) -> None:
         await tx.run("add_workspace", name="gone", profile="", now=tx.now)
         await asyncio.sleep(0)
 
-    with pytest.raises(RuntimeError, match="a verb may await nothing but its transaction"):
+    with pytest.raises(RuntimeError, match="a verb can only await its transaction"):
         await store.run(verb)
     assert await written(store) == set()
 
@@ -129,7 +129,7 @@ async def test_context_variables_reach_the_verb(store: SqliteStore) -> None:
     assert list(await asyncio.gather(call("ada"), call("bob"))) == [("ada", "ada"), ("bob", "bob")]
 
 
-async def test_a_dead_writer_fails_its_waiters(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_writer_fails_its_waiting_calls(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(_group: object) -> None:
         raise SystemError("the thread is broken")
 
@@ -138,7 +138,7 @@ async def test_a_dead_writer_fails_its_waiters(store: SqliteStore, monkeypatch: 
     assert await answers(store.run(writes("c"))) == ["store_unavailable"]
 
 
-async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store: SqliteStore) -> None:
+async def test_call_timed_out_before_its_turn_changes_nothing(store: SqliteStore) -> None:
     begun, enough = threading.Event(), threading.Event()
 
     async def slow(tx: Tx) -> None:
@@ -155,9 +155,9 @@ async def test_a_caller_that_gave_up_before_its_turn_changes_nothing(store: Sqli
     assert await written(store) == {"next"}
 
 
-async def test_a_full_disk_fails_a_submit_and_nothing_else(tmp_path: Path) -> None:
-    """The same through the queue: what was acknowledged stays, the queue works again once there is room."""
-    async with await Queue.open(f"sqlite:///{tmp_path}/queue.db") as queue:
+async def test_full_disk_fails_one_submit_and_nothing_else(tmp_path: Path) -> None:
+    """The same through the queue: acknowledged tasks are kept, and the queue works again once there is space."""
+    async with Queue.open(f"sqlite:///{tmp_path}/queue.db") as queue:
         kept = await queue.submit(type="code")
         store = queue.engine.store
         assert isinstance(store, SqliteStore)

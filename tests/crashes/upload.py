@@ -1,15 +1,15 @@
-"""Brings content in for ever and says what is kept: `python -m tests.crashes.upload URL`. Made to be killed."""
+"""Brings content in forever and says what is kept: `python -m tests.crashes.upload URL`. Made to be killed."""
 
 import asyncio
 import random
 import sys
 
 from shiftwork import Queue
-from shiftwork.duties import artifacts as duty
+from shiftwork.artifacts import maintenance as duty
 
 
 async def main(url: str) -> None:
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         await asyncio.gather(bring(queue, 1), bring(queue, 2), collect(queue))
 
 
@@ -17,9 +17,9 @@ async def bring(queue: Queue, seed: int) -> None:
     """Every other one is referred to and stays; the rest is collected at once."""
     chance = random.Random(f"{seed} {queue.now()}")
     while True:
-        kept = await queue.put_artifact(chance.randbytes(chance.randrange(3_000_000)), task="owner")
+        kept = await queue.artifacts.put(chance.randbytes(chance.randrange(3_000_000)), task="owner")
         print("kept", kept.id, flush=True)  # noqa: T201 -- for the test that reads it
-        await queue.put_artifact(chance.randbytes(1000))
+        await queue.artifacts.put(chance.randbytes(1000))
 
 
 async def collect(queue: Queue) -> None:

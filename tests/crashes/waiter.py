@@ -1,6 +1,6 @@
-"""Parks tasks and frees them for ever, and says what was acknowledged: `python -m tests.crashes.waiter URL`.
+"""Parks tasks and frees them forever, and says what was acknowledged: `python -m tests.crashes.waiter URL`.
 
-Made to be killed. Each line is printed after the answer it tells of: `parked ID`, `freed ID`, `completed ID`.
+Made to be killed. Each line is printed after the answer it reports: `parked ID`, `freed ID`, `completed ID`.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from tests.crashes.life import say
 
 
 async def main(url: str) -> None:
-    async with await Queue.open(url) as queue:
-        await queue.register_agent(id="waiter", max_concurrent_tasks=None)
+    async with Queue.open(url) as queue:
+        await queue.agents.register(id="waiter", max_concurrent_tasks=None)
         while True:
             await queue.submit(type="code")
             for taken in await queue.claim("waiter", 2, start=True):
                 event = f"go {taken.id}"
-                if (await queue.wait(taken.token, "go", signal=event)).status == "met":
+                if (await queue.waits.wait(taken.token, "go", signal=event)).status == "met":
                     await queue.complete(taken.token)
                     say("completed", taken.id)
                     continue
                 say("parked", taken.id)
-                await queue.signal(event)
+                await queue.waits.signal(event)
                 say("freed", taken.id)
 
 

@@ -8,14 +8,14 @@ import asyncio
 import sys
 
 from shiftwork import Queue
-from shiftwork.core.errors import ShiftworkError
-from shiftwork.duties import presence
+from shiftwork.agents import presence
+from shiftwork.model.errors import ShiftworkError
 
 
 async def main(url: str, agent: str, runtime: str | None = None) -> None:
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         if runtime is not None:
-            await presence.announce(queue, runtime, agent_id=agent)
+            await presence.announce(queue.engine, queue.workspace, runtime, agent_id=agent)
         (assignment,) = await queue.claim(agent, start=True, runtime_id=runtime)
         print(assignment.token, flush=True)  # noqa: T201 -- for the test that reads it
         await asyncio.to_thread(sys.stdin.readline)

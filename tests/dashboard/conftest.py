@@ -52,7 +52,7 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 
 async def make(store: str) -> None:
     clock = MovedClock(time.time() - LASTS_SEC)
-    async with await Queue.open(store, clock=clock, seed=7) as queue:
+    async with Queue.open(store, clock=clock, seed=7) as queue:
         await fill(queue, clock)
 
 
@@ -108,7 +108,7 @@ def page(browser: Browser, site: Site, heard: Heard) -> Iterator[Page]:
     listen(tab, heard)
     yield tab
     context.close()
-    assert [said for said in heard.complaints if not heard.refusal or heard.refusal not in said] == []
+    assert [stated for stated in heard.complaints if not heard.refusal or heard.refusal not in stated] == []
 
 
 def listen(tab: Page, heard: Heard) -> None:

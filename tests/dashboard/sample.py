@@ -71,8 +71,8 @@ async def fill(queue: Queue, clock: MovedClock, *, chance: int = 7) -> None:
     """Live through two hours."""
     fleet = Fleet(queue, clock, random.Random(chance))
     await fleet.hire()
-    await queue.set_setting("guards", [{"type": "deploy"}])
-    await queue.set_budget("day", ceiling_usd=40.0)
+    await queue.settings.set("guards", [{"type": "deploy"}])
+    await queue.budgets.set("day", ceiling_usd=40.0)
     for turn in range(26):
         if turn == PAGE_FROM:
             await queue.as_caller("human:ada").submit_dag(LANDING_PAGE)
@@ -80,15 +80,15 @@ async def fill(queue: Queue, clock: MovedClock, *, chance: int = 7) -> None:
         await fleet.work_a_while()
     await fleet.break_things()
     await fleet.ask_people()
-    await queue.cool_down("provider:acme", 900, "429 from acme, retry after 15 min")
-    await queue.set_limit("model:large-1", requests=60, window_sec=60)
+    await queue.cooldowns.set("provider:acme", 900, "429 from acme, retry after 15 min")
+    await queue.limits.set("model:large-1", requests=60, window_sec=60)
     for name, (source, task) in TRIGGERS.items():
-        await queue.as_caller("human:lin").save_trigger(name, {"on": source, "task": task})
+        await queue.as_caller("human:lin").triggers.save(name, on=source, task=task)
     await fleet.leave_work_open()
 
 
 class Fleet:
-    """Agents without processes: they claim, work and hand in by the clock."""
+    """Agents without processes: they claim, work and submit by the clock."""
 
     def __init__(self, queue: Queue, clock: MovedClock, chance: random.Random) -> None:
         self.queue = queue
@@ -97,7 +97,7 @@ class Fleet:
 
     async def hire(self) -> None:
         for name, types in AGENTS.items():
-            await self.queue.register_agent(id=name, types=list(types), max_concurrent_tasks=2)
+            await self.queue.agents.register(id=name, types=list(types), max_concurrent_tasks=2)
 
     async def submit_some(self) -> None:
         for _ in range(self.chance.randint(1, 4)):
@@ -116,12 +116,12 @@ class Fleet:
         await self.rest(self.chance.uniform(90, 240))
 
     async def rest(self, seconds: float) -> None:
-        """Time passes, and everybody goes on to be heard of."""
+        """Time passes, and everyone continues to be heard of."""
         while seconds > BEAT_SEC:
             self.clock.advance(BEAT_SEC)
             seconds -= BEAT_SEC
             for name in AGENTS:
-                await self.queue.agent_heartbeat(name)
+                await self.queue.agents.heartbeat(name)
         await pass_time(self.queue, self.clock, seconds)
 
     async def _work(self, name: str, token: str, type_: str) -> None:
@@ -132,11 +132,11 @@ class Fleet:
             "tokens_out": chance.randint(200, 2400),
             "model": chance.choice(MODELS),
         }
-        await queue.message(token, "text", f"{name} reads what is there")
-        await queue.complete_step(token, "gather", {"sources": chance.randint(2, 9)})
+        await queue.claims.message(token, "text", f"{name} reads what is there")
+        await queue.steps.complete(token, "gather", {"sources": chance.randint(2, 9)})
         clock.advance(chance.uniform(5, 40))
         await queue.heartbeat(token, {"pct": 60, "message": "halfway"})
-        await queue.message(token, "tool_call", "search", {"query": f"{type_} best practice"})
+        await queue.claims.message(token, "tool_call", "search", {"query": f"{type_} best practice"})
         clock.advance(chance.uniform(2, 30))
         if chance.random() < 0.12:
             await queue.fail(token, "timeout", "the provider did not answer within 30 s", usage=usage)
@@ -147,7 +147,7 @@ class Fleet:
         """A type that always fails: its tasks die and its breaker opens."""
         for number in range(6):
             await self.queue.submit(type="import", title=f"Import the batch of {number + 1} June", max_attempts=1)
-        await self.queue.register_agent(id="ines", types=["import"], max_concurrent_tasks=6)
+        await self.queue.agents.register(id="ines", types=["import"], max_concurrent_tasks=6)
         for held in await self.queue.claim("ines", 6, start=True):
             self.clock.advance(1)
             await self.queue.fail(held.token, "crash", "KeyError: 'customer_id' in row 118", retry=False)
@@ -157,7 +157,7 @@ class Fleet:
         task = await self.queue.submit(type="synthesis", title="Write the launch mail", priority=5)
         for held in await self.queue.claim("otto", 2, types=["synthesis"], start=True):
             if held.id == task.id:
-                await self.queue.wait(held.token, "launch", question="What should the mail say?", schema=QUESTION)
+                await self.queue.waits.wait(held.token, "launch", question="What should the mail say?", schema=QUESTION)
             else:
                 await self.queue.release(held.token)
         await self.queue.submit(type="deploy", title="Deploy the importer to production", priority=8)
@@ -169,5 +169,5 @@ class Fleet:
         await self.queue.submit(type="translate", title="Translate the docs into Dutch")
         for name in ("otto", "mimi", "juno"):
             for held in await self.queue.claim(name, start=True):
-                await self.queue.message(held.token, "text", "on it")
+                await self.queue.claims.message(held.token, "text", "on it")
                 await self.queue.heartbeat(held.token, {"pct": self.chance.randint(10, 80)})

@@ -1,4 +1,4 @@
-"""What people do on the dashboard, clicked through: find, look, decide, and see it change by itself."""
+"""Dashboard workflows in a browser: search, read, decide, and live updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def submit(site: Site, **fields: Any) -> str:
     return made["id"]
 
 
-def test_filters_live_in_the_address(page: Page) -> None:
+def test_filters_are_kept_in_the_url(page: Page) -> None:
     page.goto("/tasks")
     page.get_by_role("button", name=re.compile("^Dead lettered")).click()
     expect(page).to_have_url(re.compile("status=dead_lettered"))
@@ -42,14 +42,14 @@ def test_filters_live_in_the_address(page: Page) -> None:
     expect(page).to_have_url(re.compile("/tasks$"))
 
 
-def test_new_work_appears_by_itself(page: Page, site: Site) -> None:
+def test_new_tasks_appear_without_reload(page: Page, site: Site) -> None:
     page.goto("/tasks")
     expect(page.locator(".stream")).to_have_text("Live")
     submit(site, type="audit", title="Count the chairs")
     expect(page.get_by_role("link", name="Count the chairs")).to_be_visible()
 
 
-def test_a_stream_that_went_silent_is_opened_again(page: Page, site: Site) -> None:
+def test_silent_event_stream_is_reopened(page: Page, site: Site) -> None:
     page.clock.install()
     page.goto("/tasks")
     expect(page.locator(".stream")).to_have_text("Live")
@@ -63,7 +63,7 @@ def test_a_stream_that_went_silent_is_opened_again(page: Page, site: Site) -> No
     expect(page.locator(".stream")).to_have_text("Live")
 
 
-def test_what_the_overview_counts_as_running_it_lists(page: Page, site: Site) -> None:
+def test_running_tasks_counted_on_the_overview_are_listed(page: Page, site: Site) -> None:
     task_id = submit(site, type="weigh", title="Weigh the chairs")
     call(site, "/api/tasks/claim", {"agent_id": "wanda", "types": ["weigh"]})
     page.goto("/")
@@ -76,7 +76,7 @@ def test_what_the_overview_counts_as_running_it_lists(page: Page, site: Site) ->
     call(site, f"/api/tasks/{task_id}/cancel", {"reason": "they were weighed"})
 
 
-def test_a_task_says_why_it_waits_and_is_cancelled(page: Page, site: Site) -> None:
+def test_task_page_explains_waiting_and_cancels(page: Page, site: Site) -> None:
     task_id = submit(site, type="fly", title="Fly to the moon")
     page.goto(f"/tasks/{task_id}")
     expect(page.locator(".why")).to_contain_text("No registered agent can take it")
@@ -87,7 +87,7 @@ def test_a_task_says_why_it_waits_and_is_cancelled(page: Page, site: Site) -> No
     assert call(site, f"/api/tasks/{task_id}")["cancel_reason"] == "too far"
 
 
-def test_attempts_steps_cost_and_output_stand_on_a_task_s_page(page: Page, site: Site) -> None:
+def test_task_page_shows_attempts_steps_cost_and_output(page: Page, site: Site) -> None:
     done = call(site, "/api/tasks?status=completed&limit=200")["tasks"]
     task = next(each for each in done if each["failure_history"])
     page.goto(f"/tasks/{task['id']}")
@@ -98,7 +98,7 @@ def test_attempts_steps_cost_and_output_stand_on_a_task_s_page(page: Page, site:
     expect(page.get_by_label("About")).to_contain_text("tokens in")
 
 
-def test_an_artifact_is_saved(page: Page, site: Site) -> None:
+def test_artifact_can_be_downloaded(page: Page, site: Site) -> None:
     task_id = submit(site, type="paint", title="Paint the bridge")
     held = call(site, "/api/tasks/claim", {"agent_id": "p", "types": ["paint"], "start": True})["assignments"][0]
     where = f"{site.url}/api/tasks/{task_id}/artifacts?name=plan.txt&token={held['token']}"
@@ -110,7 +110,7 @@ def test_an_artifact_is_saved(page: Page, site: Site) -> None:
     assert saved.value.path().read_text() == "two coats of red"
 
 
-def test_the_priority_of_a_waiting_task_is_changed(page: Page, site: Site) -> None:
+def test_priority_of_a_waiting_task_can_be_changed(page: Page, site: Site) -> None:
     task_id = submit(site, type="wait", title="Wait for it", priority=50)
     page.goto(f"/tasks/{task_id}")
     page.get_by_role("button", name="Priority").click()
@@ -119,7 +119,7 @@ def test_the_priority_of_a_waiting_task_is_changed(page: Page, site: Site) -> No
     expect(page.get_by_label("About")).to_contain_text("set to 7")
 
 
-def test_a_question_is_answered_in_a_form_made_from_its_schema(page: Page, site: Site) -> None:
+def test_question_is_answered_in_a_form_from_its_schema(page: Page, site: Site) -> None:
     page.goto("/approvals")
     card = page.get_by_role("article", name="Write the launch mail")
     card.get_by_role("button", name="Answer").click()
@@ -132,11 +132,11 @@ def test_a_question_is_answered_in_a_form_made_from_its_schema(page: Page, site:
     expect(card.get_by_label("Headline")).to_have_value("It is here")
     card.get_by_role("button", name="Answer").click()
     expect(card).to_have_count(0)
-    told = call(site, "/api/events?limit=10000")["events"]
-    assert any(event["verb"] == "question_answered" for event in told)
+    output = call(site, "/api/events?limit=10000")["events"]
+    assert any(event["verb"] == "question_answered" for event in output)
 
 
-def test_work_that_a_guard_stopped_is_decided(page: Page, site: Site) -> None:
+def test_guarded_task_is_approved_or_rejected(page: Page, site: Site) -> None:
     kept = submit(site, type="deploy", title="Deploy the tax change")
     page.goto("/approvals")
     card = page.get_by_role("article", name="Deploy the tax change")
@@ -152,7 +152,7 @@ def test_work_that_a_guard_stopped_is_decided(page: Page, site: Site) -> None:
     assert call(site, f"/api/tasks/{good}")["status"] == "ready"
 
 
-def test_dead_letters_are_looked_at_and_driven_again_together(page: Page, site: Site) -> None:
+def test_dead_letters_are_shown_and_redriven_together(page: Page, site: Site) -> None:
     page.goto("/dead-letters")
     group = page.locator("section.panel", has_text="KeyError")
     expect(group).to_contain_text("6 tasks")
@@ -167,7 +167,7 @@ def test_dead_letters_are_looked_at_and_driven_again_together(page: Page, site: 
     assert len(call(site, "/api/tasks?type=import&status=ready")["tasks"]) == 5
 
 
-def test_a_dag_is_a_picture_that_moves_with_the_work(page: Page, site: Site) -> None:
+def test_dag_graph_updates_with_the_work(page: Page, site: Site) -> None:
     dag = {
         "title": "Two steps",
         "tasks": [
@@ -191,7 +191,7 @@ def test_a_dag_is_a_picture_that_moves_with_the_work(page: Page, site: Site) -> 
     expect(page.locator(".big")).to_contain_text("1 of 2 done")
 
 
-def test_hundreds_of_tasks_stay_a_picture(page: Page, site: Site) -> None:
+def test_dag_graph_of_hundreds_of_tasks_has_no_overlaps(page: Page, site: Site) -> None:
     tasks: list[dict[str, Any]] = [{"key": "t0", "type": "wide"}]
     tasks += [
         {"key": f"t{n}", "type": "wide", "title": f"Part {n}", "dependencies": [f"t{(n - 1) // 3}"]}
@@ -204,7 +204,7 @@ def test_hundreds_of_tasks_stay_a_picture(page: Page, site: Site) -> None:
     assert len({(round(box["x"]), round(box["y"])) for box in boxes}) == 300, "no task hides another"
 
 
-def test_a_breaker_is_reset_and_the_queue_paused_and_resumed(page: Page, site: Site) -> None:
+def test_breaker_is_reset_and_queue_paused_and_resumed(page: Page, site: Site) -> None:
     page.goto("/protection")
     row = page.get_by_role("region", name="Circuit breakers").locator("tr", has_text="research")
     row.get_by_role("button", name="Open").click()
@@ -220,7 +220,7 @@ def test_a_breaker_is_reset_and_the_queue_paused_and_resumed(page: Page, site: S
     expect(page.get_by_text("Work is handed out.")).to_be_visible()
 
 
-def test_an_agent_is_drained(page: Page, site: Site) -> None:
+def test_agent_is_drained_and_activated(page: Page, site: Site) -> None:
     page.goto("/agents")
     row = page.get_by_role("region", name="Agents").locator("tr", has_text="vera")
     row.get_by_role("button", name="Drain").click()
@@ -229,7 +229,7 @@ def test_an_agent_is_drained(page: Page, site: Site) -> None:
     expect(row).to_contain_text("Active")
 
 
-def test_a_trigger_is_fired_and_paused(page: Page, site: Site) -> None:
+def test_trigger_is_fired_and_paused(page: Page, site: Site) -> None:
     page.goto("/triggers")
     row = page.locator("tr", has_text="nightly-audit")
     expect(row).to_contain_text("30 2 * * * Europe/Berlin")
@@ -242,7 +242,7 @@ def test_a_trigger_is_fired_and_paused(page: Page, site: Site) -> None:
     expect(row.get_by_role("button", name="Pause")).to_be_visible()
 
 
-def test_the_keyboard_is_enough(page: Page) -> None:
+def test_every_page_is_usable_by_keyboard(page: Page) -> None:
     page.goto("/")
     expect(page.locator("h1")).to_have_text("Overview")
     page.keyboard.press("g")
@@ -263,7 +263,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
 
 
 @pytest.mark.parametrize("place", ["title", "payload"])
-def test_what_agents_write_stays_text(page: Page, site: Site, heard: Heard, place: str) -> None:
+def test_agent_text_is_never_rendered_as_html(page: Page, site: Site, heard: Heard, place: str) -> None:
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
     fields: dict[str, Any] = {"title": evil} if place == "title" else {"title": "harmless", "payload": {"evil": evil}}
     task_id = submit(site, type="evil", **fields)
@@ -273,7 +273,7 @@ def test_what_agents_write_stays_text(page: Page, site: Site, heard: Heard, plac
     assert page.locator("main img, main script").count() == 0
 
 
-def test_a_refusal_is_told_with_what_to_do(page: Page, site: Site, heard: Heard) -> None:
+def test_refused_action_is_shown_with_its_reason(page: Page, site: Site, heard: Heard) -> None:
     heard.refusal = "409"
     task_id = submit(site, type="gone", title="Gone before you click")
     page.goto(f"/tasks/{task_id}")
@@ -290,7 +290,7 @@ def claim_one(site: Site, agent: str, type_: str) -> dict[str, Any]:
     return claimed["assignments"][0]  # type: ignore[no-any-return]  # JSON
 
 
-def test_overview_says_why_nothing_runs(page: Page, site: Site) -> None:
+def test_overview_explains_why_nothing_runs(page: Page, site: Site) -> None:
     quiet = "workspace=quiet"
     call(site, f"/api/tasks?{quiet}", {"type": "fly_by_wire", "title": "Fly to the moon"})
     page.goto(f"/?{quiet}")
@@ -303,7 +303,7 @@ def test_overview_says_why_nothing_runs(page: Page, site: Site) -> None:
     expect(panel).not_to_contain_text("No registered agent")
 
 
-def test_questions_count_as_waiting_for_a_person(page: Page, site: Site) -> None:
+def test_questions_count_as_waiting_approvals(page: Page, site: Site) -> None:
     page.goto("/approvals")
     cards = page.get_by_role("article")
     expect(cards.first).to_be_visible()
@@ -332,7 +332,7 @@ def test_names_in_explanations_keep_their_underscores(page: Page, site: Site) ->
     assert page.locator(".why").inner_text().count(first) == 1
 
 
-def test_output_of_a_refused_attempt_is_not_called_waiting(page: Page, site: Site) -> None:
+def test_output_of_a_refused_attempt_is_not_shown_as_waiting(page: Page, site: Site) -> None:
     task_id = submit(site, type="guess", title="Guess", max_attempts=2)
     token = claim_one(site, "guesser", "guess")["token"]
     call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "error": "wrong"})
@@ -341,7 +341,7 @@ def test_output_of_a_refused_attempt_is_not_called_waiting(page: Page, site: Sit
     expect(page.locator("main")).not_to_contain_text("waits for its verdict")
 
 
-def test_id_that_no_task_has_is_said(page: Page, heard: Heard) -> None:
+def test_search_for_an_unknown_task_id_is_reported(page: Page, heard: Heard) -> None:
     heard.refusal = "404"
     page.goto("/tasks")
     expect(page.locator("tbody tr").first).to_be_visible()
@@ -351,7 +351,7 @@ def test_id_that_no_task_has_is_said(page: Page, heard: Heard) -> None:
     expect(page.locator(".toast")).to_contain_text("No task has the id flaky login.")
 
 
-def test_dead_letter_s_own_page_leads_to_its_review(page: Page, site: Site) -> None:
+def test_page_of_a_dead_letter_links_to_its_review(page: Page, site: Site) -> None:
     task_id = submit(site, type="doomed", title="Doomed")
     token = claim_one(site, "reaper", "doomed")["token"]
     call(site, f"/api/tasks/{task_id}/fail", {"token": token, "reason": "crash", "retry": False})

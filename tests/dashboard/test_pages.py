@@ -1,4 +1,4 @@
-"""Every page opens in a real browser, complains of nothing, asks nobody else, and can be used by everybody."""
+"""Every page opens in a real browser, complains of nothing, asks no one else, and can be used by everyone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(page: Page, path: str, heading: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
-def test_a_page_opens_and_asks_no_other_host(page: Page, site: Site, heard: Heard, path: str, heading: str) -> None:
+def test_page_opens_and_contacts_no_other_host(page: Page, site: Site, heard: Heard, path: str, heading: str) -> None:
     opened(page, path, heading)
     expect(page.locator("nav [aria-current=page]")).to_contain_text(heading)
     assert {urlsplit(url).netloc for url in heard.asked} == {urlsplit(site.url).netloc}
@@ -41,7 +41,7 @@ def test_a_page_opens_and_asks_no_other_host(page: Page, site: Site, heard: Hear
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
-def test_a_page_has_no_accessibility_violation(
+def test_page_has_no_accessibility_violation(
     browser: Browser, site: Site, path: str, heading: str, scheme: Any
 ) -> None:
     context = browser.new_context(base_url=site.url, color_scheme=scheme, reduced_motion="reduce")
@@ -53,7 +53,7 @@ def test_a_page_has_no_accessibility_violation(
 
 
 @pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
-def test_a_page_fits_a_telephone(browser: Browser, site: Site, path: str, heading: str) -> None:
+def test_page_fits_a_phone_screen(browser: Browser, site: Site, path: str, heading: str) -> None:
     context = browser.new_context(base_url=site.url, viewport={"width": 390, "height": 800})
     page = context.new_page()
     opened(page, path, heading)
@@ -84,7 +84,7 @@ OUT_OF_VIEW = """() => [...document.querySelectorAll("nav li a")].filter((link) 
 
 
 @pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES.values())
-def test_cells_of_a_table_keep_apart(browser: Browser, site: Site, path: str, heading: str) -> None:
+def test_table_cells_do_not_overlap(browser: Browser, site: Site, path: str, heading: str) -> None:
     context = browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 800})
     page = context.new_page()
     opened(page, path, heading)
@@ -94,7 +94,7 @@ def test_cells_of_a_table_keep_apart(browser: Browser, site: Site, path: str, he
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_all_sections_and_their_badges_are_in_view(browser: Browser, site: Site, width: int) -> None:
+def test_all_sections_and_badges_are_visible(browser: Browser, site: Site, width: int) -> None:
     context = browser.new_context(base_url=site.url, viewport={"width": width, "height": 800})
     page = context.new_page()
     opened(page, "/", "Overview")
@@ -103,13 +103,13 @@ def test_all_sections_and_their_badges_are_in_view(browser: Browser, site: Site,
     assert found == []
 
 
-def test_a_page_that_is_not_there_says_so(page: Page, heard: Heard) -> None:
+def test_missing_page_is_reported(page: Page, heard: Heard) -> None:
     heard.refusal = "404"
     page.goto("/tasks/task_00000000000000000000000000")
     expect(page.locator("main")).to_contain_text("there is no task")
 
 
-def test_the_files_are_kept_to_themselves(site: Site) -> None:
+def test_pages_are_served_with_a_strict_content_policy(site: Site) -> None:
     with urlopen(Request(site.url + "/")) as answer:  # noqa: S310  # our own server
         headers = answer.headers
         policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -120,11 +120,11 @@ def test_the_files_are_kept_to_themselves(site: Site) -> None:
 
 
 async def token_for(store: str) -> str:
-    async with await Queue.open(store) as queue:
-        return (await queue.create_token("ada", ["read"])).secret
+    async with Queue.open(store) as queue:
+        return (await queue.tokens.create("ada", ["read"])).secret
 
 
-def test_a_server_that_asks_for_tokens_lets_in_whoever_has_one(
+def test_server_with_tokens_accepts_a_sign_in(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, heard: Heard
 ) -> None:
     store = f"sqlite:///{tmp_path_factory.mktemp('locked') / 'queue.db'}"

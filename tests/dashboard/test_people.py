@@ -1,4 +1,4 @@
-"""People of the agent factory at the dashboard: they ask for work, and are told of what needs them."""
+"""People of the agent factory at the dashboard: they ask for work, and are notified of what needs them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.dashboard.test_flows import call, submit
 
 
 @pytest.mark.requirement("F-202")
-def test_a_person_asks_for_work_on_the_dashboard_as_another_does_over_http(page: Page, site: Site) -> None:
+def test_task_submitted_on_the_dashboard_equals_one_over_http(page: Page, site: Site) -> None:
     page.goto("/tasks")
     page.get_by_role("button", name="New task").click()
     dialog = page.get_by_role("dialog")
@@ -49,7 +49,7 @@ def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the library's
+        def log_message(self, format: str, *args: Any) -> None:  # the name is the library's
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receive)
@@ -60,9 +60,9 @@ def receiver(got: SimpleQueue[Any]) -> Iterator[str]:
 
 
 @pytest.mark.requirement("F-196")
-def test_a_dead_letter_alerts_people_on_the_dashboard_and_where_they_want_to_be_told(page: Page, site: Site) -> None:
-    told: SimpleQueue[Any] = SimpleQueue()
-    with receiver(told) as address:
+def test_dead_letter_alerts_on_the_dashboard_and_in_the_sink(page: Page, site: Site) -> None:
+    output: SimpleQueue[Any] = SimpleQueue()
+    with receiver(output) as address:
         sink = {"name": "people", "kind": "slack", "address": address, "allow_private": True}
         call(site, "/api/sinks", {**sink, "wants": {"alerts": ["dead_lettered"], "types": ["doomed"]}})
         page.goto("/alerts")
@@ -73,4 +73,4 @@ def test_a_dead_letter_alerts_people_on_the_dashboard_and_where_they_want_to_be_
         call(site, f"/api/tasks/{task_id}/fail", {"token": held["token"], "reason": "crash", "error": "boom"})
         message = f"Task {task_id} moved to dead letter queue"
         expect(page.locator("tr", has_text=message)).to_be_visible()
-        assert told.get(timeout=60) == {"text": f"[warning] {message}"}
+        assert output.get(timeout=60) == {"text": f"[warning] {message}"}

@@ -10,13 +10,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shiftwork import Queue
-from shiftwork.core import ids
-from shiftwork.core.errors import CircularDependency, LeaseLost, NotFound, ShiftworkError, UnknownDependency, WrongState
+from shiftwork.dead_letters.model import Decision
+from shiftwork.model import ids
+from shiftwork.model.errors import (
+    CircularDependency,
+    LeaseLost,
+    NotFound,
+    ShiftworkError,
+    UnknownDependency,
+    WrongState,
+)
 from shiftwork.testing import MovedClock, pass_time
 from tests.machine import tables
 from tests.machine.model import (
+    CLAIMED_STATES,
     FINAL,
-    HELD,
     LENIENT,
     NEW_ROWS,
     PLAIN,
@@ -41,7 +49,7 @@ spending = st.sampled_from([None, {"cost_usd": 0.25, "tokens_in": 3}])
 
 
 ESTIMATE = 0.25
-"""What a task that names no price is granted, in dollars, as far as there is so much."""
+"""What a task that names no price is granted, in dollars, as far as there is this much."""
 
 
 class Token(NamedTuple):
@@ -83,17 +91,15 @@ class Machine(RuleBasedStateMachine):
 
     async def _set_up(self, rules: Rules) -> None:
         for key, value in rules.settings().items():
-            await self.queue.set_setting(key, value)
+            await self.queue.settings.set(key, value)
         for agent in AGENTS:
-            await self.queue.register_agent(
+            await self.queue.agents.register(
                 id=agent.id,
                 capabilities=sorted(agent.capabilities),
                 types=None if agent.types is None else sorted(agent.types),
                 max_concurrent_tasks=agent.slots,
                 budget_remaining_usd=agent.budget,
             )
-
-    # -- what is expected ------------------------------------------------------------------------------------------
 
     def refused(self, error: type[ShiftworkError], call: Coroutine[Any, Any, Any]) -> None:
         """The call must be refused with this error and change nothing."""
@@ -124,8 +130,6 @@ class Machine(RuleBasedStateMachine):
     def has(self, states: set[str]) -> bool:
         return bool(self.model.in_state(states))
 
-    # -- submitting ------------------------------------------------------------------------------------------------
-
     @rule(batch=st.lists(specs, min_size=1, max_size=3), how=st.sampled_from(["many", "dag", "join"]), at=index)
     def submit(self, batch: list[Spec], how: str, at: int) -> None:
         plan = Plan(self.model, batch, self.root_of)
@@ -136,7 +140,7 @@ class Machine(RuleBasedStateMachine):
             call = self.queue.submit_dag({"tasks": plan.written})
         elif how == "join" and dags:
             call.close()
-            call = self.queue.add_to_dag(dags[at % len(dags)], plan.written)
+            call = self.queue.dags.add_tasks(dags[at % len(dags)], plan.written)
         if error := plan.refusal():
             self.refused(error, call)
         else:
@@ -155,8 +159,6 @@ class Machine(RuleBasedStateMachine):
         rows = self.seen.tasks.values() if self.seen else []
         return sorted({ids.show_dag(row["dag_id"]) for row in rows})
 
-    # -- claiming --------------------------------------------------------------------------------------------------
-
     def fits(self, task: Lineage, agent: Agent, money: float | None) -> bool:
         return (
             task.status == "ready"
@@ -172,7 +174,7 @@ class Machine(RuleBasedStateMachine):
         assert self.seen is not None
         row = self.seen.agents[agent.id]
         money = None if row["budget"] is None else (row["budget"] - row["spent"] - row["granted"]) / 1e6
-        held = sum(1 for task in self.model.in_state(HELD) if task.agent == agent.id)
+        held = sum(1 for task in self.model.in_state(CLAIMED_STATES) if task.agent == agent.id)
         runtime = None if agent.runtime == agent.id else agent.runtime
         got = self.wait(self.queue.claim(agent.id, count, start=start, runtime_id=runtime))
         for assignment in got:
@@ -190,7 +192,7 @@ class Machine(RuleBasedStateMachine):
     def small_things(self, agent: Agent, budget: float | None, at: int) -> None:
         """What changes little, in one rule, so that the rest has its share of the steps."""
         if at % 4 == 0:
-            self.wait(self.queue.set_agent_budget(agent.id, budget))
+            self.wait(self.queue.agents.set_budget(agent.id, budget))
         elif at % 4 == 1:
             self.rebalance()
         elif at % 4 == 2:
@@ -201,52 +203,50 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: not self.model.paused)
     @rule(type_=st.sampled_from([None, "code", "docs"]), really=seldom)
     def pause(self, type_: str | None, really: bool) -> None:  # noqa: FBT001  # drawn
-        assert self.wait(self.queue.resume(type_)) is False
+        assert self.wait(self.queue.control.resume(type_)) is False
         if really:
-            self.wait(self.queue.pause(type_))
+            self.wait(self.queue.control.pause(type_))
             self.model.paused.add(type_ or "*")
 
     @precondition(lambda self: self.model.paused)
     @rule()
     def resume(self) -> None:
         for scope in sorted(self.model.paused):
-            assert self.wait(self.queue.resume(None if scope == "*" else scope)) is True
+            assert self.wait(self.queue.control.resume(None if scope == "*" else scope)) is True
         self.model.paused.clear()
 
     def rebalance(self) -> None:
-        for outcome in self.wait(self.queue.rebalance()):
+        for outcome in self.wait(self.queue.agents.rebalance()):
             task = next(t for t in self.model.in_state({"claimed"}) if self.newest_id(t) == outcome.task_id)
             self.model.release(task)
 
-    # -- holding ---------------------------------------------------------------------------------------------------
-
-    @precondition(lambda self: self.has(HELD))
+    @precondition(lambda self: self.has(CLAIMED_STATES))
     @rule(at=index)
     def start(self, at: int) -> None:
-        task = self.pick(HELD, at)
+        task = self.pick(CLAIMED_STATES, at)
         outcome = self.wait(self.queue.start(str(task.token)))
         assert outcome.repeated == (task.status == "running")
         if task.status == "claimed":
             task.status, task.started, task.heard = "running", self.now, self.now
 
-    @precondition(lambda self: self.has(HELD))
+    @precondition(lambda self: self.has(CLAIMED_STATES))
     @rule(at=index, usage=spending)
     def heartbeat(self, at: int, usage: Any) -> None:
-        task = self.pick(HELD, at)
+        task = self.pick(CLAIMED_STATES, at)
         answer = self.wait(self.queue.heartbeat(str(task.token), {"step": at}, usage))
         assert answer.action == "continue"
         if task.status == "running":
             task.heard = self.now
 
     def runtime_heartbeat(self, runtime: str) -> None:
-        holding = [str(task.token) for task in self.model.in_state(HELD) if task.runtime == runtime]
+        holding = [str(task.token) for task in self.model.in_state(CLAIMED_STATES) if task.runtime == runtime]
         stale = [token.text for token in self.tokens if not self.is_live(token)]
-        answer = self.wait(self.queue.runtime_heartbeat(runtime, holding + stale))
+        answer = self.wait(self.queue.runtimes.heartbeat(runtime, holding + stale))
         assert set(answer.lost) | set(answer.cancel) == set(stale)
         self.model.beats[runtime] = self.now
 
     def take_work(self) -> None:
-        """Somebody claims and starts something, where nobody is at work and anybody may."""
+        """Someone claims and starts something, where no one is at work and anyone may."""
         for agent in AGENTS:
             if not self.has({"running"}):
                 self.claim(agent, 1, start=True)
@@ -276,10 +276,10 @@ class Machine(RuleBasedStateMachine):
         if self.has({"running"}):
             self.spawn(at, batch, park=True)
 
-    @precondition(lambda self: self.has(HELD))
+    @precondition(lambda self: self.has(CLAIMED_STATES))
     @rule(at=index, usage=spending)
     def complete(self, at: int, usage: Any) -> None:
-        self.finish(self.pick(HELD, at), at, usage)
+        self.finish(self.pick(CLAIMED_STATES, at), at, usage)
 
     def finish(self, task: Lineage, at: int, usage: Any) -> None:
         token = str(task.token)
@@ -291,26 +291,24 @@ class Machine(RuleBasedStateMachine):
         self.model.complete(task)
         self.tokens = [t._replace(accepted=t.accepted or t.text == token) for t in self.tokens]
 
-    @precondition(lambda self: self.has(HELD))
+    @precondition(lambda self: self.has(CLAIMED_STATES))
     @rule(at=index, reason=st.sampled_from(REASONS), retry=st.sampled_from([True, True, False]), usage=spending)
     def fail(self, at: int, reason: str, retry: bool, usage: Any) -> None:  # noqa: FBT001  # drawn
-        task = self.pick(HELD, at)
+        task = self.pick(CLAIMED_STATES, at)
         self.wait(self.queue.fail(str(task.token), reason, "it broke", usage=usage, retry=retry))
         self.model.fail(task, reason, self.now, retry=retry)
 
-    @precondition(lambda self: self.has(HELD))
+    @precondition(lambda self: self.has(CLAIMED_STATES))
     @rule(at=index)
     def release(self, at: int) -> None:
-        task = self.pick(HELD, at)
+        task = self.pick(CLAIMED_STATES, at)
         assert self.wait(self.queue.release(str(task.token))).status == "ready"
         self.model.release(task)
 
-    # -- waiting for others ----------------------------------------------------------------------------------------
-
-    @precondition(lambda self: self.has(HELD))
+    @precondition(lambda self: self.has(CLAIMED_STATES))
     @rule(at=index, batch=st.lists(specs, min_size=1, max_size=2), park=st.booleans())
     def spawn(self, at: int, batch: list[Spec], park: bool) -> None:  # noqa: FBT001  # drawn
-        task = self.pick(HELD, at)
+        task = self.pick(CLAIMED_STATES, at)
         plan = Plan(self.model, batch, self.root_of)
         call = self.queue.spawn(str(task.token), plan.written, wait=park)
         if park and task.status == "claimed":
@@ -330,7 +328,7 @@ class Machine(RuleBasedStateMachine):
         task = self.pick({"running"}, at)
         found = [resolve(self.model, ref) for ref in after]
         labels = [label for _, label in found]
-        call = self.queue.wait_for(str(task.token), [text for text, _ in found])
+        call = self.queue.waits.wait_for_tasks(str(task.token), [text for text, _ in found])
         if any(label not in self.model.all and label not in self.model.archived for label in labels):
             self.refused(NotFound, call)
         elif self.model.leads_to(labels, task.label):
@@ -341,8 +339,6 @@ class Machine(RuleBasedStateMachine):
                 assert status == "running"  # nothing is left to wait for
             else:
                 self.model.wait(task, labels)
-
-    # -- stale fences ----------------------------------------------------------------------------------------------
 
     def is_live(self, token: Token) -> bool:
         task = self.model.all.get(token.label)
@@ -381,8 +377,8 @@ class Machine(RuleBasedStateMachine):
             "fail": lambda: queue.fail(token, "crash"),
             "release": lambda: queue.release(token),
             "spawn": lambda: queue.spawn(token, [{"type": "code"}]),
-            "wait_for": lambda: queue.wait_for(token, []),
-            "progress": lambda: queue.progress(token, 1),
+            "wait_for": lambda: queue.waits.wait_for_tasks(token, []),
+            "progress": lambda: queue.claims.progress(token, 1),
         }
         return calls[verb]()
 
@@ -398,13 +394,11 @@ class Machine(RuleBasedStateMachine):
         if usage is None:
             assert self.wait(tables.look(self.queue)).state() == before.state()
 
-    # -- operating -------------------------------------------------------------------------------------------------
-
     @precondition(lambda self: bool(self.model.all))
     @rule(at=index, really=seldom)
     def cancel(self, at: int, really: bool) -> None:  # noqa: FBT001  # drawn
         settled = at % 2 and self.has(SETTLED)
-        task = self.pick(SETTLED if settled else FINAL | SETTLED | HELD | WAITING, at)
+        task = self.pick(SETTLED if settled else FINAL | SETTLED | CLAIMED_STATES | WAITING, at)
         call = self.queue.cancel(self.newest_id(task))
         if task.status in FINAL:
             self.refused(WrongState, call)
@@ -422,8 +416,8 @@ class Machine(RuleBasedStateMachine):
         id_ = ids.show_task(old[at % len(old)])
         calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
             "cancel": lambda: self.queue.cancel(id_),
-            "review": lambda: self.queue.review(id_, "retry"),
-            "update": lambda: self.queue.update(id_, {"priority": 1}),
+            "review": lambda: self.queue.dead_letters.review(id_, "retry"),
+            "update": lambda: self.queue.tasks.update(id_, {"priority": 1}),
         }
         self.refused(WrongState, calls[verb]())
 
@@ -436,12 +430,12 @@ class Machine(RuleBasedStateMachine):
             return
         dag = uuid_of(dags[at % len(dags)])
         inside = {ids.show_task(row["root_id"]) for row in self.seen.tasks.values() if row["dag_id"] == dag}
-        self.wait(self.queue.cancel_dag(dag))
+        self.wait(self.queue.dags.cancel(dag))
         self.model.cancel([t for t in self.model.all.values() if t.label in inside and t.status not in FINAL])
 
     def change_priority(self, at: int, priority: int) -> None:
-        task = self.pick(FINAL | SETTLED | HELD | WAITING, at)
-        call = self.queue.update(self.newest_id(task), {"priority": priority})
+        task = self.pick(FINAL | SETTLED | CLAIMED_STATES | WAITING, at)
+        call = self.queue.tasks.update(self.newest_id(task), {"priority": priority})
         if task.status in WAITING:
             self.wait(call)
         else:
@@ -453,7 +447,7 @@ class Machine(RuleBasedStateMachine):
         task = self.pick(WAITING, at)
         found = [resolve(self.model, ref) for ref in after]
         labels = list(dict.fromkeys(label for _, label in found))
-        call = self.queue.update(self.newest_id(task), {"dependencies": [text for text, _ in found]})
+        call = self.queue.tasks.update(self.newest_id(task), {"dependencies": [text for text, _ in found]})
         if any(label in self.model.gone for label in labels):
             self.refused(UnknownDependency, call)
             return
@@ -477,12 +471,12 @@ class Machine(RuleBasedStateMachine):
         chain=st.booleans(),
         settled=st.sampled_from([True, True, True, False]),
     )
-    def review(self, at: int, decision: str, chain: bool, settled: bool) -> None:  # noqa: FBT001  # drawn
-        states = SETTLED if settled and self.has(SETTLED) else FINAL | SETTLED | HELD | WAITING
+    def review(self, at: int, decision: Decision, chain: bool, settled: bool) -> None:  # noqa: FBT001  # drawn
+        states = SETTLED if settled and self.has(SETTLED) else FINAL | SETTLED | CLAIMED_STATES | WAITING
         task = self.pick(states, at)
         later = self.now + 30 if decision == "retry_later" else None
         change = {"priority": 7} if decision == "modify_and_retry" else None
-        call = self.queue.review(self.newest_id(task), decision, at=later, change=change, chain=chain)
+        call = self.queue.dead_letters.review(self.newest_id(task), decision, at=later, change=change, chain=chain)
         if task.status not in SETTLED:
             self.refused(WrongState, call)
             return
@@ -498,9 +492,9 @@ class Machine(RuleBasedStateMachine):
     @rule(at=index)
     def rerun(self, at: int) -> None:
         assert self.seen is not None
-        task = self.pick(FINAL | SETTLED | HELD | WAITING, at)
+        task = self.pick(FINAL | SETTLED | CLAIMED_STATES | WAITING, at)
         is_retry = self.seen.newest(uuid_of(task.label))["retry_of"] is not None
-        call = self.queue.rerun(task.label)
+        call = self.queue.tasks.rerun(task.label)
         if task.status in FINAL | SETTLED or (task.status in WAITING and is_retry):
             self.wait(call)
             self.model.rerun(task)
@@ -514,13 +508,11 @@ class Machine(RuleBasedStateMachine):
     )
     def purge(self, status: str, type_: str | None, really: bool) -> None:  # noqa: FBT001  # drawn
         deletes = self.model.rules.purge == "delete"
-        spared = HELD if deletes else FINAL
+        spared = CLAIMED_STATES if deletes else FINAL
         matched = [t for t in self.model.in_state({status} - spared) if type_ in {None, t.type}]
         if really:
-            assert self.wait(self.queue.purge(status=[status], type=type_)) == len(matched)
+            assert self.wait(self.queue.control.purge(status=[status], type=type_)) == len(matched)
             self.model.purge(matched)
-
-    # -- time and processes ----------------------------------------------------------------------------------------
 
     @rule(
         seconds=st.sampled_from([1.0, 6.0, 11.0, 31.0, 61.0, 95.0, 700.0, 4000.0]),
@@ -546,14 +538,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(runtime=st.sampled_from(["laptop", "cid"]), known=st.booleans())
     def lose_a_runtime(self, runtime: str, known: bool) -> None:  # noqa: FBT001  # drawn
-        held = [task for task in self.model.in_state(HELD) if task.runtime == runtime]
-        verb = self.queue.runtime_gone if known else self.queue.orphans
+        held = [task for task in self.model.in_state(CLAIMED_STATES) if task.runtime == runtime]
+        verb = self.queue.runtimes.report_gone if known else self.queue.runtimes.recover
         outcomes = self.wait(verb(runtime))
         assert {outcome.task_id for outcome in outcomes} == {self.newest_id(task) for task in held}
         for task in held:
             self.model.depart(task, self.now) if known else self.model.orphan(task, self.now)
-
-    # -- after each step -------------------------------------------------------------------------------------------
 
     @invariant()
     def everything_holds(self) -> None:

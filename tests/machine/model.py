@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from shiftwork.core import ids
+from shiftwork.model import ids
 
 FINAL = {"completed", "cancelled"}
 SETTLED = {"dead_lettered", "failed"}
-HELD = {"claimed", "running"}
+CLAIMED_STATES = {"claimed", "running"}
 WAITING = {"pending", "ready", "retrying"}
 
 MAX_ATTEMPTS = 2
@@ -121,14 +121,12 @@ class Model:
         self.rules = rules
         self.all: dict[str, Lineage] = {}
         self.gone: set[str] = set()
-        """Purged: nobody can name them any more."""
+        """Purged: no one can name them any more."""
         self.archived: dict[str, str] = {}
         self.names: dict[str, str] = {}
         self.keys: dict[str, str] = {}
         self.beats: dict[str, float] = {}
         self.paused: set[str] = set()
-
-    # -- the shape -------------------------------------------------------------------------------------------------
 
     def in_state(self, states: Collection[str]) -> list[Lineage]:
         return [task for task in self.all.values() if task.status in states]
@@ -138,7 +136,7 @@ class Model:
         return [task for task in self.all.values() if task.dependencies.get(label) is False]
 
     def status_of(self, label: str) -> str:
-        """How a dependency stands; `pending` where nobody has come for it, or it was purged while awaited."""
+        """How a dependency stands; `pending` where no one has come for it, or it was purged while awaited."""
         return self.archived.get(label) or (self.all[label].status if label in self.all else "pending")
 
     def leads_to(self, start: Iterable[str], goal: str, more: dict[str, list[str]] | None = None) -> bool:
@@ -156,10 +154,8 @@ class Model:
                 todo += [d for d, satisfied in self.all[label].dependencies.items() if not satisfied]
         return False
 
-    # -- coming ----------------------------------------------------------------------------------------------------
-
     def add(self, task: Lineage, dependencies: Iterable[str], name: str | None = None) -> None:
-        """A new task. Whoever waited for its name waits for it from now on."""
+        """A new task. Anyone who waited for its name waits for it from now on."""
         task.dependencies = {label: self.status_of(label) == "completed" for label in dependencies}
         task.status = "pending" if task.open else "ready"
         self.all[task.label] = task
@@ -207,8 +203,6 @@ class Model:
             failed = any(self.status_of(d) in SETTLED for d, satisfied in task.dependencies.items() if not satisfied)
             if failed and self.rules.parent_failed == "cancel" and task.status == "pending":
                 self._cancel_with_dependents(task)
-
-    # -- ending ----------------------------------------------------------------------------------------------------
 
     def complete(self, task: Lineage) -> None:
         task.let_go()
@@ -279,8 +273,8 @@ class Model:
         self._count_failure(task, now, again=True, delay=RETRY_DELAY if self.rules.recover == "fail" else 0.0)
 
     def pass_time(self, now: float) -> None:
-        """What the duties do: take back what is silent, then promote what has waited."""
-        for task in self.in_state(HELD):
+        """What the maintenance jobs do: take back what is silent, then promote what has waited."""
+        for task in self.in_state(CLAIMED_STATES):
             self._inspect(task, now)
         for task in self.in_state({"retrying"}):
             if task.available_at <= now:
@@ -306,8 +300,6 @@ class Model:
             task.let_go()
             self._count_failure(task, now, again=True, delay=RETRY_DELAY)
 
-    # -- cancelling ------------------------------------------------------------------------------------------------
-
     def cancel(self, tasks: Iterable[Lineage]) -> None:
         """Several at once, then what depends on them."""
         ended = list(tasks)
@@ -316,9 +308,9 @@ class Model:
             self._set(task, "cancelled")
             task.by_parent = False
         for task in ended:
-            self._tell_children(task)
+            self._notify_children(task)
 
-    def _tell_children(self, task: Lineage) -> None:
+    def _notify_children(self, task: Lineage) -> None:
         for child in self.children(task.label):
             self._lose_parents(child, {task.label})
 
@@ -332,7 +324,7 @@ class Model:
     def _cancel_with_dependents(self, child: Lineage) -> None:
         self._set(child, "cancelled")
         child.by_parent = True
-        self._tell_children(child)
+        self._notify_children(child)
 
     def purge(self, tasks: Iterable[Lineage]) -> None:
         matched = list(tasks)
@@ -347,9 +339,7 @@ class Model:
         del self.all[label]
         if label not in self.archived:
             self.names = {name: known for name, known in self.names.items() if known != label}
-            self.keys = {key: holder for key, holder in self.keys.items() if holder != label}
-
-    # -- going on --------------------------------------------------------------------------------------------------
+            self.keys = {key: owner for key, owner in self.keys.items() if owner != label}
 
     def claim(self, task: Lineage, agent: Agent, token: str, now: float, *, start: bool) -> None:
         task.status = "running" if start else "claimed"
@@ -357,7 +347,7 @@ class Model:
         task.started = now if start else None
 
     def retry(self, task: Lineage, *, at: float | None = None) -> None:
-        """A person brings a settled task back; its idempotency key too, unless somebody has taken that."""
+        """A person brings a settled task back; its idempotency key too, unless someone has taken that."""
         self._take_key_back(task)
         task.attempts = task.reclaims = task.rate_limits = 0
         if at is not None:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from shiftwork.core import ids
-from shiftwork.core.errors import CircularDependency, IdInUse, ShiftworkError, UnknownDependency
-from shiftwork.core.task import Submitted
+from shiftwork.model import ids
+from shiftwork.model.errors import CircularDependency, IdInUse, ShiftworkError, UnknownDependency
+from shiftwork.model.task import Submitted
 from tests.machine.model import Agent, Lineage, Model
 
 OWN_UUID = "0193d5a0-0000-7000-8000-000000000001"

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from shiftwork import Queue
-from shiftwork.core import ids
-from shiftwork.core.settings import Idempotency
-from shiftwork.core.states import FINAL, HELD, SETTLED, TRANSITIONS
-from shiftwork.queue.observation.explain import explain
+from shiftwork.model import ids
+from shiftwork.model.states import CLAIMED_STATES, FINAL, SETTLED, TRANSITIONS
+from shiftwork.observe.explain import explain
+from shiftwork.settings.model import Idempotency
 from shiftwork.store.sqlite import SqliteTx
 from shiftwork.store.store import Tx
 
@@ -97,7 +97,7 @@ def check(now: Tables, before: Tables | None) -> None:
 
 def _claims(now: Tables, before: Tables | None) -> None:
     for id_, row in now.tasks.items():
-        held = row["status"] in HELD
+        held = row["status"] in CLAIMED_STATES
         assert held == (row["agent_id"] is not None), row
         assert not held or now.is_newest(row), "a superseded row is held"
         if before and id_ in before.tasks:
@@ -115,7 +115,7 @@ def _outcomes(now: Tables) -> None:
     for row in now.tasks.values():
         assert (row["status"] == "completed") == ((row["id"], row["round"]) in accepted), row
         fences = [a["fence"] for a in now.attempts if a["task_id"] == row["id"]]
-        ended = row["fence"] - (row["status"] in HELD)
+        ended = row["fence"] - (row["status"] in CLAIMED_STATES)
         assert fences == list(range(1, ended + 1)), "every claim that ended has its attempt"
 
 
@@ -129,7 +129,7 @@ def _dependencies(now: Tables) -> None:
             assert row["status"] in FINAL | SETTLED, "a superseded row is alive"
             continue
         assert row["waiting"] == waits[row["root_id"]], (row["status"], row["waiting"])
-        assert row["status"] not in {"ready", *HELD} or row["waiting"] == 0, row
+        assert row["status"] not in {"ready", *CLAIMED_STATES} or row["waiting"] == 0, row
         assert row["status"] != "pending" or row["waiting"] > 0, "nothing holds this pending task"
         assert row["blocked_reason"] is None or row["status"] == "pending", row
 
@@ -229,15 +229,15 @@ async def check_explanations(queue: Queue, now: Tables, before: Tables | None) -
     changed = [
         row["id"]
         for row in now.tasks.values()
-        if row["status"] not in HELD | FINAL
+        if row["status"] not in CLAIMED_STATES | FINAL
         and (before is None or before.tasks.get(row["id"], {}).get("version") != row["version"])
     ]
 
     async def ask(tx: Tx) -> None:
         for id_ in changed:
-            said = await explain(tx, queue.engine, queue.workspace, id_)
-            assert said.holds or said.position is not None, f"{ids.show_task(id_)} cannot say why it waits"
-            assert "pending" not in {hold.kind for hold in said.holds}, said
+            stated = await explain(tx, queue.engine, queue.workspace, id_)
+            assert stated.holds or stated.position is not None, f"{ids.show_task(id_)} cannot say why it waits"
+            assert "pending" not in {hold.kind for hold in stated.holds}, stated
 
     if changed:
         await queue.engine.store.read(ask)

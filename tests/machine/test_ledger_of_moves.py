@@ -1,13 +1,13 @@
-"""The table of moves and what verbs do are the same: each move is made by some verb, and no verb makes another."""
+"""The transition table and the verbs agree: every transition is made, and no other."""
 
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.core.states import TRANSITIONS, State
+from shiftwork.model.states import TRANSITIONS, State
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, take
+from tests.conformance.steps import dead_letter, take
 
 Play = Callable[[Queue, MovedClock], Awaitable[object]]
 
@@ -40,7 +40,7 @@ async def start_after_the_claim(queue: Queue, _: MovedClock) -> None:
     await queue.start(claimed.token)
 
 
-async def give_back(queue: Queue, _: MovedClock) -> None:
+async def release(queue: Queue, _: MovedClock) -> None:
     await queue.submit(type="code")
     (claimed,) = await queue.claim("worker")
     await queue.release(claimed.token)
@@ -48,19 +48,19 @@ async def give_back(queue: Queue, _: MovedClock) -> None:
 
 
 async def lose_the_runtime(queue: Queue, _: MovedClock) -> None:
-    await queue.set_setting("on_stale", "reclaim")
+    await queue.settings.set("on_stale", "reclaim")
     await queue.submit(type="code")
     await queue.claim("worker", runtime_id="laptop")
-    await queue.runtime_gone("laptop")
+    await queue.runtimes.report_gone("laptop")
     await take(queue, runtime_id="laptop")
-    await queue.runtime_gone("laptop")
+    await queue.runtimes.report_gone("laptop")
 
 
 async def restart_the_runtime(queue: Queue, _: MovedClock) -> None:
-    await queue.set_setting("recover", "requeue")
+    await queue.settings.set("recover", "requeue")
     await queue.submit(type="code")
     await queue.claim("worker", runtime_id="laptop")
-    await queue.orphans("laptop")
+    await queue.runtimes.recover("laptop")
 
 
 async def fail_and_come_back(queue: Queue, clock: MovedClock) -> None:
@@ -84,35 +84,35 @@ async def be_cancelled_before_the_verdict(queue: Queue, _: MovedClock) -> None:
 
 
 async def retry_as_a_new_task(queue: Queue, _: MovedClock) -> None:
-    await queue.set_setting("retry.mode", "new_task")
+    await queue.settings.set("retry.mode", "new_task")
     await queue.submit(type="code")
     await queue.fail((await take(queue)).token, "crash")
 
 
 async def be_given_a_dependency(queue: Queue, _: MovedClock) -> None:
     ready = await queue.submit(type="code")
-    await queue.update(ready.id, {"dependencies": ["later"]})
+    await queue.tasks.update(ready.id, {"dependencies": ["later"]})
     failed = await queue.submit(type="code")
     await queue.fail((await take(queue)).token, "crash")
-    await queue.update(failed.id, {"dependencies": ["later"]})
+    await queue.tasks.update(failed.id, {"dependencies": ["later"]})
 
 
 async def be_reviewed(queue: Queue, _: MovedClock) -> None:
     for on_exhausted in ("dead_letter", "stay_failed"):
-        await queue.set_setting("on_exhausted", on_exhausted)
-        await queue.review(await bury(queue), "retry_later", at=queue.now() + 3600)
-        await queue.review(await bury(queue), "cancel")
-        retried = await bury(queue)
-        await queue.review(retried, "retry")
+        await queue.settings.set("on_exhausted", on_exhausted)
+        await queue.dead_letters.review(await dead_letter(queue), "retry_later", at=queue.now() + 3600)
+        await queue.dead_letters.review(await dead_letter(queue), "cancel")
+        retried = await dead_letter(queue)
+        await queue.dead_letters.review(retried, "retry")
         await queue.cancel(retried)
 
 
 async def bring_back_a_chain(queue: Queue, _: MovedClock) -> None:
-    await queue.set_setting("on_dependency_failed", "cancel")
+    await queue.settings.set("on_dependency_failed", "cancel")
     parent = await queue.submit(type="code")
     await queue.submit(type="code", dependencies=[parent.id])
     await queue.fail((await take(queue)).token, "crash", retry=False)
-    await queue.review(parent.id, "retry", chain=True)
+    await queue.dead_letters.review(parent.id, "retry", chain=True)
 
 
 async def be_cancelled(queue: Queue, _: MovedClock) -> None:
@@ -130,29 +130,29 @@ async def be_cancelled(queue: Queue, _: MovedClock) -> None:
 
 
 async def make_room_and_come_back(queue: Queue, clock: MovedClock) -> None:
-    await queue.set_setting("max_queue_size", 2)
+    await queue.settings.set("max_queue_size", 2)
     await queue.submit_many([{"type": "code", "priority": 70, "dependencies": above} for above in ([], ["later"])])
     await queue.submit_many([{"type": "code", "priority": 20}] * 2)
-    await queue.unset_setting("max_queue_size")
+    await queue.settings.unset("max_queue_size")
     await pass_time(queue, clock, 300)
 
 
 async def be_stopped_by_a_guard(queue: Queue, _: MovedClock) -> None:
-    await queue.set_setting("on_exhausted", "stay_failed")
-    failed = await bury(queue)
-    await queue.set_setting("guards", [{"type": "code"}])
-    await queue.review(failed, "retry")
-    await queue.approve(failed)
-    await queue.update(failed, {"estimated_cost_usd": 5})
-    await queue.update(failed, {"dependencies": ["later"]})
+    await queue.settings.set("on_exhausted", "stay_failed")
+    failed = await dead_letter(queue)
+    await queue.settings.set("guards", [{"type": "code"}])
+    await queue.dead_letters.review(failed, "retry")
+    await queue.approvals.approve(failed)
+    await queue.tasks.update(failed, {"estimated_cost_usd": 5})
+    await queue.tasks.update(failed, {"dependencies": ["later"]})
     rejected = await queue.submit(type="code")
-    await queue.reject(rejected.id)
+    await queue.approvals.reject(rejected.id)
 
 
 PLAYS: list[Play] = [
     complete_a_child_of_a_waiting_parent,
     start_after_the_claim,
-    give_back,
+    release,
     lose_the_runtime,
     restart_the_runtime,
     fail_and_come_back,
@@ -173,15 +173,15 @@ async def played(queue: Queue, clock: MovedClock) -> set[tuple[str, str, str]]:
     moves: set[tuple[str, str, str]] = set()
     for play in PLAYS:
         stage = queue.in_workspace(str(getattr(play, "__name__", "stage")))
-        await stage.set_setting("circuit_breaker", None)  # some play many failures of one type
+        await stage.settings.set("circuit_breaker", None)  # some play many failures of one type
         await play(stage, clock)
-        events: list[Any] = (await stage.events(limit=10_000))[0]
+        events: list[Any] = (await stage.events(limit=10_000)).events
         for event in events:
             moves |= {(event.verb, a, b) for a, b in pairwise(event.path)}
     return moves
 
 
-async def test_every_move_of_the_table_is_made_by_some_verb(queue: Queue, clock: MovedClock) -> None:
+async def test_every_transition_of_the_table_is_made_by_some_verb(queue: Queue, clock: MovedClock) -> None:
     moves = await played(queue, clock)
     made = {
         (source, name)
@@ -191,6 +191,6 @@ async def test_every_move_of_the_table_is_made_by_some_verb(queue: Queue, clock:
     assert TRANSITIONS.keys() - made == NOT_MADE.keys()
 
 
-async def test_no_verb_makes_a_move_that_is_not_in_the_table(queue: Queue, clock: MovedClock) -> None:
+async def test_no_verb_makes_a_transition_outside_the_table(queue: Queue, clock: MovedClock) -> None:
     allowed = {(source.value, target.value) for (source, _), target in TRANSITIONS.items()}
     assert {(a, b) for _, a, b in await played(queue, clock)} <= allowed

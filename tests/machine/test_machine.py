@@ -1,4 +1,4 @@
-"""Random moves on both stores: after each, every invariant of the design holds and the model agrees."""
+"""Random operations on both stores: after each, every invariant holds and the model agrees."""
 
 import itertools
 import os
@@ -65,5 +65,5 @@ async def _empty(dsn: str) -> None:
 
 
 @pytest.mark.timeout(0 if DEEP else 300)
-def test_whatever_is_done_in_whatever_order_the_invariants_hold(opener: Opener) -> None:
+def test_invariants_hold_after_any_sequence_of_operations(opener: Opener) -> None:
     run_state_machine_as_test(lambda: Machine(opener), settings=SETTINGS)  # type: ignore[arg-type]  # a maker will do

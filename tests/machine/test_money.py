@@ -1,4 +1,4 @@
-"""Random spending on both stores: whatever is claimed, used, lost and reported late, the books are right."""
+"""Random spending on both stores: budgets stay consistent for any order of claims, usage, losses and late reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from shiftwork import Queue
-from shiftwork.core.errors import LeaseLost
+from shiftwork.model.errors import LeaseLost
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import sql
 from tests.machine.machine import Opener
@@ -61,10 +61,8 @@ class Spender(RuleBasedStateMachine):
     @initialize()
     def hire(self) -> None:
         for agent, money in zip(AGENTS, (0.5, 50.0, None), strict=True):
-            self.wait(self.queue.register_agent(id=agent, max_concurrent_tasks=None, budget_remaining_usd=money))
-        self.wait(self.queue.set_setting("retry.strategy", "immediate"))
-
-    # -- work ------------------------------------------------------------------------------------------------------
+            self.wait(self.queue.agents.register(id=agent, max_concurrent_tasks=None, budget_remaining_usd=money))
+        self.wait(self.queue.settings.set("retry.strategy", "immediate"))
 
     @rule(most=ceiling, costs=st.lists(price, min_size=1, max_size=4), tree=st.sampled_from([None, 0.4]))
     def submit_dag(self, most: float | None, costs: list[float | None], tree: float | None) -> None:
@@ -90,8 +88,6 @@ class Spender(RuleBasedStateMachine):
             granted = row["granted"] > was["granted"]
             assert not granted or row["spent"] + row["granted"] <= row["ceiling"], "a grant passed a ceiling"
 
-    # -- money -----------------------------------------------------------------------------------------------------
-
     @rule(which=index, cost=amount)
     def beat(self, which: int, cost: float) -> None:
         self.with_token(which, lambda token: self.queue.heartbeat(token, usage={"cost_usd": cost}))
@@ -111,11 +107,11 @@ class Spender(RuleBasedStateMachine):
     @rule(which=index, most=ceiling)
     def change(self, which: int, most: float | None) -> None:
         if self.dags:
-            self.wait(self.queue.set_budget("dag", self.dags[which % len(self.dags)], most))
+            self.wait(self.queue.budgets.set("dag", self.dags[which % len(self.dags)], ceiling_usd=most))
 
     @rule(most=ceiling)
     def change_day(self, most: float | None) -> None:
-        self.wait(self.queue.set_budget("day", None, most))
+        self.wait(self.queue.budgets.set("day", None, ceiling_usd=most))
 
     @rule(seconds=st.sampled_from([1, 95, 86_400]))
     def pass_time(self, seconds: int) -> None:
@@ -127,14 +123,12 @@ class Spender(RuleBasedStateMachine):
             with suppress(LeaseLost):
                 self.wait(call(self.tokens[which % len(self.tokens)]))
 
-    # -- what holds ------------------------------------------------------------------------------------------------
-
     @invariant()
     def the_books_are_right(self) -> None:
         self.wait(check_books(self.queue))
 
 
 @pytest.mark.timeout(0 if DEEP else 300)
-def test_whoever_spends_whatever_in_whatever_order_the_books_are_right(opener: Opener) -> None:
+def test_budgets_are_consistent_after_any_sequence_of_spending(opener: Opener) -> None:
     found = settings(SETTINGS, max_examples=SETTINGS.max_examples if DEEP else 12)
     run_state_machine_as_test(lambda: Spender(opener), settings=found)  # type: ignore[arg-type]  # a maker will do

@@ -1,4 +1,4 @@
-"""A client in a process of its own, to be killed: claims over stdio, says what it holds, and thinks for ever."""
+"""A client in a process of its own, to be killed: claims over stdio, says what it holds, and thinks forever."""
 
 import asyncio
 import sys

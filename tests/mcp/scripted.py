@@ -28,7 +28,7 @@ async def work_to_the_end(agent: Agent) -> list[str]:
 
 
 async def _do(agent: Agent, task: dict[str, Any]) -> Any:
-    """What the task comes to; None where it was given back."""
+    """What the task comes to; None where it was released."""
     token, kind = task["token"], task["type"]
     if kind == "research":
         return await _research(agent, task)

@@ -14,8 +14,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from shiftwork import AnyQueue
-from shiftwork.mcp.desk import Desk, Options
-from shiftwork.mcp.over_http import Entrance, Server, app_of
+from shiftwork.mcp.desk import McpServer, Options
+from shiftwork.mcp.over_http import McpAuthenticator, Server, app_of
 from shiftwork.mcp.protocol import ERROR, build
 from shiftwork.wire.listening import listen
 
@@ -70,10 +70,10 @@ class Agent:
 
 
 @asynccontextmanager
-async def talking(desk: Desk, mode: str = "auto") -> AsyncIterator[Agent]:
-    """Inside this process: nothing beats and no duty runs unless the test does it."""
-    seat = desk.seat()
-    async with Client(build(desk, lambda _ctx: seat), mode=mode) as client:
+async def talking(mcp_server: McpServer, mode: str = "auto") -> AsyncIterator[Agent]:
+    """Inside this process: nothing beats and no maintenance job runs unless the test does it."""
+    session = mcp_server.session()
+    async with Client(build(mcp_server, lambda _ctx: session), mode=mode) as client:
         yield Agent(client)
 
 
@@ -97,9 +97,6 @@ async def in_one_task(context: AbstractAsyncContextManager[Agent]) -> AsyncItera
         await living
 
 
-# -- processes ---------------------------------------------------------------------------------------------------
-
-
 def command(store: str, *options: str, **environment: str) -> StdioServerParameters:
     """`shiftwork mcp` as a client's configuration names it."""
     line = ["-m", "shiftwork", "mcp", "--store", store, *options]
@@ -114,19 +111,16 @@ async def over_stdio(store: str, *options: str, mode: str = "auto", **environmen
         yield Agent(client)
 
 
-# -- sockets -----------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
-async def serving(queue: AnyQueue, *, tokens: bool = False, **options: Any) -> AsyncIterator[tuple[Desk, str]]:
-    """A server on a real socket in this loop; nothing beats and no duty runs unless the test does it."""
-    desk = Desk(queue, Options(**options))
+async def serving(queue: AnyQueue, *, tokens: bool = False, **options: Any) -> AsyncIterator[tuple[McpServer, str]]:
+    """A server on a real socket in this loop; nothing beats and no maintenance job runs unless the test does it."""
+    mcp_server = McpServer(queue, Options(**options))
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with listen("127.0.0.1", 0) as listening:
-        server = Server(app_of(desk, Entrance(desk, tokens=tokens)), listening, ready.set_result)
+        server = Server(app_of(mcp_server, McpAuthenticator(mcp_server, tokens=tokens)), listening, ready.set_result)
         running = asyncio.create_task(server.serve(sockets=[listening]))
         try:
-            yield desk, await ready
+            yield mcp_server, await ready
         finally:
             server.should_exit = True
             await running

@@ -1,4 +1,4 @@
-"""MCP over HTTP: the same rules of access as the API, sessions, and a current protocol that has none."""
+"""MCP over HTTP: the access rules of the API, sessions, and the current protocol without sessions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from shiftwork import Client, Queue
-from shiftwork.core.errors import InputError, TooManyRequests
+from shiftwork.access import authenticator
 from shiftwork.mcp import over_http as over_http_module
 from shiftwork.mcp import sessions
-from shiftwork.mcp.desk import Seat
-from shiftwork.mcp.over_http import Place, check_place
+from shiftwork.mcp.desk import McpSession
+from shiftwork.mcp.over_http import ListenAddress, check_place
+from shiftwork.model.errors import InputError, TooManyRequests
 from shiftwork.testing import MovedClock, pass_time
-from shiftwork.wire import access, protocol
+from shiftwork.wire import protocol
 from tests.cli.terminal import Terminal
 from tests.mcp.scripted import PAGE, work_to_the_end
 from tests.mcp.talking import MODES, PATIENCE_SEC, over_http, serving
@@ -43,60 +44,58 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_scripted_agent_works_a_dag_to_its_end(queue: Queue, clock: MovedClock, mode: str) -> None:
+async def test_scripted_agent_completes_a_dag(queue: Queue, clock: MovedClock, mode: str) -> None:
     async with serving(queue, agent_id="crab") as (_, url), over_http(url, mode=mode) as agent:
         made = await agent("submit", title="Page", tasks=PAGE)
         done = await work_to_the_end(agent)
         await pass_time(queue, clock, 3600)
         done += await work_to_the_end(agent)
     assert sorted(done) == ["ask", "ask", "draw", "publish", "research", "write"]
-    dag = await queue.dag(made["dag_id"])
+    dag = await queue.dags.get(made["dag_id"])
     assert (dag.status, dag.done) == ("completed", 6)
 
 
-async def test_each_client_may_be_an_agent_of_its_own(queue: Queue) -> None:
+async def test_each_client_can_be_its_own_agent(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}, {"type": "code"}])
     async with serving(queue) as (_, url):
         for name in ("ada", "bob"):
             async with over_http(f"{url}?agent={name}") as agent:
                 task = await agent.take()
             assert (await queue.get(task["task_id"])).claim.agent_id == name
-    assert {agent.id for agent in await queue.agents()} == {"ada", "bob"}
+    assert {agent.id for agent in await queue.agents.list()} == {"ada", "bob"}
 
 
-async def test_a_session_that_its_client_ends_keeps_nothing(queue: Queue, clock: MovedClock) -> None:
+async def test_ended_session_keeps_no_claim(queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
-    async with serving(queue, agent_id="crab") as (desk, url):
+    async with serving(queue, agent_id="crab") as (mcp_server, url):
         async with over_http(url, mode="legacy") as agent:
             await agent.take()
-            assert len(Seat(desk, queue, "crab").holding) == 1
-        assert Seat(desk, queue, "crab").holding == []
+            assert len(McpSession(mcp_server, queue, "crab").holding) == 1
+        assert McpSession(mcp_server, queue, "crab").holding == []
         clock.advance(100)
-        await desk.keeper.beat()
+        await mcp_server.keeper.beat()
         await pass_time(queue, clock, 0)
     assert (await queue.get(made.id)).failure_reason == "heartbeat_timeout"
 
 
-async def test_a_client_without_a_session_is_kept_until_it_is_silent_for_too_long(
-    queue: Queue, clock: MovedClock
-) -> None:
-    """The current protocol has no sessions: a client that was killed looks like one that thinks."""
+async def test_client_without_a_session_is_kept_until_its_timeout(queue: Queue, clock: MovedClock) -> None:
+    """The current protocol has no sessions: a killed client looks like an idle one."""
     made = await queue.submit(type="code")
-    async with serving(queue, agent_id="crab", keep_sec=300) as (desk, url):
+    async with serving(queue, agent_id="crab", keep_sec=300) as (mcp_server, url):
         async with over_http(url) as agent:
             await agent.take()
         for _ in range(10):
             clock.advance(30)
-            await desk.keeper.beat()
+            await mcp_server.keeper.beat()
             await pass_time(queue, clock, 0)
         assert (await queue.get(made.id)).status == "running"
         clock.advance(1)
-        await desk.keeper.beat()
+        await mcp_server.keeper.beat()
         await pass_time(queue, clock, 90)
     assert (await queue.get(made.id)).failure_reason == "heartbeat_timeout"
 
 
-async def test_it_serves_what_a_server_has(queue: Queue) -> None:
+async def test_mcp_works_with_a_remote_server(queue: Queue) -> None:
     async with running(queue.url) as server, await Client.open(server.url) as client, serving(client) as (_, url):
         async with over_http(url) as agent:
             (made,) = (await agent("submit", tasks=[{"type": "code"}]))["tasks"]
@@ -108,19 +107,16 @@ async def test_it_serves_what_a_server_has(queue: Queue) -> None:
     assert (await queue.get(made["task_id"])).status == "completed"
 
 
-# -- access ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def http() -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(headers=ACCEPT, timeout=PATIENCE_SEC) as caller:
         yield caller
 
 
-async def test_a_token_decides_what_its_bearer_may_do(queue: Queue) -> None:
+async def test_token_scope_decides_the_allowed_tools(queue: Queue) -> None:
     made = await queue.submit_many([{"type": "code"}, {"type": "code"}])
     secrets = {
-        name: (await queue.create_token(name, scopes)).secret
+        name: (await queue.tokens.create(name, scopes)).secret
         for name, scopes in {"worker": ["work"], "other": ["work"], "boss": ["operate"]}.items()
     }
     async with serving(queue, tokens=True) as (_, url):
@@ -136,11 +132,11 @@ async def test_a_token_decides_what_its_bearer_may_do(queue: Queue) -> None:
         async with over_http(url, **bearer(secrets["boss"])) as agent:
             assert (await agent("get", task_id=made[0].id))["agent_id"] == "worker"
             await agent("cancel", task_id=made[0].id)
-    assert (await queue.history(made[0].id))[-1].actor == "token:boss"
+    assert (await queue.tasks.history(made[0].id)).events[-1].actor == "token:boss"
 
 
-async def test_a_token_has_its_own_workspace(queue: Queue) -> None:
-    secret = (await queue.in_workspace("mine").create_token("crab", ["admin"])).secret
+async def test_token_is_limited_to_its_workspace(queue: Queue) -> None:
+    secret = (await queue.in_workspace("mine").tokens.create("crab", ["admin"])).secret
     made = await queue.submit(type="code")
     async with serving(queue, tokens=True) as (_, url), over_http(url, **bearer(secret)) as agent:
         assert "task" not in await agent("claim")
@@ -150,7 +146,7 @@ async def test_a_token_has_its_own_workspace(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("sw_none"), {"authorization": "Basic abc"}])
-async def test_without_a_token_nobody_is_let_in(
+async def test_request_without_a_token_is_refused(
     queue: Queue, http: httpx2.AsyncClient, headers: dict[str, str]
 ) -> None:
     async with serving(queue, tokens=True) as (_, url):
@@ -159,8 +155,8 @@ async def test_without_a_token_nobody_is_let_in(
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_a_session_belongs_to_the_token_that_began_it(queue: Queue, http: httpx2.AsyncClient) -> None:
-    ours, theirs = [(await queue.create_token(name, ["work"])).secret for name in ("ours", "theirs")]
+async def test_session_belongs_to_the_token_that_started_it(queue: Queue, http: httpx2.AsyncClient) -> None:
+    ours, theirs = [(await queue.tokens.create(name, ["work"])).secret for name in ("ours", "theirs")]
     async with serving(queue, tokens=True) as (_, url):
         begun = await http.post(url, json=HELLO, headers=bearer(ours))
         session = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
@@ -183,23 +179,20 @@ async def test_pages_of_other_sites_are_refused(
         assert (await http.post(url, json=HELLO, headers={"origin": own})).status_code == 200
 
 
-async def test_an_agent_needs_a_name(queue: Queue, http: httpx2.AsyncClient) -> None:
+async def test_too_long_agent_name_is_refused(queue: Queue, http: httpx2.AsyncClient) -> None:
     async with serving(queue) as (_, url):
         answer = await http.post(f"{url}?agent={'x' * 300}", json=HELLO)
     assert (answer.status_code, answer.json()["where"]) == (413, "agent")
 
 
-def test_a_server_that_all_could_reach_asks_for_tokens() -> None:
-    with pytest.raises(InputError, match="would let everybody in"):
-        check_place(Place("0.0.0.0", 0))  # noqa: S104  # which is refused
-    check_place(Place("0.0.0.0", 0, tokens=True))  # noqa: S104  # not bound
+def test_public_host_requires_tokens() -> None:
+    with pytest.raises(InputError, match="would accept anyone"):
+        check_place(ListenAddress("0.0.0.0", 0))  # noqa: S104  # which is refused
+    check_place(ListenAddress("0.0.0.0", 0, tokens=True))  # noqa: S104  # not bound
 
 
-# -- bounds ------------------------------------------------------------------------------------------------------
-
-
-async def test_half_a_request_is_hung_up_on(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "SLOWEST_REQUEST_SEC", 0.05)
+async def test_incomplete_request_is_disconnected(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_REQUEST_SEC", 0.05)
     head = b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n"
     half = (b"", head[:30], head + b"content-length: 9\r\n\r\n{")
     async with serving(queue) as (_, url):
@@ -209,11 +202,11 @@ async def test_half_a_request_is_hung_up_on(queue: Queue, monkeypatch: pytest.Mo
                 assert await line.is_over()
 
 
-async def test_a_token_has_a_share_of_the_sessions(
+async def test_token_has_a_limited_share_of_sessions(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MOST_OF_TOKEN", 2)
-    ours, theirs = [(await queue.create_token(name, ["read"])).secret for name in ("ours", "theirs")]
+    monkeypatch.setattr(sessions, "MAX_PER_TOKEN", 2)
+    ours, theirs = [(await queue.tokens.create(name, ["read"])).secret for name in ("ours", "theirs")]
     async with serving(queue, tokens=True) as (_, url):
         begun = [await http.post(url, json=HELLO, headers=bearer(ours)) for _ in range(3)]
         assert [answer.status_code for answer in begun] == [200, 200, 429]
@@ -225,7 +218,7 @@ async def test_a_token_has_a_share_of_the_sessions(
         assert (await http.post(url, json=HELLO, headers=bearer(ours))).status_code == 200
 
 
-def test_an_idle_session_counts_no_longer() -> None:
+def test_idle_session_is_no_longer_counted() -> None:
     now = 0.0
     open_ones = sessions.Sessions(lambda: now)
     open_ones.most_of_token = 1
@@ -239,7 +232,7 @@ def test_an_idle_session_counts_no_longer() -> None:
     open_ones.check("token")
 
 
-async def test_an_idle_session_ends(
+async def test_idle_session_ends_after_its_timeout(
     queue: Queue, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -252,29 +245,26 @@ async def test_an_idle_session_ends(
         assert (await http.post(url, json=asked, headers=session)).status_code == 404
 
 
-async def test_a_revoked_token_has_no_heartbeats_sent(
+async def test_revoked_token_gets_no_heartbeats(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "FRESH_SEC", 0.0)
+    monkeypatch.setattr(authenticator, "FRESH_SEC", 0.0)
     made = await queue.submit(type="code")
-    token = await queue.create_token("worker", ["work"])
-    async with serving(queue, tokens=True) as (desk, url), over_http(url, **bearer(token.secret)) as agent:
+    token = await queue.tokens.create("worker", ["work"])
+    async with serving(queue, tokens=True) as (mcp_server, url), over_http(url, **bearer(token.secret)) as agent:
         await agent.take()
         clock.advance(60)
-        await desk.keeper.beat()
+        await mcp_server.keeper.beat()
         beaten = (await queue.get(made.id)).claim.heartbeat_at
         assert beaten == clock()
-        await queue.revoke_token(token.id)
+        await queue.tokens.revoke(token.id)
         clock.advance(60)
-        await desk.keeper.beat()
+        await mcp_server.keeper.beat()
         assert (await queue.get(made.id)).claim.heartbeat_at == beaten
-        assert not desk.keeper.held_by("worker", token.id)
+        assert not mcp_server.keeper.held_by("worker", token.id)
 
 
-# -- the command -------------------------------------------------------------------------------------------------
-
-
-def test_a_host_that_is_not_this_machine_is_named_where_it_was_given(terminal: Terminal) -> None:
+def test_foreign_http_host_is_named_with_its_option(terminal: Terminal) -> None:
     done = terminal.run("mcp", "--http", "nosuch.invalid:0", "--tokens")
     assert done.code == 2
     assert "cannot listen on nosuch.invalid" in done.err
@@ -292,7 +282,7 @@ def test_a_host_that_is_not_this_machine_is_named_where_it_was_given(terminal: T
         ("mcp --keep soon", "not a duration"),
     ],
 )
-def test_a_wrong_line_is_refused_before_anything_is_made(terminal: Terminal, line: str, what: str) -> None:
+def test_invalid_command_line_is_refused_before_creating_a_queue(terminal: Terminal, line: str, what: str) -> None:
     done = terminal.run(*line.split(" "))
     assert done.code == 2
     assert what in done.err
@@ -300,7 +290,7 @@ def test_a_wrong_line_is_refused_before_anything_is_made(terminal: Terminal, lin
     assert "there is no queue" in terminal.run("list").err
 
 
-async def test_the_command_says_where_it_serves_and_stops_when_told(store_url: str) -> None:
+async def test_command_prints_its_url_and_stops_on_signal(store_url: str) -> None:
     line = [sys.executable, "-m", "shiftwork", "mcp", "--store", store_url, "--http", "127.0.0.1:0", "--json"]
     process = await asyncio.create_subprocess_exec(*line, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What the page about MCP and the example tell is true."""
+"""The page about MCP and the example are true."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from shiftwork.cli.mcp import mcp
 from shiftwork.mcp.calling import TOOLS
-from shiftwork.mcp.desk import KEEP_SEC, LONGEST_CALL_SEC
+from shiftwork.mcp.desk import KEEP_SEC, MAX_CALL_SEC
 from shiftwork.mcp.resources import FIXED, TASKS
-from shiftwork.mcp.shapes import LONGEST_WAIT_SEC
+from shiftwork.mcp.shapes import MAX_WAIT_SEC
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/howto/mcp.md").read_text(encoding="utf-8")
@@ -33,14 +33,14 @@ def configurations() -> list[dict[str, Any]]:
     return found
 
 
-def test_the_page_has_both_ways_for_every_client() -> None:
+def test_page_describes_both_transports_for_every_client() -> None:
     found = configurations()
     assert (sum("command" in each for each in found), sum("url" in each for each in found)) == (3, 4)
     assert all(name in PAGE for name in ("Claude Code", "Claude Desktop", "Cursor", "VS Code", "Codex"))
 
 
 @pytest.mark.parametrize("server", [each for each in configurations() if "command" in each])
-def test_a_configured_command_line_is_understood(server: dict[str, Any]) -> None:
+def test_configured_command_line_is_valid(server: dict[str, Any]) -> None:
     name, *line = server["args"]
     assert (server["command"], name) == ("shiftwork", mcp.name)
     with click.Context(mcp) as context:
@@ -49,22 +49,22 @@ def test_a_configured_command_line_is_understood(server: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("server", [each for each in configurations() if "url" in each])
-def test_a_configured_address_is_the_one_that_is_served(server: dict[str, Any]) -> None:
+def test_configured_url_is_the_served_one(server: dict[str, Any]) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:8090/mcp\?agent=[\w-]+", server["url"])
     assert "SHIFTWORK_TOKEN" in json.dumps(server) or "${input:shiftwork-token}" in json.dumps(server)
 
 
-def test_the_page_tells_what_there_is() -> None:
+def test_page_lists_all_tools_resources_and_limits() -> None:
     for role in ("worker", "submitter"):
         names = [tool.name for tool in TOOLS.values() if tool.is_for(role)]
         (line,) = re.findall(rf"\| `{role}` \| `(.*)` \|", PAGE)
         assert sorted(line.split(", ")) == sorted(names)
     assert all(f"`{each.uri}`" in PAGE for each in (*FIXED, TASKS))
-    assert f"{LONGEST_CALL_SEC:g} seconds; `claim` waits up to {LONGEST_WAIT_SEC:g}" in PAGE
+    assert f"{MAX_CALL_SEC:g} seconds; `claim` waits up to {MAX_WAIT_SEC:g}" in PAGE
     assert f"`--keep` ({KEEP_SEC / 60:g} minutes)" in PAGE
 
 
-def test_the_example_agents_work_to_the_end(store_url: str, tmp_path: Path) -> None:
+def test_example_agents_run_to_the_end(store_url: str, tmp_path: Path) -> None:
     line = [sys.executable, str(ROOT / "examples/mcp_agents.py"), store_url]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

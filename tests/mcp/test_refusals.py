@@ -1,20 +1,20 @@
-"""Whatever goes wrong, a model is told what to do next."""
+"""Every error tells a model its next step."""
 
 import pytest
 
-from shiftwork.core.errors import ShiftworkError, all_errors
-from shiftwork.mcp.refusals import internal, next_step, sentence, told
+from shiftwork.mcp.refusals import as_data, internal, next_step, sentence
+from shiftwork.model.errors import ShiftworkError, all_errors
 
 
 @pytest.mark.parametrize("kind", all_errors())
 def test_every_error_has_a_next_step(kind: type[ShiftworkError]) -> None:
     error = kind("it did not work", where="here", task_id="task_1")
     assert next_step(error).endswith(".")
-    assert told(error)["next"] == next_step(error)
-    assert told(error)["code"] == kind.code
+    assert as_data(error)["next"] == next_step(error)
+    assert as_data(error)["code"] == kind.code
     assert "it did not work" in sentence(error)
     assert sentence(error).endswith(next_step(error))
 
 
-def test_an_error_of_our_own_tells_nothing_of_itself() -> None:
-    assert told(internal())["code"] == "internal"
+def test_internal_error_reveals_no_details() -> None:
+    assert as_data(internal())["code"] == "internal"

@@ -1,4 +1,4 @@
-"""`shiftwork mcp` as clients start it: a process that speaks on its standard input and output."""
+"""`shiftwork mcp` as clients start it: a process that uses standard input and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_for_ever
+from shiftwork.maintenance.loop import run_forever
 from tests.client.serving import served
 from tests.mcp.scripted import PAGE, work_to_the_end
 from tests.mcp.talking import MODES, PATIENCE_SEC, command, over_stdio
@@ -29,17 +29,17 @@ async def in_haste(queue: Queue) -> None:
     settings |= {"maintenance.reclaim_sec": 0.2, "maintenance.retry_promoter_sec": 0.2}
     settings |= {"retry.initial_delay_sec": 0.1, "retry.max_delay_sec": 0.1}
     for key, value in settings.items():
-        await queue.set_setting(key, value)
+        await queue.settings.set(key, value)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_scripted_agent_works_a_dag_to_its_end(store_url: str, mode: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_scripted_agent_completes_a_dag(store_url: str, mode: str) -> None:
+    async with Queue.open(store_url) as queue:
         await in_haste(queue)
         async with over_stdio(store_url, "--agent", "crab", mode=mode) as agent:
             made = await agent("submit", title="Page", tasks=PAGE)
             done = await work_to_the_end(agent)
-            while (await queue.dag(made["dag_id"])).status != "completed":
+            while (await queue.dags.get(made["dag_id"])).status != "completed":
                 task = await agent.take(wait_sec=20)  # the attempt that failed
                 await agent("complete", token=task["token"], data="done")
                 done.append(task["type"])
@@ -50,10 +50,10 @@ async def test_a_scripted_agent_works_a_dag_to_its_end(store_url: str, mode: str
         assert picture.data == {"colour": "blue"}
 
 
-async def test_it_works_through_a_server_with_a_token(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_mcp_works_through_a_server_with_a_token(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     store = f"sqlite:///{tmp_path}/q.db"
-    async with await Queue.open(store) as queue:
-        secret = (await queue.create_token("crab", ["work", "submit"])).secret
+    async with Queue.open(store) as queue:
+        secret = (await queue.tokens.create("crab", ["work", "submit"])).secret
     with served(store, tokens=True) as server:
         async with over_stdio(server.url, SHIFTWORK_TOKEN=secret) as agent:
             (made,) = (await agent("submit", tasks=[{"type": "code"}]))["tasks"]
@@ -66,12 +66,9 @@ async def test_it_works_through_a_server_with_a_token(tmp_path: Path, capfd: pyt
     assert secret not in capfd.readouterr().err
 
 
-# -- ends --------------------------------------------------------------------------------------------------------
-
-
 async def taken_over(queue: Queue) -> Any:
     """The task as another agent gets it, once its lease has run out."""
-    duties = asyncio.create_task(run_for_ever(queue.engine))
+    duties = asyncio.create_task(run_forever(queue.engine))
     try:
         (claim,) = await queue.claim("other", wait=25)
     finally:
@@ -79,8 +76,8 @@ async def taken_over(queue: Queue) -> Any:
     return claim
 
 
-async def test_the_task_of_a_killed_client_comes_back(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_task_of_a_killed_client_is_reclaimed(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await in_haste(queue)
         made = await queue.submit(type="code")
         client = await asyncio.create_subprocess_exec(
@@ -96,23 +93,20 @@ async def test_the_task_of_a_killed_client_comes_back(store_url: str) -> None:
         assert (claim.id, claim.fence) == (made.id, 2)
 
 
-async def test_the_task_of_a_killed_server_comes_back_and_its_agent_is_told(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_task_of_a_killed_server_is_reclaimed_and_late_result_refused(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await in_haste(queue)
         made = await queue.submit(type="code")
         async with over_stdio(store_url) as agent:
             token = (await agent.take())["token"]
-            holder = (await queue.get(made.id)).claim.agent_id or ""
-            os.kill(int(holder.removeprefix("mcp-")), signal.SIGKILL)  # it is named after its process
+            owner = (await queue.get(made.id)).claim.agent_id or ""
+            os.kill(int(owner.removeprefix("mcp-")), signal.SIGKILL)  # it is named after its process
             with pytest.raises(MCPError, match="Connection closed"):
                 await agent("heartbeat", token=token)
         claim = await taken_over(queue)
         assert (claim.id, claim.fence) == (made.id, 2)
         async with over_stdio(store_url) as agent:
             assert (await agent.refusal("complete", token=token, text="late"))["code"] == "lease_lost"
-
-
-# -- the process -------------------------------------------------------------------------------------------------
 
 
 def speak(store: str, *lines: str) -> subprocess.CompletedProcess[str]:
@@ -138,7 +132,7 @@ HELLO = request(
 )
 
 
-def test_standard_output_holds_nothing_but_the_protocol(tmp_path: Path) -> None:
+def test_standard_output_contains_only_the_protocol(tmp_path: Path) -> None:
     ready = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})
     stale = request(2, "tools/call", name="complete", arguments={"token": "task_01M7HKPP75E028Z0JYW47T8709.1"})
     done = speak(f"sqlite:///{tmp_path}/q.db", HELLO, ready, "no json at all", stale)
@@ -149,13 +143,13 @@ def test_standard_output_holds_nothing_but_the_protocol(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_a_client_that_says_nothing_ends_it(tmp_path: Path) -> None:
+def test_closed_input_ends_the_server(tmp_path: Path) -> None:
     done = speak(f"sqlite:///{tmp_path}/q.db")
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
-async def test_it_ends_when_told_to_while_its_client_is_silent(tmp_path: Path, word: signal.Signals) -> None:
+async def test_signal_ends_the_server_while_its_client_is_silent(tmp_path: Path, word: signal.Signals) -> None:
     started = command(f"sqlite:///{tmp_path}/q.db")
     pipes: dict[str, Any] = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(started.command, *started.args, **pipes)
@@ -168,19 +162,19 @@ async def test_it_ends_when_told_to_while_its_client_is_silent(tmp_path: Path, w
         assert await process.wait() == -word
 
 
-def test_a_store_that_is_not_there_is_said_on_standard_error() -> None:
+def test_unreachable_store_is_reported_on_standard_error() -> None:
     done = speak("postgresql://127.0.0.1:1/none")
     assert (done.returncode, done.stdout) == (5, "")
     assert "cannot be reached" in done.stderr
 
 
-def test_without_the_sdk_it_says_what_to_install() -> None:
+def test_missing_sdk_is_reported_with_install_command() -> None:
     program = "import sys; sys.modules['mcp'] = None; from shiftwork.cli import main; main(['mcp'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'shiftwork[mcp]'" in done.stderr
 
 
-def test_no_other_command_pays_for_the_sdk() -> None:
+def test_other_commands_do_not_import_the_sdk() -> None:
     program = "import sys, shiftwork.cli.root; sys.exit(any(name.split('.')[0] == 'mcp' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

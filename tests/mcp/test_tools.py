@@ -1,4 +1,4 @@
-"""Every tool does its verb, on both stores, and what it refuses says what to do next."""
+"""Every tool calls its verb on both stores, and every refusal has a next step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreUnavailable
 from shiftwork.mcp import resuming
 from shiftwork.mcp.calling import TOOLS
-from shiftwork.mcp.desk import Desk, Options
+from shiftwork.mcp.desk import McpServer, Options
+from shiftwork.model.errors import StoreUnavailable
 from shiftwork.testing import MovedClock, pass_time
 from tests.mcp.talking import MODES, Agent, in_one_task, talking
 from tests.worker.steps import until_status
@@ -23,24 +23,21 @@ SUBMITTER = ["submit", "get", "list", "cancel", "approve", "answer"]
 
 
 @pytest.fixture
-def desk(queue: Queue) -> Desk:
-    return Desk(queue, Options(agent_id="crab"))
+def desk(queue: Queue) -> McpServer:
+    return McpServer(queue, Options(agent_id="crab"))
 
 
 @pytest.fixture
-async def agent(desk: Desk) -> AsyncIterator[Agent]:
+async def agent(desk: McpServer) -> AsyncIterator[Agent]:
     async with in_one_task(talking(desk)) as speaking:
         yield speaking
-
-
-# -- what is offered ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("role", "names"), [("all", [*WORKER, *SUBMITTER]), ("worker", [*WORKER, "get"]), ("submitter", SUBMITTER)]
 )
-async def test_a_role_has_its_tools_and_no_others(queue: Queue, role: Any, names: list[str]) -> None:
-    async with talking(Desk(queue, Options(role=role))) as agent:
+async def test_role_has_exactly_its_tools(queue: Queue, role: Any, names: list[str]) -> None:
+    async with talking(McpServer(queue, Options(role=role))) as agent:
         assert await agent.tools() == names
         for other in {*WORKER, *SUBMITTER} - {*names}:
             with pytest.raises(MCPError, match="there is no tool"):
@@ -48,7 +45,7 @@ async def test_a_role_has_its_tools_and_no_others(queue: Queue, role: Any, names
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_tools_are_described_in_few_words(desk: Desk, mode: str) -> None:
+async def test_tool_descriptions_are_short_and_complete(desk: McpServer, mode: str) -> None:
     async with talking(desk, mode) as agent:
         tools = (await agent.client.list_tools()).tools
     for tool in tools:
@@ -56,18 +53,15 @@ async def test_tools_are_described_in_few_words(desk: Desk, mode: str) -> None:
         assert tool.input_schema["type"] == "object"
         assert tool.input_schema["additionalProperties"] is False
         assert tool.output_schema is not None
-    told = json.dumps([tool.model_dump(exclude_none=True, exclude={"output_schema"}) for tool in tools])
-    assert len(told) < 20_000
+    found = json.dumps([tool.model_dump(exclude_none=True, exclude={"output_schema"}) for tool in tools])
+    assert len(found) < 20_000
 
 
-def test_every_tool_is_tested_below() -> None:
+def test_every_tool_is_covered_here() -> None:
     assert list(TOOLS) == [*WORKER, *SUBMITTER]
 
 
-# -- working -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_task_is_claimed_and_completed(agent: Agent, queue: Queue) -> None:
+async def test_task_is_claimed_and_completed(agent: Agent, queue: Queue) -> None:
     spec = {"prompt": "Write it well"}
     made = await queue.submit(type="code", title="Write it", payload={"file": "a.py"}, spec=spec, tags=["web"])
     task = await agent.take()
@@ -81,7 +75,7 @@ async def test_a_task_is_claimed_and_completed(agent: Agent, queue: Queue) -> No
     assert (kept.result.data, kept.result.text, kept.cost_usd) == ({"n": 1}, "done", 0.5)
 
 
-async def test_a_result_is_accepted_once_on_its_token(agent: Agent, queue: Queue) -> None:
+async def test_repeated_result_is_accepted_once(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code")
     task = await agent.take()
     first = await agent("complete", token=task["token"], data=1, usage={"cost_usd": 1})
@@ -93,40 +87,40 @@ async def test_a_result_is_accepted_once_on_its_token(agent: Agent, queue: Queue
     assert (kept.result.data, kept.cost_usd) == (1, 1)
 
 
-async def test_a_claim_says_why_there_is_nothing(agent: Agent, queue: Queue) -> None:
+async def test_empty_claim_explains_the_reason(agent: Agent, queue: Queue) -> None:
     assert "no work for you" in (await agent("claim"))["next"]
     await queue.submit_many([{"type": "code"}, {"type": "code"}])
-    await queue.pause("code")
+    await queue.control.pause("code")
     assert (await agent("claim"))["closed"] == ["paused: code"]
-    await queue.resume("code")
+    await queue.control.resume("code")
     task = await agent.take()
     full = await agent("claim")
     assert "holds as many tasks as it may" in full["next"]
     assert full["holding"] == [task["token"]]
 
 
-async def test_a_claim_takes_only_what_the_server_was_started_for(queue: Queue) -> None:
+async def test_claim_takes_only_types_the_server_was_started_for(queue: Queue) -> None:
     await queue.submit(type="code", spec={"constraints": {"required_capabilities": ["ocr"]}})
     await queue.submit(type="docs")
-    async with talking(Desk(queue, Options(agent_id="a", types=("code",)))) as blind:
+    async with talking(McpServer(queue, Options(agent_id="a", types=("code",)))) as blind:
         assert "task" not in await blind("claim")
         refused = await blind.refusal("claim", types=["docs"])
-        assert refused["mend"] == "It has code."
-    async with talking(Desk(queue, Options(agent_id="b", types=("code",), capabilities=("ocr",)))) as able:
+        assert refused["hint"] == "It has code."
+    async with talking(McpServer(queue, Options(agent_id="b", types=("code",), capabilities=("ocr",)))) as able:
         assert (await able.take(types=["code"]))["type"] == "code"
-    assert (await queue.agent("b")).capabilities == ["ocr"]
+    assert (await queue.agents.get("b")).capabilities == ["ocr"]
 
 
-async def test_an_agent_that_an_operator_knows_stays_as_it_is(agent: Agent, queue: Queue) -> None:
-    await queue.register_agent(id="crab", max_concurrent_tasks=2, budget_remaining_usd=5, types=["code"])
+async def test_registered_agent_is_not_changed_by_a_claim(agent: Agent, queue: Queue) -> None:
+    await queue.agents.register(id="crab", max_concurrent_tasks=2, budget_remaining_usd=5, types=["code"])
     await queue.submit(type="code")
     await agent.take()
-    known = await queue.agent("crab")
+    known = await queue.agents.get("crab")
     assert (known.max_concurrent_tasks, known.types) == (2, ["code"])
     assert (known.budget_remaining_usd or 0) + known.granted_usd == 5
 
 
-async def test_a_claim_that_cannot_be_told_is_given_back(
+async def test_claim_that_cannot_be_answered_is_released(
     agent: Agent, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unable(_queue: Any, _assignment: Any) -> Any:
@@ -139,7 +133,7 @@ async def test_a_claim_that_cannot_be_told_is_given_back(
     assert (await queue.get(made.id)).attempts == 0
 
 
-async def test_an_error_of_our_own_is_logged_and_not_told(
+async def test_internal_error_is_logged_and_not_revealed(
     agent: Agent, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(_queue: Any, _assignment: Any) -> Any:
@@ -153,7 +147,7 @@ async def test_an_error_of_our_own_is_logged_and_not_told(
     assert "what was divided" in caplog.text
 
 
-async def test_a_heartbeat_tells_how_far_the_work_is_and_whether_to_go_on(agent: Agent, queue: Queue) -> None:
+async def test_heartbeat_stores_progress_and_reports_cancel(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code")
     token = (await agent.take())["token"]
     assert (await agent("heartbeat", token=token, progress="half"))["action"] == "continue"
@@ -164,7 +158,7 @@ async def test_a_heartbeat_tells_how_far_the_work_is_and_whether_to_go_on(agent:
     assert "Stop working" in stopped["next"]
 
 
-async def test_what_was_kept_comes_with_the_next_attempt(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+async def test_checkpoints_are_returned_with_the_next_attempt(agent: Agent, queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     token = (await agent.take())["token"]
     assert await agent("checkpoint", token=token, name="plan") == {"name": "plan"}
@@ -178,27 +172,27 @@ async def test_what_was_kept_comes_with_the_next_attempt(agent: Agent, queue: Qu
     assert second["checkpoints"] == [{"name": "plan", "done": True, "result": {"steps": 3}}]
 
 
-async def test_an_empty_result_is_kept_too(agent: Agent, queue: Queue) -> None:
+async def test_empty_checkpoint_result_is_kept(agent: Agent, queue: Queue) -> None:
     await queue.submit(type="code")
     token = (await agent.take())["token"]
     assert (await agent("checkpoint", token=token, name="nothing", result=None))["done"]
 
 
-async def test_a_failure_that_no_attempt_can_mend_is_settled(agent: Agent, queue: Queue) -> None:
+async def test_failure_without_retry_is_dead_lettered(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code")
     done = await agent("fail", token=(await agent.take())["token"], error="no such file", retry=False)
     assert done["status"] == "dead_lettered"
     assert (await queue.get(made.id)).last_error == "no such file"
 
 
-async def test_a_task_is_given_back_without_cost(agent: Agent, queue: Queue) -> None:
+async def test_task_is_released_without_cost(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code")
     done = await agent("release", token=(await agent.take())["token"], reason="not mine")
     assert done["status"] == "ready"
     assert (await queue.get(made.id)).attempts == 0
 
 
-async def test_a_task_is_split_and_comes_back_with_what_its_parts_came_to(agent: Agent, queue: Queue) -> None:
+async def test_split_task_returns_with_results_of_its_subtasks(agent: Agent, queue: Queue) -> None:
     whole = await queue.submit(type="survey", priority=10)
     token = (await agent.take())["token"]
     parts = [{"type": "ask", "key": "ada", "title": "Ask Ada"}, {"type": "ask", "key": "sum", "dependencies": ["ada"]}]
@@ -216,7 +210,7 @@ async def test_a_task_is_split_and_comes_back_with_what_its_parts_came_to(agent:
 
 
 @pytest.mark.parametrize("keys", [("ada", "bob"), ("x" * 254 + "a", "x" * 254 + "b")], ids=["short", "long"])
-async def test_what_is_spawned_again_under_its_key_is_the_same_task(
+async def test_repeated_spawn_with_the_same_keys_returns_the_same_tasks(
     agent: Agent, queue: Queue, keys: tuple[str, str]
 ) -> None:
     await queue.submit(type="survey")
@@ -225,10 +219,10 @@ async def test_what_is_spawned_again_under_its_key_is_the_same_task(
     first = await agent("spawn", token=token, tasks=tasks)
     again = await agent("spawn", token=token, tasks=tasks)
     assert again["tasks"] == [{**each, "duplicate": True} for each in first["tasks"]]
-    assert len((await queue.tasks(type="ask")).tasks) == 2
+    assert len((await queue.tasks.list(type="ask")).tasks) == 2
 
 
-async def test_a_person_is_asked_and_the_answer_comes_with_the_task(agent: Agent, queue: Queue) -> None:
+async def test_question_is_asked_and_its_answer_returned_with_the_task(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code")
     token = (await agent.take())["token"]
     question: dict[str, Any] = {"question": "Which one?", "name": "which", "schema": {"type": "string"}}
@@ -244,14 +238,14 @@ async def test_a_person_is_asked_and_the_answer_comes_with_the_task(agent: Agent
     assert (repeated["status"], repeated["value"]) == ("met", "the blue one")
 
 
-async def test_a_task_waits_for_a_time_a_signal_or_other_tasks(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+async def test_task_waits_for_time_signal_or_other_tasks(agent: Agent, queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
     token = (await agent.take())["token"]
     assert (await agent("wait", token=token, seconds=60, name="nap"))["status"] == "waiting"
     await pass_time(queue, clock, 61)
     token = (await agent.take())["token"]
     assert (await agent("wait", token=token, signal="built", name="build", timeout_sec=600))["status"] == "waiting"
-    await queue.signal("built", {"ok": True})
+    await queue.waits.signal("built", {"ok": True})
     resumed = await agent.take()
     assert [(each["name"], each["status"]) for each in resumed["waits"]] == [("nap", "met"), ("build", "met")]
     assert resumed["waits"][1]["value"] == {"ok": True}
@@ -261,7 +255,7 @@ async def test_a_task_waits_for_a_time_a_signal_or_other_tasks(agent: Agent, que
     assert (await queue.get(made.id)).blocked_by == [other.id]
 
 
-async def test_a_wait_whose_time_is_over_says_so(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+async def test_expired_wait_is_reported(agent: Agent, queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="code")
     terms: dict[str, Any] = {"signal": "never", "name": "never", "timeout_sec": 60}
     await agent("wait", token=(await agent.take())["token"], **terms)
@@ -274,7 +268,7 @@ async def test_a_wait_whose_time_is_over_says_so(agent: Agent, queue: Queue, clo
 @pytest.mark.parametrize(
     ("terms", "where"), [({}, "tasks"), ({"tasks": ["a"], "seconds": 1}, "tasks"), ({"seconds": 1}, "name")]
 )
-async def test_a_wait_is_for_one_thing_and_has_a_name(
+async def test_wait_requires_one_condition_and_a_name(
     agent: Agent, queue: Queue, terms: dict[str, Any], where: str
 ) -> None:
     await queue.submit(type="code")
@@ -283,10 +277,7 @@ async def test_a_wait_is_for_one_thing_and_has_a_name(
     assert (await agent("heartbeat", token=token))["action"] == "continue"
 
 
-# -- submitting --------------------------------------------------------------------------------------------------
-
-
-async def test_a_task_is_submitted_and_looked_at(agent: Agent, queue: Queue) -> None:
+async def test_task_is_submitted_and_read(agent: Agent, queue: Queue) -> None:
     draft = {"type": "code", "title": "Write it", "prompt": "Well", "payload": {"n": 1}, "idempotency_key": "k"}
     made = await agent("submit", tasks=[{**draft, "output_schema": {"type": "object"}, "max_attempts": 2}])
     (task,) = made["tasks"]
@@ -301,10 +292,10 @@ async def test_a_task_is_submitted_and_looked_at(agent: Agent, queue: Queue) -> 
     assert (again["task_id"], again["duplicate"]) == (task["task_id"], True)
 
 
-async def test_several_go_in_together_or_not_at_all(agent: Agent, queue: Queue) -> None:
+async def test_several_tasks_are_submitted_together_or_not_at_all(agent: Agent, queue: Queue) -> None:
     tasks: list[dict[str, Any]] = [{"type": "code", "key": "a"}, {"type": "docs", "key": "b", "dependencies": ["a"]}]
     made = await agent("submit", title="Page", tasks=tasks)
-    assert (await queue.dag(made["dag_id"])).title == "Page"
+    assert (await queue.dags.get(made["dag_id"])).title == "Page"
     seen = await agent("get", task_id=made["tasks"][1]["task_id"])
     assert seen["blocked_by"] == [made["tasks"][0]["task_id"]]
     tasks[0]["dependencies"] = ["b"]
@@ -313,41 +304,38 @@ async def test_several_go_in_together_or_not_at_all(agent: Agent, queue: Queue) 
     assert (await queue.status()).counts == {"ready": 1, "pending": 1}
 
 
-async def test_a_list_goes_on_where_it_ended(agent: Agent, queue: Queue) -> None:
+async def test_list_continues_after_its_last_task(agent: Agent, queue: Queue) -> None:
     await queue.submit_many([{"type": "code", "tags": ["web"]} for _ in range(3)])
     first = await agent("list", status="ready", type="code", tag="web", limit=2)
     rest = await agent("list", after=first["next"])
     assert (len(first["tasks"]), len(rest["tasks"])) == (2, 1)
 
 
-async def test_a_task_is_cancelled_with_a_reason(agent: Agent, queue: Queue) -> None:
+async def test_task_is_cancelled_with_a_reason(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code")
     assert (await agent("cancel", task_id=made.id, reason="seen enough"))["status"] == "cancelled"
     assert (await queue.get(made.id)).cancel_reason == "seen enough"
 
 
 @pytest.mark.parametrize(("decision", "status"), [("approve", "ready"), ("reject", "cancelled")])
-async def test_a_guarded_task_is_decided_about(agent: Agent, queue: Queue, decision: str, status: str) -> None:
-    await queue.set_setting("guards", [{"type": "ship"}])
+async def test_guarded_task_is_approved_or_rejected(agent: Agent, queue: Queue, decision: str, status: str) -> None:
+    await queue.settings.set("guards", [{"type": "ship"}])
     made = await queue.submit(type="ship", title="Ship it")
     (asked,) = (await agent("list", for_people=True))["tasks"]
     terms = {"task_id": made.id, "decision": decision, "note": "as told"}
     assert (await agent.refusal("approve", **terms, revision="another"))["code"] == "revision_changed"
     assert (await agent("approve", **terms, revision=asked["revision"]))["status"] == status
-    assert (await queue.history(made.id))[-1].actor == "agent:crab"
+    assert (await queue.tasks.history(made.id)).events[-1].actor == "agent:crab"
 
 
-async def test_whoever_acts_is_named_where_the_server_was_told(queue: Queue) -> None:
+async def test_configured_actor_is_recorded(queue: Queue) -> None:
     made = await queue.submit(type="code")
-    async with talking(Desk(queue, Options(actor="human:ada"))) as agent:
+    async with talking(McpServer(queue, Options(actor="human:ada"))) as agent:
         await agent("cancel", task_id=made.id)
-    assert (await queue.history(made.id))[-1].actor == "human:ada"
+    assert (await queue.tasks.history(made.id)).events[-1].actor == "human:ada"
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
-
-
-async def test_a_lost_claim_is_told_to_stop(agent: Agent, queue: Queue, clock: MovedClock) -> None:
+async def test_lost_claim_is_answered_with_a_stop_hint(agent: Agent, queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code")
     token = (await agent.take())["token"]
     await pass_time(queue, clock, 3600)
@@ -373,7 +361,7 @@ async def test_a_lost_claim_is_told_to_stop(agent: Agent, queue: Queue, clock: M
         ("answer", {"task_id": "x"}, "invalid_input", None),
     ],
 )
-async def test_bad_arguments_are_named_and_change_nothing(
+async def test_invalid_arguments_are_named_and_change_nothing(
     agent: Agent, queue: Queue, tool: str, arguments: dict[str, Any], code: str | None, where: str | None
 ) -> None:
     if code is None:
@@ -381,22 +369,19 @@ async def test_bad_arguments_are_named_and_change_nothing(
         return
     refused = await agent.refusal(tool, **arguments)
     assert refused["code"] == code
-    assert refused["mend"]
+    assert refused["hint"]
     assert refused["next"]
     assert where is None or refused["where"] == where
     assert (await queue.status()).counts == {}
 
 
-async def test_an_unknown_argument_is_answered_with_those_there_are(agent: Agent) -> None:
+async def test_unknown_argument_is_refused_with_the_known_ones(agent: Agent) -> None:
     refused = await agent.refusal("claim", speed="high")
     assert "speed" in refused["what"]
-    assert refused["mend"] == "claim takes wait_sec, types; nothing was changed."
+    assert refused["hint"] == "claim takes wait_sec, types; nothing was changed."
 
 
-# -- resources and prompts ---------------------------------------------------------------------------------------
-
-
-async def test_the_queue_and_its_tasks_can_be_read(agent: Agent, queue: Queue) -> None:
+async def test_queue_and_tasks_can_be_read_as_resources(agent: Agent, queue: Queue) -> None:
     made = await queue.submit(type="code", title="Write it")
     listed = [str(each.uri) for each in (await agent.client.list_resources()).resources]
     assert listed == ["shiftwork://queue", "shiftwork://people"]
@@ -416,16 +401,16 @@ async def test_the_queue_and_its_tasks_can_be_read(agent: Agent, queue: Queue) -
             await agent.client.read_resource(wrong)
 
 
-async def test_prompts_begin_a_piece_of_work(agent: Agent, queue: Queue) -> None:
+async def test_prompts_are_listed_for_each_role(agent: Agent, queue: Queue) -> None:
     prompts = (await agent.client.list_prompts()).prompts
     assert [prompt.name for prompt in prompts] == ["work", "plan"]
-    told = await agent.client.get_prompt("work", {"types": "code, docs"})
-    text = told.messages[0].content.text  # type: ignore[union-attr]  # ours is text
+    found = await agent.client.get_prompt("work", {"types": "code, docs"})
+    text = found.messages[0].content.text  # type: ignore[union-attr]  # ours is text
     assert "claim with types: code, docs" in text
     plan = await agent.client.get_prompt("plan", {"goal": "a page {braces}"})
     assert "a page {braces}" in plan.messages[0].content.text  # type: ignore[union-attr]  # ours is text
     with pytest.raises(MCPError, match="there are work, plan"):
         await agent.client.get_prompt("rest")
-    async with talking(Desk(queue, Options(role="worker"))) as worker:
+    async with talking(McpServer(queue, Options(role="worker"))) as worker:
         assert [prompt.name for prompt in (await worker.client.list_prompts()).prompts] == ["work"]
         assert "submit" not in (worker.client.instructions or "")

@@ -1,4 +1,4 @@
-"""A network in between that can drop connections without telling anybody, as firewalls and dying machines do.
+"""A network in between that can drop connections without telling anyone, as firewalls and dying machines do.
 
 Or a long one, over which every message takes its time.
 """
@@ -27,7 +27,7 @@ class Relay:
         return len([link for link in self._links if not link & self._dropped])
 
     def drop(self) -> None:
-        """Everybody who is connected now is never heard again."""
+        """Everyone who is connected now is never heard again."""
         for link in self._links:
             self._dropped |= link
 
@@ -49,14 +49,14 @@ class Relay:
         with suppress(ConnectionError):
             while piece := await reader.read(1 << 16):
                 if self.delay_sec:  # those behind it are under way meanwhile, and arrive in the same order
-                    loop.call_later(self.delay_sec, self._hand_over, writer, piece)
+                    loop.call_later(self.delay_sec, self._deliver, writer, piece)
                 elif writer not in self._dropped:
                     writer.write(piece)
                     await writer.drain()
         if writer not in self._dropped:
             loop.call_later(self.delay_sec, writer.close)
 
-    def _hand_over(self, writer: asyncio.StreamWriter, piece: bytes) -> None:
+    def _deliver(self, writer: asyncio.StreamWriter, piece: bytes) -> None:
         if writer not in self._dropped and not writer.is_closing():
             writer.write(piece)
 

@@ -15,7 +15,7 @@ def skew(seconds: float) -> None:
 async def main(url: str) -> None:
     from shiftwork import Queue  # noqa: PLC0415 -- after the clocks were changed
 
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         task = await queue.submit(type="code")
         print(queue.now(), (await queue.get(task.id)).created_at)  # noqa: T201 -- for the test that reads it
 

@@ -1,4 +1,4 @@
-"""Clocks that disagree, jump and go back, and processes that stand still."""
+"""Clocks that disagree, jump and go back, and processes that stall."""
 
 import asyncio
 import sys
@@ -7,19 +7,19 @@ from asyncio.subprocess import PIPE
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_once
-from shiftwork.store.hearing import Hearing
+from shiftwork.maintenance.loop import run_once
+from shiftwork.store.hearing import StallDetector
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.testing import MovedClock, pass_time
 
 TIMEOUT_SEC = 90
-"""After so long a silent agent loses its work."""
+"""After this long a silent agent loses its work."""
 
 
 @pytest.mark.parametrize("seconds", [-86_400, 3_600])
-async def test_a_process_with_a_wrong_clock_has_the_right_time(postgres_dsn: str, seconds: int) -> None:
-    """On PostgreSQL the clock is the database's: processes whose own clocks disagree still agree about time."""
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_process_with_a_wrong_clock_uses_database_time(postgres_dsn: str, seconds: int) -> None:
+    """On PostgreSQL the database clock counts: processes whose own clocks disagree still agree about time."""
+    async with Queue.open(postgres_dsn) as queue:
         before = queue.now()
         program = [sys.executable, "-m", "tests.outages.skewed", postgres_dsn, str(seconds)]
         process = await asyncio.create_subprocess_exec(*program, stdout=PIPE)
@@ -29,29 +29,29 @@ async def test_a_process_with_a_wrong_clock_has_the_right_time(postgres_dsn: str
         assert before < created < queue.now()
 
 
-async def test_a_step_of_the_database_s_clock_is_noticed(postgres_dsn: str) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_step_of_the_database_clock_is_detected(postgres_dsn: str) -> None:
+    async with Queue.open(postgres_dsn) as queue:
         store = queue.engine.store
         assert isinstance(store, PostgresStore)
-        store.hearing.begin()
+        store.stall_detector.begin()
         store._database_clock._take(store._database_clock._offset + 0.5)
-        store.hearing.check()
-        assert store.hearing.stalls == []
+        store.stall_detector.check()
+        assert store.stall_detector.stalls == []
         store._database_clock._take(store._database_clock._offset + 30)
-        store.hearing.check()
-        (stall,) = store.hearing.stalls
+        store.stall_detector.check()
+        (stall,) = store.stall_detector.stalls
         assert "the clock went ahead by 30 s" in stall.why
 
 
 class Times:
     """The store's clock, and the steady one by which a process knows how long it waited."""
 
-    def __init__(self, clock: MovedClock, hearing: Hearing) -> None:
+    def __init__(self, clock: MovedClock, listening: StallDetector) -> None:
         self.clock = clock
         self.steady = 0.0
-        hearing.steady = lambda: self.steady
-        hearing.begin()
-        self._hearing = hearing
+        listening.steady = lambda: self.steady
+        listening.begin()
+        self._hearing = listening
 
     def stand_still(self, seconds: float) -> None:
         """Time passes, and nothing is heard meanwhile."""
@@ -61,16 +61,16 @@ class Times:
     def listen(self, seconds: int) -> None:
         for _ in range(seconds):
             self.stand_still(1)
-            self._hearing.heard(0.001)
+            self._hearing.record(0.001)
 
 
 @pytest.fixture
 def times(queue: Queue, clock: MovedClock) -> Times:
-    return Times(clock, queue.engine.store.hearing)
+    return Times(clock, queue.engine.store.stall_detector)
 
 
-async def test_a_stall_takes_no_work_from_the_living_in_the_round_that_follows(queue: Queue, times: Times) -> None:
-    """A stopped process, a slow disk, a laptop asleep: nobody could beat, so nobody is taken for dead at once."""
+async def test_stall_does_not_reclaim_from_live_agents(queue: Queue, times: Times) -> None:
+    """A stopped process, a slow disk, a laptop asleep: no one could beat, so no one is taken for dead at once."""
     task = await queue.submit(type="code")
     (held,) = await queue.claim("worker", start=True)
     times.stand_still(600)
@@ -83,7 +83,7 @@ async def test_a_stall_takes_no_work_from_the_living_in_the_round_that_follows(q
     assert (await queue.get(task.id)).status == "running"
 
 
-async def test_who_stays_silent_after_a_stall_loses_its_work(queue: Queue, times: Times) -> None:
+async def test_agent_silent_after_a_stall_loses_its_task(queue: Queue, times: Times) -> None:
     task = await queue.submit(type="code")
     await queue.claim("worker", start=True)
     times.stand_still(600)
@@ -96,7 +96,7 @@ async def test_who_stays_silent_after_a_stall_loses_its_work(queue: Queue, times
     assert (await queue.get(task.id)).status == "retrying"
 
 
-async def test_stalls_that_do_not_end_keep_no_work_for_ever(queue: Queue, times: Times) -> None:
+async def test_repeated_stalls_do_not_keep_a_lease_forever(queue: Queue, times: Times) -> None:
     task = await queue.submit(type="code", retry={"initial_delay_sec": 3600})
     await queue.claim("worker", start=True)
     for _ in range(2 * TIMEOUT_SEC // 5):
@@ -108,8 +108,8 @@ async def test_stalls_that_do_not_end_keep_no_work_for_ever(queue: Queue, times:
 
 
 @pytest.mark.parametrize("ahead", [3600.0, 100.0])
-async def test_a_clock_that_jumps_ahead_takes_no_work_from_the_living(queue: Queue, times: Times, ahead: float) -> None:
-    queue.engine.store.hearing.watches_clock = True
+async def test_clock_jump_does_not_reclaim_from_live_agents(queue: Queue, times: Times, ahead: float) -> None:
+    queue.engine.store.stall_detector.watches_clock = True
     task = await queue.submit(type="code")
     (held,) = await queue.claim("worker", start=True)
     times.clock.advance(ahead)
@@ -122,7 +122,7 @@ async def test_a_clock_that_jumps_ahead_takes_no_work_from_the_living(queue: Que
     assert (await queue.get(task.id)).status == "retrying"  # silent since
 
 
-async def test_a_stall_does_not_count_as_time_that_work_took(queue: Queue, times: Times) -> None:
+async def test_stall_does_not_count_as_execution_time(queue: Queue, times: Times) -> None:
     task = await queue.submit(type="code", timeout_sec=300, retry={"initial_delay_sec": 3600})
     (held,) = await queue.claim("worker", start=True)
     times.stand_still(600)
@@ -137,7 +137,7 @@ async def test_a_stall_does_not_count_as_time_that_work_took(queue: Queue, times
     assert (await queue.get(task.id)).failure_history[-1].reason == "timeout"
 
 
-async def test_a_process_that_stood_still_does_not_disable_the_others(
+async def test_stalled_process_does_not_disable_the_others(
     queue: Queue, store_url: str, times: Times, clock: MovedClock
 ) -> None:
     task = await queue.submit(type="code")
@@ -145,12 +145,9 @@ async def test_a_process_that_stood_still_does_not_disable_the_others(
     times.stand_still(600)
     await run_once(queue.engine, force=True)
     assert (await queue.get(task.id)).status == "running"
-    async with await Queue.open(store_url, clock=clock) as other:
+    async with Queue.open(store_url, clock=clock) as other:
         await run_once(other.engine, force=True)
     assert (await queue.get(task.id)).status == "retrying"
-
-
-# -- back --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[3_600, 86_400])
@@ -167,7 +164,7 @@ async def went_back(queue: Queue, clock: MovedClock, request: pytest.FixtureRequ
     return queue
 
 
-async def test_work_is_recovered_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
+async def test_tasks_are_recovered_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
     await run_once(went_back.engine)
     clock.advance(29)
     await run_once(went_back.engine)
@@ -181,9 +178,11 @@ async def test_work_is_recovered_after_the_clock_went_back(went_back: Queue, clo
     assert (await went_back.get("held")).status == "retrying"
 
 
-async def test_every_job_runs_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
+async def test_every_maintenance_job_runs_after_the_clock_went_back(went_back: Queue, clock: MovedClock) -> None:
     for _ in range(70):
         await run_once(went_back.engine)
         clock.advance(10)
-    ran = {job["name"]: job["last_run_at"] for job in await went_back.duties() if job["name"] != "snapshot"}
-    assert {name for name, at in ran.items() if at < clock() - 650} == {"clock"}  # it ran once, after the step
+    ran = {job.name: job.last_run_at for job in await went_back.control.maintenance() if job.name != "snapshot"}
+    assert {name for name, at in ran.items() if at is not None and at < clock() - 650} == {
+        "clock"
+    }  # it ran once, after the step

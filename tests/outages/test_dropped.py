@@ -1,4 +1,4 @@
-"""A network that drops connections and tells nobody: they are found out and replaced, and wake-ups come again."""
+"""A network that drops connections and tells no one: they are found out and replaced, and wake-ups come again."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import OperationTimeout, StoreUnavailable
+from shiftwork.model.errors import OperationTimeout, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.store import postgres_sessions
 from shiftwork.store.postgres_sessions import Session
@@ -35,7 +35,7 @@ async def rest() -> None:
     await asyncio.sleep(2 * store.RESTED_SEC)
 
 
-async def test_a_call_after_a_rest_goes_over_a_new_connection(far: tuple[Queue, Relay]) -> None:
+async def test_call_after_a_silent_drop_uses_a_new_connection(far: tuple[Queue, Relay]) -> None:
     queue, relay = far
     await queue.submit_many([{"type": "code"}] * 3)
     relay.drop()
@@ -46,31 +46,31 @@ async def test_a_call_after_a_rest_goes_over_a_new_connection(far: tuple[Queue, 
     assert len(await queue.claim("worker")) == 1
 
 
-async def test_many_calls_after_a_rest_all_get_through(far: tuple[Queue, Relay]) -> None:
+async def test_many_calls_after_a_silent_drop_succeed(far: tuple[Queue, Relay]) -> None:
     queue, relay = far
     await asyncio.gather(*(queue.submit(type="code", priority=n) for n in range(30)))
     relay.drop()
     await rest()
-    made = (await queue.tasks()).tasks
+    made = (await queue.tasks.list()).tasks
     found = await asyncio.gather(*(queue.get(task.id) for task in made))
     assert len({task.id for task in found}) == 30
 
 
-async def test_who_waits_is_woken_again(far: tuple[Queue, Relay], postgres_url: str) -> None:
+async def test_waiting_claim_is_woken_after_a_silent_drop(far: tuple[Queue, Relay], postgres_url: str) -> None:
     queue, relay = far
     waiting = asyncio.create_task(queue.claim("worker", wait=25))
     await until(lambda: relay.carried >= 2)  # one that listens, one that looks
     await rest()
     relay.drop()
     await until(lambda: relay.carried >= 1)  # listening again
-    async with await Queue.open(postgres_url) as near:
+    async with Queue.open(postgres_url) as near:
         made = await near.submit(type="code")
         assert [taken.id for taken in await asyncio.wait_for(waiting, 15)] == [made.id]
 
 
-async def test_others_are_woken_again(far: tuple[Queue, Relay], postgres_url: str) -> None:
+async def test_submit_after_a_silent_drop_wakes_others(far: tuple[Queue, Relay], postgres_url: str) -> None:
     queue, relay = far
-    async with await Queue.open(postgres_url) as near:
+    async with Queue.open(postgres_url) as near:
         for number in range(3):
             waiting = asyncio.create_task(near.claim(f"worker-{number}", wait=25))
             made = await queue.submit(type="code")
@@ -79,10 +79,10 @@ async def test_others_are_woken_again(far: tuple[Queue, Relay], postgres_url: st
             await rest()
 
 
-async def test_a_call_that_is_cut_off_in_the_middle_ends_when_its_time_is_over(
+async def test_call_cut_off_in_the_middle_ends_at_its_time_limit(
     far: tuple[Queue, Relay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when the driver has given up the connection, too, which takes as long as a statement may."""
+    """Not only when the driver has given up the connection, which takes as long as a statement may."""
     monkeypatch.setattr(store, "RESTED_SEC", 60)
     queue, relay = far
     for call in (lambda: queue.submit(type="code"), lambda: queue.claim("worker")):
@@ -93,7 +93,7 @@ async def test_a_call_that_is_cut_off_in_the_middle_ends_when_its_time_is_over(
         assert (await queue.submit(type="code")).status == "ready"
 
 
-async def test_dropped_connections_leave_no_trace(
+async def test_dropped_connections_leave_no_pending_tasks(
     far: tuple[Queue, Relay], closings: list[asyncio.Task[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, relay = far
@@ -106,13 +106,13 @@ async def test_dropped_connections_leave_no_trace(
     assert closings
     await until(lambda: all(closing.done() for closing in closings))
     closings.clear()
-    gc.collect()  # who ended with an exception that nobody asked for complains here
+    gc.collect()  # who ended with an exception that no one asked for complains here
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 @pytest.fixture
 def closings(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Task[Any]]:
-    """The tasks in which connections were closed that nobody answers on, soon given up."""
+    """The tasks in which connections were closed that no one answers on, soon given up."""
     monkeypatch.setattr(postgres_sessions, "CLOSE_SEC", 0.1)
     seen: list[asyncio.Task[Any]] = []
     close = Session.close
@@ -126,7 +126,7 @@ def closings(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Task[Any]]:
     return seen
 
 
-async def test_a_network_that_stays_away_is_said_to_be_away(far: tuple[Queue, Relay]) -> None:
+async def test_unreachable_network_is_reported_as_unavailable(far: tuple[Queue, Relay]) -> None:
     queue, relay = far
     relay.silent = True
     relay.drop()

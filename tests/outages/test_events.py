@@ -1,4 +1,4 @@
-"""A reader of events misses none and repeats none, although numbers are not taken in the order of commits."""
+"""A reader of events misses none and repeats none, although numbers are not in commit order."""
 
 import asyncio
 import random
@@ -52,8 +52,8 @@ async def dawdle(number: int, delay: float, tx: Tx, *, gives_up: bool) -> None:
         raise Undone
 
 
-async def test_a_reader_beside_slow_and_undone_writers_sees_each_event_once(two_urls: tuple[str, str]) -> None:
-    """Eight writers that dawdle between their number and their commit, some of which give up."""
+async def test_reader_sees_each_event_once_beside_slow_and_rolled_back_writers(two_urls: tuple[str, str]) -> None:
+    """Eight writers that pause between their number and their commit, some of which roll back."""
     url, foreign = two_urls
     chance = random.Random(7)
     written: set[int] = set()
@@ -74,7 +74,8 @@ async def test_a_reader_beside_slow_and_undone_writers_sees_each_event_once(two_
         after = 0
         while True:
             ended = writers.done()
-            events, after = await queue.events(after, limit=50)
+            news = await queue.events(after, limit=50)
+            events, after = news.events, news.next
             seen += [e.fence for e in events if e.verb == "counted"]
             if ended and not events:
                 return seen
@@ -88,7 +89,7 @@ async def test_a_reader_beside_slow_and_undone_writers_sees_each_event_once(two_
         assert sorted(n or 0 for n in second) == sorted(written)
 
 
-async def test_a_reader_waits_for_the_writer_of_the_gap_and_for_nobody_else(two_urls: tuple[str, str]) -> None:
+async def test_reader_waits_only_for_the_writer_of_the_gap(two_urls: tuple[str, str]) -> None:
     url, foreign = two_urls
     async with handles(url, 2) as (reader, writer), open_transaction(foreign):
         has_number, may_commit = asyncio.Event(), asyncio.Event()
@@ -110,15 +111,16 @@ async def test_a_reader_waits_for_the_writer_of_the_gap_and_for_nobody_else(two_
         assert not done
         may_commit.set()
         await writing
-        events, _ = await asyncio.wait_for(reading, 20)
+        events = (await asyncio.wait_for(reading, 20)).events
         assert [e.fence for e in events if e.verb == "counted"] == [1, 2]
 
 
-async def test_a_reader_that_goes_on_from_its_cursor_sees_every_event_once(queue: Queue) -> None:
+async def test_reader_continuing_from_its_cursor_sees_every_event_once(queue: Queue) -> None:
     await queue.submit_many([{"type": "code"}] * 25)
     seen, after = [], 0
     while True:
-        page, after = await queue.events(after, limit=7)
+        news = await queue.events(after, limit=7)
+        page, after = news.events, news.next
         if not page:
             break
         seen += [e.task_id for e in page]

@@ -1,4 +1,4 @@
-"""A database that is not next door: maintenance is slower there, and does all the same."""
+"""A database with high latency: maintenance is slower but complete."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties import runner
-from shiftwork.duties.looking import look
+from shiftwork.maintenance import loop
+from shiftwork.maintenance.poll import poll
 from tests.outages.relay import relay_to
 from tests.worker.steps import beat_fast, until_status
 
@@ -18,7 +18,7 @@ SENDERS = "execute", "fetch", "fetchrow", "copy_records_to_table"
 
 @asynccontextmanager
 async def maintained(queue: Queue) -> AsyncIterator[None]:
-    running = asyncio.create_task(runner.run_for_ever(queue.engine))
+    running = asyncio.create_task(loop.run_forever(queue.engine))
     try:
         yield
     finally:
@@ -27,15 +27,17 @@ async def maintained(queue: Queue) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("round_trip_ms", [5, 60, 200])
-async def test_a_silent_agent_s_task_is_taken_back(postgres_url: str, round_trip_ms: int) -> None:
-    await take_back(postgres_url, round_trip_ms / 2000, 1)
+async def test_task_of_a_silent_agent_is_reclaimed_over_a_slow_connection(
+    postgres_url: str, round_trip_ms: int
+) -> None:
+    await check_reclaim(postgres_url, round_trip_ms / 2000, 1)
 
 
-async def test_a_silent_agent_s_task_is_taken_back_among_sixty_workspaces(postgres_url: str) -> None:
-    await take_back(postgres_url, 0.01, 60)
+async def test_task_of_a_silent_agent_is_reclaimed_among_sixty_workspaces(postgres_url: str) -> None:
+    await check_reclaim(postgres_url, 0.01, 60)
 
 
-async def take_back(database: str, delay_sec: float, workspaces: int) -> None:
+async def check_reclaim(database: str, delay_sec: float, workspaces: int) -> None:
     """Maintenance runs far away from the database; nothing else does."""
     async with (
         relay_to(database) as (relay, url),
@@ -50,14 +52,14 @@ async def take_back(database: str, delay_sec: float, workspaces: int) -> None:
         async with maintained(far):
             await until_status(near, task.id, "retrying")
         relay.delay_sec = 0.0
-        assert far.engine.store.hearing.stalls == []
+        assert far.engine.store.stall_detector.stalls == []
 
 
 async def fill_workspaces(queue: Queue, count: int) -> None:
     for number in range(count):
         other = queue.in_workspace(f"team-{number}")
         await other.submit(type="code")
-        await other.register_agent(id="coder")
+        await other.agents.register(id="coder")
 
 
 @pytest.fixture
@@ -80,18 +82,18 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("workspaces", [1, 60])
-async def test_a_round_costs_a_few_statements_however_many_workspaces_there_are(
+async def test_maintenance_round_uses_few_statements_for_any_number_of_workspaces(
     postgres_url: str, sent: list[str], workspaces: int
 ) -> None:
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await fill_workspaces(queue, workspaces)
-        urgent = {name: entry for name, entry in runner.DUTIES.items() if not entry.slow}
+        urgent = {name: entry for name, entry in loop.JOBS.items() if not entry.slow}
         counted = []
         for _ in range(3):
             sent.clear()
-            seen = await look(queue.engine)
+            seen = await poll(queue.engine)
             looked = len(sent)
-            await runner._run(runner.Round(queue.engine, None, None), seen, urgent)
+            await loop._run(loop.MaintenanceRound(queue.engine, None, None), seen, urgent)
             counted.append((looked, len(sent) - looked))
     assert max(looked for looked, _ in counted) <= 3
     assert max(rest for _, rest in counted[1:]) <= 12

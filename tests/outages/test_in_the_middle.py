@@ -1,4 +1,4 @@
-"""A call on PostgreSQL that is cut short at its rollback, its commit or its notice, or that meets a standby."""
+"""PostgreSQL calls interrupted at rollback, commit or notification, or on a standby."""
 
 import asyncio
 from contextlib import suppress
@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
+from shiftwork.model.errors import OperationTimeout, StoreReadOnly, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.store.postgres import PostgresStore
 from shiftwork.store.postgres_errors import translate
@@ -56,10 +56,8 @@ async def duties(url: str) -> int:
     return found
 
 
-async def test_who_is_cancelled_during_a_rollback_does_nothing_after_it(
-    postgres_url: str, rolling_back: asyncio.Event
-) -> None:
-    async with await Queue.open(postgres_url) as queue:
+async def test_call_cancelled_during_a_rollback_is_not_retried(postgres_url: str, rolling_back: asyncio.Event) -> None:
+    async with Queue.open(postgres_url) as queue:
         verb = Deadlocked()
         call = asyncio.ensure_future(queue.engine.store.run(verb))
         await rolling_back.wait()
@@ -68,15 +66,15 @@ async def test_who_is_cancelled_during_a_rollback_does_nothing_after_it(
         assert (verb.tries, await duties(postgres_url)) == (1, 0)
 
 
-async def test_a_call_whose_time_ends_during_a_rollback_says_so(postgres_url: str, rolling_back: asyncio.Event) -> None:
-    async with await Queue.open(postgres_url) as queue:
+async def test_call_timing_out_during_a_rollback_reports_it(postgres_url: str, rolling_back: asyncio.Event) -> None:
+    async with Queue.open(postgres_url) as queue:
         with given(queue.engine.store, 0.2), pytest.raises(OperationTimeout):
             await queue.engine.store.run(Deadlocked())
         assert await duties(postgres_url) == 0
 
 
-async def test_who_tidies_up_after_a_cancellation_may_try_again(postgres_url: str, rolling_back: asyncio.Event) -> None:
-    async with await Queue.open(postgres_url) as queue:
+async def test_cleanup_after_a_cancellation_can_be_retried(postgres_url: str, rolling_back: asyncio.Event) -> None:
+    async with Queue.open(postgres_url) as queue:
 
         async def cancelled() -> None:
             try:
@@ -91,22 +89,22 @@ async def test_who_tidies_up_after_a_cancellation_may_try_again(postgres_url: st
         assert await duties(postgres_url) == 1
 
 
-async def test_a_caller_that_goes_at_its_commit_still_wakes_who_waits(
+async def test_caller_cancelled_at_its_commit_still_wakes_waiting_claims(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")
         (held,) = await queue.claim("first", start=True)
         waiting = asyncio.create_task(queue.claim("second", wait=25))
-        await until(lambda: bool(queue._shared.parking._waiters))
+        await until(lambda: bool(queue.executor.shared.claim_waiters._waiters))
         commit = PostgresStore._commit
 
         async def go(self: PostgresStore, connection: Any, tx: Any, left: float) -> bool:
-            told = await commit(self, connection, tx, left)
+            outcome = await commit(self, connection, tx, left)
             if tx.wakes:
                 releasing.cancel()
                 await asyncio.sleep(0)
-            return told
+            return outcome
 
         monkeypatch.setattr(PostgresStore, "_commit", go)
         releasing = asyncio.create_task(queue.release(held.token))
@@ -114,10 +112,10 @@ async def test_a_caller_that_goes_at_its_commit_still_wakes_who_waits(
         assert [taken.id for taken in await asyncio.wait_for(waiting, 10)] == [held.id]
 
 
-async def test_a_notice_that_meets_a_lock_is_no_failed_commit(
+async def test_notification_meeting_a_lock_does_not_fail_the_commit(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code", idempotency_key="a")
         execute = Session.execute
 
@@ -133,9 +131,11 @@ async def test_a_notice_that_meets_a_lock_is_no_failed_commit(
         assert (await queue.get(made.id)).status == "ready"
 
 
-async def test_nor_is_it_a_refused_submit(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A submit alone is one statement, which tells of itself; where that cannot be done it goes without."""
-    async with await Queue.open(postgres_url) as queue:
+async def test_refused_notification_does_not_refuse_the_submit(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submit alone is one statement, which reports itself; where that cannot be done it goes without."""
+    async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")
         execute, refused = Session.execute, []
 
@@ -154,11 +154,11 @@ async def test_nor_is_it_a_refused_submit(postgres_url: str, monkeypatch: pytest
         assert (await queue.get(made.id)).status == "ready"
 
 
-async def test_a_session_on_a_standby_is_left_for_one_that_may_write(postgres_url: str) -> None:
-    """As where a name leads to the old primary until it is pointed to the new one."""
+async def test_session_on_a_standby_is_replaced_by_a_writable_one(postgres_url: str) -> None:
+    """As when a name still resolves to the old primary."""
     admin = await asyncpg.connect(postgres_url)
     name = await admin.fetchval("select current_database()")
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")
         try:
             await admin.execute(f'alter database "{name}" set default_transaction_read_only = on')
@@ -177,7 +177,7 @@ async def test_a_session_on_a_standby_is_left_for_one_that_may_write(postgres_ur
     await admin.close()
 
 
-async def test_an_open_that_is_given_up_leaves_no_session(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_open_leaves_no_session(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     measuring = asyncio.Event()
 
     async def never(*_: Any) -> None:
@@ -186,7 +186,7 @@ async def test_an_open_that_is_given_up_leaves_no_session(postgres_url: str, mon
 
     admin = await asyncpg.connect(postgres_url)
     monkeypatch.setattr(store.DatabaseClock, "measure", never)
-    opening = asyncio.create_task(Queue.open(postgres_url))
+    opening = asyncio.create_task(Queue.open(postgres_url).as_coroutine())
     await measuring.wait()
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
@@ -199,10 +199,10 @@ async def test_an_open_that_is_given_up_leaves_no_session(postgres_url: str, mon
     await admin.close()
 
 
-async def test_a_call_that_is_cancelled_during_its_commit_leaves_no_transaction_behind(
+async def test_call_cancelled_during_its_commit_leaves_no_transaction(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection goes back to the pool: the next verb would be in the transaction of this one."""
+    """The connection returns to the pool: the next verb would be in this transaction."""
     committing = asyncio.Event()
     execute = Session.execute
 
@@ -224,6 +224,6 @@ async def test_a_call_that_is_cancelled_during_its_commit_leaves_no_transaction_
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), asyncpg.InterfaceError(""), OSError()])
-def test_an_error_without_a_word_is_told_in_words(error: BaseException) -> None:
-    assert "PostgreSQL says: ." not in str(translate(error))
-    assert translate(error).what.removeprefix("PostgreSQL says: ").strip()
+def test_error_without_a_message_gets_a_description(error: BaseException) -> None:
+    assert "PostgreSQL: ." not in str(translate(error))
+    assert translate(error).what.removeprefix("PostgreSQL: ").strip()

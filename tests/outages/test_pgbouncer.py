@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode, nothing relaxed: the whole life of a task, and many at once."""
+"""PgBouncer in transaction mode: the whole lifecycle of a task, and many at once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreUnsuitable
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
+from shiftwork.model.errors import StoreUnsuitable
 from shiftwork.store import postgres_sessions
 from shiftwork.store.postgres_opening import split_url
 from tests.races.fleet import handles, hire, stranded, together
@@ -28,9 +28,9 @@ def pooled_url(
     postgres.drop_database(name)
 
 
-async def test_a_task_lives_its_whole_life_behind_a_pooler(pooled_url: str) -> None:
-    async with await Queue.open(pooled_url) as queue:
-        await queue.set_setting("retry.strategy", "immediate")
+async def test_task_completes_its_lifecycle_behind_a_pooler(pooled_url: str) -> None:
+    async with Queue.open(pooled_url) as queue:
+        await queue.settings.set("retry.strategy", "immediate")
         first, second = await queue.submit_many(
             [
                 {"key": "a", "type": "code", "id": "first", "tags": ["x"], "idempotency_key": "k"},
@@ -46,19 +46,19 @@ async def test_a_task_lives_its_whole_life_behind_a_pooler(pooled_url: str) -> N
         (again,) = await queue.claim("worker", start=True, types=["code"])
         await queue.complete(again.token, {"ok": True})
         assert (await queue.get(second.id)).status == "ready"
-        await queue.pause()
+        await queue.control.pause()
         assert await queue.claim("worker") == []
-        await queue.resume()
+        await queue.control.resume()
         await queue.cancel(second.id)
-        await queue.rerun(first.id)
+        await queue.tasks.rerun(first.id)
         await run_once(queue.engine, force=True)
         assert (await queue.status()).counts == {"completed": 1, "cancelled": 1, "ready": 2}
-        events, _ = await queue.events()
+        events = (await queue.events()).events
         assert [event.seq for event in events] == sorted(event.seq for event in events)
 
 
-async def test_a_fleet_works_behind_a_pooler(pooled_url: str) -> None:
-    """More connections than the pooler has servers, each transaction perhaps on another one."""
+async def test_fleet_works_behind_a_pooler(pooled_url: str) -> None:
+    """More connections than the pooler has servers, each transaction possibly on another one."""
     async with handles(pooled_url, 6, pool_size=8) as queues:
         agents = [f"agent-{number}" for number in range(24)]
         await hire(queues[0], *agents)
@@ -84,46 +84,44 @@ async def test_a_fleet_works_behind_a_pooler(pooled_url: str) -> None:
         assert await stranded(queues[0]) == []
         clocks = [queue.now() for queue in queues]
         assert max(clocks) - min(clocks) < 5
-        assert [queue.engine.store.hearing.stalls for queue in queues] == [[]] * len(queues)
+        assert [queue.engine.store.stall_detector.stalls for queue in queues] == [[]] * len(queues)
 
 
-async def test_a_parked_claim_behind_a_pooler_finds_work(pooled_url: str) -> None:
+async def test_waiting_claim_behind_a_pooler_finds_work(pooled_url: str) -> None:
     """By its direct connection, or by the poll."""
     async with handles(pooled_url, 2) as (waiting, other):
-        await waiting.set_setting("fallback_poll_sec", 0.2)
+        await waiting.settings.set("fallback_poll_sec", 0.2)
         claiming = asyncio.create_task(waiting.claim("worker", wait=20))
         task = await other.submit(type="code")
         assert [taken.id for taken in await claiming] == [task.id]
 
 
-async def test_a_queue_is_made_through_a_pooler(pgbouncer: Pooler, postgres_dsn: str) -> None:
+async def test_queue_is_created_through_a_pooler(pgbouncer: Pooler, postgres_dsn: str) -> None:
     name = postgres_dsn.rpartition("/")[2]
-    async with await Queue.open(f"{pgbouncer.dsn(name)}?pgbouncer=true") as queue:
+    async with Queue.open(f"{pgbouncer.dsn(name)}?pgbouncer=true") as queue:
         assert (await queue.submit(type="code")).status == "ready"
 
 
-async def test_many_open_a_queue_through_a_pooler_at_once(pgbouncer: Pooler, postgres_dsn: str) -> None:
+async def test_concurrent_opens_through_a_pooler_succeed(pgbouncer: Pooler, postgres_dsn: str) -> None:
     url = f"{pgbouncer.dsn(postgres_dsn.rpartition('/')[2])}?pgbouncer=true"
     queues = await together(*(Queue.open(url) for _ in range(12)))
     for queue in queues:
         await queue.close()
 
 
-async def test_a_pooler_that_was_not_named_as_one_is_refused_with_what_to_write(
-    pgbouncer: Pooler, postgres_dsn: str
-) -> None:
+async def test_undeclared_pooler_is_refused_with_a_hint(pgbouncer: Pooler, postgres_dsn: str) -> None:
     with pytest.raises(StoreUnsuitable, match=r"add \?pgbouncer=true to the address"):
         await Queue.open(pgbouncer.dsn(postgres_dsn.rpartition("/")[2]))
 
 
-async def test_a_process_that_stops_in_a_transaction_behind_a_pooler_keeps_no_lock(
+async def test_process_stopped_in_a_transaction_behind_a_pooler_keeps_no_lock(
     pooled_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.2)
     address, _ = split_url(pooled_url)
     name = postgres_sessions.session_name(address)
     stopped = await asyncpg.connect(address, statement_cache_size=0, server_settings=name)
-    async with await Queue.open(pooled_url) as queue:
+    async with Queue.open(pooled_url) as queue:
         task = await queue.submit(type="code")
         await stopped.execute("begin; select * from tasks for update")
         await stopped.prepare("select $1::text")

@@ -1,4 +1,4 @@
-"""The database server goes away under a running fleet and comes back: the fleet goes on, and nothing is lost."""
+"""The database server goes away under a running fleet and comes back: the fleet continues, and nothing is lost."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Assignment, Queue
-from shiftwork.core.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreUnavailable
+from shiftwork.model.errors import OperationTimeout, ShiftworkError, StoreDamaged, StoreUnavailable
 from shiftwork.store import postgres as store
 from shiftwork.testing import MovedClock, pass_time
 from tests.races.fleet import handles, hire, stranded
@@ -30,7 +30,7 @@ ADA = {"agent_id": "ada"}
 
 
 class Fleet:
-    """Producers and workers that go on whatever the store says, and remember what they were told."""
+    """Producers and workers that continue whatever the store says, and remember what they were told."""
 
     def __init__(self) -> None:
         self.submitted: list[str] = []
@@ -69,7 +69,7 @@ class Fleet:
 
 
 @pytest.mark.parametrize("end", ["fast", "immediate", "kill9"])
-async def test_a_fleet_outlives_a_restart_of_its_server(server: Postgres, url: str, end: str) -> None:
+async def test_fleet_survives_a_database_restart(server: Postgres, url: str, end: str) -> None:
     how: dict[str, Callable[[], None]] = {
         "fast": lambda: server.stop("fast"),
         "immediate": lambda: server.stop("immediate"),
@@ -93,24 +93,25 @@ async def test_a_fleet_outlives_a_restart_of_its_server(server: Postgres, url: s
 
 
 async def check(queue: Queue, fleet: Fleet) -> None:
-    told: Counter[tuple[str, str | None]] = Counter()
+    seen_events: Counter[tuple[str, str | None]] = Counter()
     after = 0
     while True:
-        events, after = await queue.events(after)
-        told.update((event.verb, event.task_id) for event in events)
+        news = await queue.events(after)
+        events, after = news.events, news.next
+        seen_events.update((event.verb, event.task_id) for event in events)
         if not events:
             break
     tasks = {id_: (await queue.get(id_)).status for id_ in fleet.submitted}
     assert len(tasks) == len(fleet.submitted)
     assert {tasks.get(id_, "completed") for id_ in fleet.completed} == {"completed"}
-    assert {times for (verb, _), times in told.items() if verb == "completed"} == {1}
+    assert {times for (verb, _), times in seen_events.items() if verb == "completed"} == {1}
     counts = (await queue.status()).counts
-    assert sum(counts.values()) == sum(n for (verb, _), n in told.items() if verb == "submitted")
+    assert sum(counts.values()) == sum(n for (verb, _), n in seen_events.items() if verb == "submitted")
     assert await stranded(queue) == []
 
 
-async def test_a_store_that_stays_away_is_said_to_be_unavailable(server: Postgres, url: str) -> None:
-    async with await Queue.open(url) as queue:
+async def test_store_that_stays_away_is_reported_as_unavailable(server: Postgres, url: str) -> None:
+    async with Queue.open(url) as queue:
         kept = await queue.submit(type="code")
         await asyncio.to_thread(server.stop)
         for call in (queue.submit(type="code"), queue.claim("worker"), queue.get(kept.id)):
@@ -120,9 +121,9 @@ async def test_a_store_that_stays_away_is_said_to_be_unavailable(server: Postgre
         assert [taken.id for taken in await queue.claim("worker")] == [kept.id]
 
 
-async def test_a_server_that_does_not_answer_holds_nobody_for_long(server: Postgres, url: str) -> None:
-    """Frozen, not dead: connections stay open and nothing comes back."""
-    async with await Queue.open(url) as queue:
+async def test_frozen_server_does_not_block_callers(server: Postgres, url: str) -> None:
+    """Frozen, not dead: connections stay open and nothing is answered."""
+    async with Queue.open(url) as queue:
         frozen = processes_of(server)
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -143,15 +144,15 @@ def processes_of(server: Postgres) -> list[int]:
     return [parent, *map(int, children)]
 
 
-async def test_running_out_of_time_during_the_commit_is_not_told_as_nothing_was_changed(url: str) -> None:
-    """The commit waits in a trigger; the caller learns that nobody knows, and finds the task if it looks."""
-    async with await Queue.open(url) as queue:
+async def test_timeout_during_the_commit_is_reported_as_unknown(url: str) -> None:
+    """The commit waits in a trigger; the caller learns that no one knows, and finds the task if it looks."""
+    async with Queue.open(url) as queue:
         await queue.submit(type="code")
         await queue.engine.store.run(make_commits_slow)
         with given(queue.engine.store, 1), pytest.raises(ShiftworkError) as refused:
             await queue.submit(type="docs")
         assert refused.value.code == "store_unavailable"
-        assert "not known whether this was done" in refused.value.how_to_mend
+        assert "not known whether this was done" in refused.value.hint
 
 
 async def make_commits_slow(tx: object) -> None:
@@ -162,9 +163,9 @@ async def make_commits_slow(tx: object) -> None:
     )
 
 
-async def test_a_page_that_the_disk_has_broken_is_damage(server: Postgres, url: str) -> None:
-    """Neither an outage, after which one tries again, nor a mistake of the caller's."""
-    async with await Queue.open(url) as queue:
+async def test_broken_page_is_reported_as_damage(server: Postgres, url: str) -> None:
+    """Neither an outage, which is retried, nor an error of the caller."""
+    async with Queue.open(url) as queue:
         kept = await queue.submit(type="code")
     connection = await asyncpg.connect(url)
     bodies = server.sandbox.data / await connection.fetchval("select pg_relation_filepath('bodies')")
@@ -173,18 +174,18 @@ async def test_a_page_that_the_disk_has_broken_is_damage(server: Postgres, url: 
     with bodies.open("r+b") as file:
         file.write(b"\xaa" * 64)
     await asyncio.to_thread(server.start_again)
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         for call in (queue.get(kept.id), queue.claim("worker")):
-            with pytest.raises(StoreDamaged, match="invalid page") as told:
+            with pytest.raises(StoreDamaged, match="invalid page") as found:
                 await call
-            assert "restore a backup" in told.value.how_to_mend
+            assert "restore a backup" in found.value.hint
         assert (await queue.status()).counts == {"ready": 1}  # what is whole can be read
 
 
-async def test_reclaim_by_silence_rests_after_an_outage(server: Postgres, url: str) -> None:
-    """While the server was away nobody could beat, so silence says nothing until everybody had the time to."""
+async def test_reclaim_is_suspended_after_an_outage(server: Postgres, url: str) -> None:
+    """While the server was away no one could beat, so silence says nothing until everyone had the time to."""
     clock = MovedClock()
-    async with await Queue.open(url, clock=clock) as queue:
+    async with Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code")
         (taken,) = await queue.claim("worker", start=True)
         await asyncio.to_thread(server.stop)
@@ -200,9 +201,9 @@ async def test_reclaim_by_silence_rests_after_an_outage(server: Postgres, url: s
         assert (await queue.get(task.id)).status == "retrying"
 
 
-async def test_the_worker_that_beats_after_the_outage_keeps_its_task(server: Postgres, url: str) -> None:
+async def test_worker_sending_heartbeat_after_the_outage_keeps_its_task(server: Postgres, url: str) -> None:
     clock = MovedClock()
-    async with await Queue.open(url, clock=clock) as queue:
+    async with Queue.open(url, clock=clock) as queue:
         task = await queue.submit(type="code", timeout_sec=86_400)
         (taken,) = await queue.claim("worker", start=True)
         await asyncio.to_thread(server.kill9)
@@ -216,7 +217,7 @@ async def test_the_worker_that_beats_after_the_outage_keeps_its_task(server: Pos
         assert (await queue.get(task.id)).status == "running"
 
 
-async def test_a_parked_claim_is_woken_after_the_server_came_back(server: Postgres, url: str) -> None:
+async def test_waiting_claim_is_woken_after_the_server_returned(server: Postgres, url: str) -> None:
     async with handles(url, 2) as (waiting, other):
         claiming = asyncio.create_task(waiting.claim("worker", wait=25))
         await asyncio.to_thread(server.stop)
@@ -225,7 +226,7 @@ async def test_a_parked_claim_is_woken_after_the_server_came_back(server: Postgr
         assert [taken.id for taken in await claiming] == [task.id]
 
 
-async def test_that_nobody_listens_is_said_once_and_so_is_that_somebody_does_again(
+async def test_lost_and_restored_listening_is_logged_once(
     server: Postgres, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(store, "LISTEN_AGAIN_SEC", 0.01)
@@ -233,10 +234,10 @@ async def test_that_nobody_listens_is_said_once_and_so_is_that_somebody_does_aga
     caplog.set_level("INFO", "shiftwork.store")
 
     def said() -> list[str]:
-        told = [record.getMessage() for record in caplog.records if "listening for wake-ups" in record.getMessage()]
-        return [line.partition(" (")[0] for line in told]
+        logged = [record.getMessage() for record in caplog.records if "listening for wake-ups" in record.getMessage()]
+        return [line.partition(" (")[0] for line in logged]
 
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         claiming = asyncio.create_task(claimed(queue))
         await until(lambda: listens(url))
         for _ in range(2):
@@ -266,7 +267,7 @@ async def listens(url: str) -> bool:
         await connection.close()
 
 
-async def test_who_cannot_listen_tries_less_and_less_often(postgres_url: str) -> None:
+async def test_listener_reconnects_with_growing_pauses(postgres_url: str) -> None:
     tried: list[float] = []
 
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -277,7 +278,7 @@ async def test_who_cannot_listen_tries_less_and_less_often(postgres_url: str) ->
         port = dead.sockets[0].getsockname()[1]
         listen = quote(f"postgresql://postgres@127.0.0.1:{port}/queue?sslmode=disable", safe="")
         mark = "&" if "?" in postgres_url else "?"
-        async with await Queue.open(f"{postgres_url}{mark}listen={listen}") as queue:
+        async with Queue.open(f"{postgres_url}{mark}listen={listen}") as queue:
             claiming = asyncio.create_task(queue.claim("worker", wait=25))
             await until(lambda: len(tried) >= 4)
             claiming.cancel()
@@ -285,7 +286,7 @@ async def test_who_cannot_listen_tries_less_and_less_often(postgres_url: str) ->
     assert all(pause >= least for pause, least in zip(pauses, (0.25, 0.5, 1), strict=False)), pauses
 
 
-async def test_a_server_whose_database_is_away_writes_no_tracebacks(server: Postgres, url: str, tmp_path: Path) -> None:
+async def test_server_without_its_database_logs_no_tracebacks(server: Postgres, url: str, tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     async with await processes.start(url, "--log-file", str(log)) as serving:
         async with aiohttp.ClientSession() as http:
@@ -301,23 +302,23 @@ async def test_a_server_whose_database_is_away_writes_no_tracebacks(server: Post
     assert "Traceback" not in log.read_text()
 
 
-async def test_the_first_host_of_several_may_be_dead(server: Postgres, url: str) -> None:
+async def test_first_of_several_hosts_can_be_dead(server: Postgres, url: str) -> None:
     dead = f"127.0.0.1:{free_port()}"
     several = url.replace("@", f"@{dead},")
-    async with await Queue.open(several) as queue:
+    async with Queue.open(several) as queue:
         await queue.submit(type="code")
         assert len(await queue.claim("worker", wait=1)) == 1
 
 
-async def test_a_dead_address_is_said_to_be_unavailable_at_once(tmp_path: Path) -> None:
+async def test_dead_address_is_reported_as_unavailable_at_once(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         await Queue.open(f"postgresql://postgres@127.0.0.1:{free_port()}/queue")
 
 
-async def test_a_submit_whose_connection_breaks_is_not_tried_again(postgres_url: str) -> None:
-    """It is one statement, and may have been done: to send it again could submit twice, so the caller must look."""
+async def test_submit_with_a_broken_connection_is_not_repeated(postgres_url: str) -> None:
+    """It is one statement and may have succeeded: repeating it could submit twice, so the caller must check."""
     other = await asyncpg.connect(postgres_url)
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")
         await other.execute("begin; lock table bodies in access exclusive mode")
         submitting = asyncio.create_task(queue.submit(type="code"))
@@ -330,7 +331,7 @@ async def test_a_submit_whose_connection_breaks_is_not_tried_again(postgres_url:
         await other.execute("select pg_terminate_backend($1)", await other.fetchval(waiting))
         with pytest.raises(StoreUnavailable) as refused:
             await submitting
-        assert "not known whether this was done" in refused.value.how_to_mend
+        assert "not known whether this was done" in refused.value.hint
         await other.execute("rollback")
         assert await other.fetchval("select count(*) from tasks") == 1
     await other.close()

@@ -1,4 +1,4 @@
-"""A process that stops in the middle of a transaction holds its locks until others end its session."""
+"""A process that stops in a transaction holds its locks until another process ends its session."""
 
 import asyncio
 from collections import Counter
@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
 from shiftwork.store import postgres_sessions
 from tests.worker.steps import until
 
@@ -47,8 +47,10 @@ async def stopped(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 
 
 @pytest.mark.parametrize("stop", [after_a_statement, in_a_copy])
-async def test_who_waits_for_its_lock_goes_on(postgres_url: str, stop: Stop, stopped: asyncpg.Connection) -> None:
-    async with await Queue.open(postgres_url) as queue:
+async def test_lock_of_a_stopped_process_is_released(
+    postgres_url: str, stop: Stop, stopped: asyncpg.Connection
+) -> None:
+    async with Queue.open(postgres_url) as queue:
         task = await queue.submit(type="code")
         await stopped.execute("begin; select * from tasks for update")
         await stop(stopped)
@@ -58,12 +60,12 @@ async def test_who_waits_for_its_lock_goes_on(postgres_url: str, stop: Stop, sto
 
 
 @pytest.mark.parametrize("stop", [after_a_statement, in_a_copy])
-async def test_a_duty_that_it_had_begun_is_done_by_others(
+async def test_maintenance_of_a_stopped_process_is_done_by_others(
     postgres_url: str, stop: Stop, stopped: asyncpg.Connection
 ) -> None:
-    """Nobody waits for this lock: duties that another has taken are left to it."""
+    """No one waits for this lock: maintenance jobs that another has taken are left to it."""
     watcher = await asyncpg.connect(postgres_url)
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await run_once(queue.engine)
         await stopped.execute("begin; select * from duties where name = 'reclaim' for update")
         await stop(stopped)
@@ -77,9 +79,9 @@ async def test_a_duty_that_it_had_begun_is_done_by_others(
     await watcher.close()
 
 
-async def test_sessions_of_others_are_left_alone(postgres_url: str, stopped: asyncpg.Connection) -> None:
+async def test_sessions_of_other_programs_are_left_alone(postgres_url: str, stopped: asyncpg.Connection) -> None:
     stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         for connection in (stranger, stopped):
             await connection.execute("begin")
             await after_a_statement(connection)
@@ -89,33 +91,33 @@ async def test_sessions_of_others_are_left_alone(postgres_url: str, stopped: asy
     await stranger.close()
 
 
-async def test_who_keeps_a_call_waiting_is_named_once(
+async def test_session_blocking_a_call_is_logged_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(postgres_sessions, "LOOK_EVERY_SEC", 0.1)
-    tell, looks = postgres_sessions.Waits.tell, Counter[bool]()
+    report, looks = postgres_sessions.Waits.tell, Counter[bool]()
 
     async def count(waits: postgres_sessions.Waits, connection: asyncpg.Connection, pids: list[int]) -> None:
-        await tell(waits, connection, pids)
+        await report(waits, connection, pids)
         looks["for a lock of session" in caplog.text] += 1
 
     monkeypatch.setattr(postgres_sessions.Waits, "tell", count)
     stranger = await asyncpg.connect(postgres_url, server_settings={"application_name": "psql"})
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         task = await queue.submit(type="code")
         await stranger.execute("begin; select * from tasks for update")
         cancelling = asyncio.create_task(queue.cancel(task.id))
         await until(lambda: looks[True] == 3)
         await stranger.execute("rollback")
         await cancelling
-    (told,) = [record.getMessage() for record in caplog.records if "for a lock" in record.getMessage()]
-    assert f"session {stranger.get_server_pid()} (psql, idle in transaction, " in told
-    assert told.endswith("select * from tasks for update")
+    (found,) = [record.getMessage() for record in caplog.records if "for a lock" in record.getMessage()]
+    assert f"session {stranger.get_server_pid()} (psql, idle in transaction, " in found
+    assert found.endswith("select * from tasks for update")
     await stranger.close()
 
 
-async def test_a_copy_that_goes_on_is_left_alone(postgres_url: str, stopped: asyncpg.Connection) -> None:
-    silence = postgres_sessions.Silence()
+async def test_copy_in_progress_is_not_ended(postgres_url: str, stopped: asyncpg.Connection) -> None:
+    silence = postgres_sessions.SilentSessions()
     watcher = await asyncpg.connect(postgres_url, server_settings=postgres_sessions.session_name(postgres_url))
     await stopped.execute("create temporary table slow (n int)")
     rows: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -135,5 +137,5 @@ async def test_a_copy_that_goes_on_is_left_alone(postgres_url: str, stopped: asy
 
 
 async def has_read(watcher: asyncpg.Connection, count: int) -> bool:
-    """Waits for more after so many bytes."""
+    """Waits for more after this many bytes."""
     return [row[3] >= count for row in await watcher.fetch(postgres_sessions.WAITING)] == [True]

@@ -1,4 +1,4 @@
-"""A server that is stopped for longer than a lease: its agents live, and keep their work."""
+"""A server stopped for longer than a lease: its live agents keep their tasks."""
 
 import signal
 
@@ -9,13 +9,13 @@ from tests.worker.steps import beat_fast, until
 LEASE_SEC = 4.0
 
 
-async def test_a_server_that_was_stopped_takes_no_work_from_the_living(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_stopped_server_does_not_reclaim_from_live_agents(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await beat_fast(queue, LEASE_SEC)
         await queue.submit_many([{"type": "code", "retry": {"initial_delay_sec": 3600}}] * 8)
     async with await processes.start(store_url) as server, await Client.open(server.url) as client:
         held = [(await client.claim(f"agent-{number}", start=True))[0] for number in range(8)]
-        async with await Queue.open(store_url) as queue:
+        async with Queue.open(store_url) as queue:
             await until_rounds_run(queue)
             server.process.send_signal(signal.SIGSTOP)
             stopped_at = queue.now()
@@ -35,6 +35,6 @@ async def test_a_server_that_was_stopped_takes_no_work_from_the_living(store_url
 
 async def until_rounds_run(queue: Queue) -> None:
     async def run() -> bool:
-        return any(job["name"] == "health" for job in await queue.duties())
+        return any(job.name == "health" for job in await queue.control.maintenance())
 
     await until(run)

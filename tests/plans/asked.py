@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import apsw
 import asyncpg
 
-from shiftwork.queue.merge import START
+from shiftwork.engine.merge import START
 from shiftwork.store import postgres as store
 from shiftwork.store import postgres_tx, statements
 from shiftwork.store.postgres_opening import SET_LOCAL

@@ -46,7 +46,7 @@ STATEMENTS = [
         from generate_series(1, {DEEP_LANE}) n""",
     AGENTS.format(yes="true"),
     _tasks("ready", READY),
-    # A DAG without money, in front of everybody.
+    # A DAG without money, in front of everyone.
     _tasks("held", HELD, status="'ready'", hold="'budget'", rank="0"),
     _tasks(
         "running", RUNNING, agent_id="'agent-' || n % 100", runtime_id="'agent-' || n % 100", fence="1",
@@ -67,4 +67,4 @@ STATEMENTS = [
 
 SPENT = f"""
 update tasks set status = 'completed', finished_at = 0 where lane = {DEEP_LANE} and ordered_at <= {NOW} + {DEAD}"""
-"""The first tasks of the deep lane were done: their entries in the claim index are dead, and nobody vacuumed."""
+"""The first tasks of the deep lane were done: their entries in the claim index are dead, and no one vacuumed."""

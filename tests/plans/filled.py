@@ -11,7 +11,7 @@ from shiftwork import Queue
 from shiftwork.store.postgres_growth import tell_planner
 from tests.plans.asked import Hot, explain, explain_prepared, plan_of, prepare, read_of, steps
 
-Words = dict[str, str]
+MessageBuffer = dict[str, str]
 
 
 async def _make_schema(url: str) -> None:
@@ -39,7 +39,7 @@ def uuid(number: int) -> str:
     return f"00000000-0000-7000-8000-{number:012x}"
 
 
-def _sqlite_words(count: int, uuid_of: str) -> Words:
+def _sqlite_words(count: int, uuid_of: str) -> MessageBuffer:
     numbers = f"(with recursive r(n) as (select 1 union all select n + 1 from r where n < {count}) select n from r)"
     return {
         "uuid": f"printf('00000000-0000-7000-8000-%012x', {uuid_of})",
@@ -50,7 +50,7 @@ def _sqlite_words(count: int, uuid_of: str) -> Words:
     }
 
 
-def _postgres_words(count: int, uuid_of: str) -> Words:
+def _postgres_words(count: int, uuid_of: str) -> MessageBuffer:
     return {
         "uuid": f"('00000000-0000-7000-8000-' || lpad(to_hex({uuid_of}), 12, '0'))::uuid",
         "numbers": f"(select n from generate_series(1, {count}) n) numbers",
@@ -63,7 +63,8 @@ def _postgres_words(count: int, uuid_of: str) -> Words:
 async def complaints(url: str, filled: Filled) -> list[str]:
     """Fill it, and say which questions are answered badly, before and after the tables were analysed.
 
-    On PostgreSQL also by plans that were made while it was empty and vacuumed, once the planner was told of the load.
+    On PostgreSQL also by plans that were made while it was empty and vacuumed, once the planner was notified of the
+    load.
     """
     await filled.make(url)
     if url.startswith("sqlite"):
@@ -143,7 +144,7 @@ async def _postgres_complaints(server: asyncpg.Connection, filled: Filled, state
     for mode in ("force_custom_plan", "force_generic_plan"):
         for each in filled.asked:
             plan = await explain(server, each, mode)
-            found += [f"{state}, {mode}, {each.name}: {wrong}" for wrong in _wrong(plan, each, filled)]
+            found += [f"{state}, {mode}, {each.name}: {wrong}" for wrong in _problem(plan, each, filled)]
     return found
 
 
@@ -152,11 +153,11 @@ async def _complaints_of_the_old(server: asyncpg.Connection, filled: Filled) -> 
     found = []
     for number, each in enumerate(filled.asked):
         plan = await explain_prepared(server, each, f"old_{number}")
-        found += [f"planned when empty, {each.name}: {wrong}" for wrong in _wrong(plan, each, filled)]
+        found += [f"planned when empty, {each.name}: {wrong}" for wrong in _problem(plan, each, filled)]
     return found
 
 
-def _wrong(plan: dict[str, Any], each: Hot, filled: Filled) -> Iterator[str]:
+def _problem(plan: dict[str, Any], each: Hot, filled: Filled) -> Iterator[str]:
     read = read_of(plan, filled.tables)
     if read.indexes.isdisjoint(each.path.split()):
         yield f"uses {sorted(read.indexes)}, not {each.path}"

@@ -1,10 +1,10 @@
-"""A bridge that looks several times a second reads what it carries, however many tasks and dead letters there are."""
+"""A polling bridge reads only the tasks it carries, however many tasks and dead letters there are."""
 
 import pytest
 
 from tests.plans.asked import Hot
 from tests.plans.filled import Filled, complaints
-from tests.plans.test_capacity_plans import ALL, FILL, MOST_STEPS
+from tests.plans.test_capacity_plans import ALL, FILL, MAX_STEPS
 
 CARRIED = 500
 PUBLISHED = f"""insert into published (task_id, number, workspace, bridge, fence, published_at)
@@ -20,5 +20,5 @@ TABLES = {"tasks", "dead_letters", "published"}
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_what_is_carried_alone_is_read(store_url: str) -> None:
-    assert await complaints(store_url, Filled([*FILL, PUBLISHED], ALL, ASKED, TABLES, MOST_STEPS)) == []
+async def test_bridge_statements_read_only_carried_tasks(store_url: str) -> None:
+    assert await complaints(store_url, Filled([*FILL, PUBLISHED], ALL, ASKED, TABLES, MAX_STEPS)) == []

@@ -1,4 +1,4 @@
-"""A DAG of 100,000 ready tasks without money costs a claim, a grant and a refund no more than one of ten."""
+"""A DAG of 100,000 ready tasks without budget costs a claim, a grant and a refund no more than one of ten."""
 
 import pytest
 
@@ -49,10 +49,10 @@ ASKED = [
     Hot("cost_groups", {"by": "type", "count": 100, **SPAN}, "idx_costs_workspace", 60),
 ]
 TABLES = {"tasks", "budgets", "charges", "costs"}
-MOST_STEPS = 40_000
+MAX_STEPS = 40_000
 """Of SQLite's machine; a walk over one of the DAGs takes more than half a million."""
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_what_is_granted_alone_is_read(store_url: str) -> None:
-    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MOST_STEPS)) == []
+async def test_budget_statements_read_only_granted_tasks(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MAX_STEPS)) == []

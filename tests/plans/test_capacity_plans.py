@@ -1,4 +1,4 @@
-"""Whether there is room is read from what waits alone, however much has ended and however much waits elsewhere."""
+"""Capacity is computed from waiting tasks only, however many have ended or wait elsewhere."""
 
 import pytest
 
@@ -40,10 +40,10 @@ ASKED = [
     Hot("stuck_tasks", {"now": NOW, "share": 0.8, "count": 100, **OURS}, "idx_tasks_heartbeat", HELD),
 ]
 TABLES = {"tasks", "dead_letters"}
-MOST_STEPS = 60_000
+MAX_STEPS = 60_000
 """Of SQLite's machine; a walk over what has ended takes more than a million."""
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_what_waits_alone_is_read(store_url: str) -> None:
-    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MOST_STEPS)) == []
+async def test_capacity_statements_read_only_waiting_tasks(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MAX_STEPS)) == []

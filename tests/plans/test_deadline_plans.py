@@ -1,4 +1,4 @@
-"""Deadlines that have passed are found by index, however many passed before and however many are to come."""
+"""Passed deadlines are found by index, however many passed before or are to come."""
 
 import pytest
 
@@ -19,9 +19,9 @@ ASKED = [
     Hot("due_deadlines", {"now": NOW, "count": 500}, "idx_tasks_deadline", 2 * DUE),
     Hot("look", {"serial_idle": 5.0}, "idx_tasks_deadline", 10),
 ]
-MOST_STEPS = 5_000
+MAX_STEPS = 5_000
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_only_deadlines_that_are_due_are_read(store_url: str) -> None:
-    assert await complaints(store_url, Filled(FILL, ALL, ASKED, {"tasks"}, MOST_STEPS)) == []
+async def test_deadline_statements_read_only_due_tasks(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, {"tasks"}, MAX_STEPS)) == []

@@ -1,4 +1,4 @@
-"""Steps and effects are found by index however many there are."""
+"""Steps and effects are found by index, however many there are."""
 
 from typing import Any
 
@@ -34,10 +34,10 @@ ASKED = [
     Hot("list_effects", PAGE, "effects_pkey", 100),
     Hot("list_open_effects", PAGE, "idx_effects_open", OPEN),
 ]
-MOST_STEPS = 60_000
+MAX_STEPS = 60_000
 """Of SQLite's machine; reading either table once takes ten times as many."""
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_each_is_reached_by_its_index(store_url: str) -> None:
-    assert await complaints(store_url, Filled(FILL, ROWS, ASKED, TABLES, MOST_STEPS, "n % 100")) == []
+async def test_step_and_effect_statements_use_their_index(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ROWS, ASKED, TABLES, MAX_STEPS, "n % 100")) == []

@@ -1,10 +1,10 @@
-"""Fair shares, serial keys and urgent work are found by index, however much waits."""
+"""Fair shares, serial keys and urgent tasks are found by index, however many tasks wait."""
 
 import pytest
 
-from shiftwork.policy.rank import URGENT_BELOW
-from shiftwork.queue.lanes import TARGETED
-from shiftwork.queue.merge import START
+from shiftwork.engine.lanes import TARGETED
+from shiftwork.engine.merge import START
+from shiftwork.engine.rank import URGENT_BELOW
 from tests.plans.asked import AGENTS, NOW, Hot
 from tests.plans.filled import Filled, complaints
 
@@ -59,10 +59,10 @@ ASKED = [
                           "most": 1000}, "idx_tasks_claimable", 1000),
 ]  # fmt: skip
 TABLES = {"tasks", "serial_holds"}
-MOST_STEPS = 30_000
+MAX_STEPS = 30_000
 """Of SQLite's machine; a walk over the flood takes more than half a million."""
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_the_flood_is_not_read(store_url: str) -> None:
-    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MOST_STEPS)) == []
+async def test_fair_share_statements_do_not_read_the_backlog(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, ALL, ASKED, TABLES, MAX_STEPS)) == []

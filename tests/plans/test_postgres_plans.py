@@ -1,4 +1,4 @@
-"""On a million ready tasks the hot statements still read a handful of rows, each by its index."""
+"""On a million ready tasks the hot statements read a handful of rows, each by its index."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -7,8 +7,8 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue.lanes import TARGETED
-from shiftwork.queue.merge import START
+from shiftwork.engine.lanes import TARGETED
+from shiftwork.engine.merge import START
 from shiftwork.store.postgres_growth import tell_planner
 from tests.plans import backlog
 from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, explain_prepared, prepare, read_of
@@ -52,7 +52,7 @@ HOT = [
     Hot("tasks_of_dag", {"dag": WHOLE_DAG}, "idx_tasks_dag", backlog.DAG),
     Hot("dag_motion", {"items": [(WHOLE_DAG,)]}, "idx_tasks_dag", 2 * backlog.DAG),
 ]
-MOST_PAGES = 24
+MAX_PAGES = 24
 """Pages per row wanted, at most: down the index, the row, and what a write does to the other indexes."""
 
 
@@ -78,7 +78,7 @@ async def connection(large: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.mark.requirement("F-243", "F-244")
 @pytest.mark.timeout(300)  # the fill alone takes ten seconds, and a minute on a busy machine
-async def test_the_hot_statements_reach_their_rows_by_index(connection: asyncpg.Connection, large: str) -> None:
+async def test_hot_statements_use_their_index_on_postgres(connection: asyncpg.Connection, large: str) -> None:
     """Right after the load; by plans made when it was empty; analysed; with dead entries in front of a lane."""
     assert await complaints(connection, "never analysed") == []
     async with connection.transaction():
@@ -93,13 +93,13 @@ async def test_the_hot_statements_reach_their_rows_by_index(connection: asyncpg.
 
 
 async def claims_go_round_the_held(url: str) -> None:
-    """Fifty thousand tasks of a DAG without money stand before all others, and cost a claim nothing."""
-    async with await Queue.open(url) as queue:
-        await queue.register_agent(id="worker", max_concurrent_tasks=None)
+    """Fifty thousand tasks of a DAG without money are before all others, and cost a claim nothing."""
+    async with Queue.open(url) as queue:
+        await queue.agents.register(id="worker", max_concurrent_tasks=None)
         for types in (None, ["type-7"]):
             taken = await queue.claim("worker", 100, types=types)
             assert len(taken) == 100
-            await queue.release_many([assignment.token for assignment in taken])
+            await queue.batch.release([assignment.token for assignment in taken])
 
 
 async def complaints_of_the_old(connection: asyncpg.Connection) -> list[str]:
@@ -130,5 +130,5 @@ def judge(plan: dict[str, Any], hot: Hot, spare_pages: int) -> Iterator[str]:
     if read.rows > hot.rows:
         yield f"reads {read.rows} rows, not {hot.rows}"
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    if pages > MOST_PAGES * max(hot.rows, 20) + spare_pages:
+    if pages > MAX_PAGES * max(hot.rows, 20) + spare_pages:
         yield f"touches {pages} pages for {hot.rows} rows"

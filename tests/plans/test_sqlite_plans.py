@@ -1,4 +1,4 @@
-"""The same statements on SQLite: the index is used, no table is scanned, nothing is sorted, and few steps are taken."""
+"""The same statements on SQLite: by index, without table scans or sorting, in few steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import apsw
 
 from shiftwork import Queue
-from shiftwork.queue.lanes import TARGETED
-from shiftwork.queue.merge import START
+from shiftwork.engine.lanes import TARGETED
+from shiftwork.engine.merge import START
 from tests.plans.asked import AGENTS, CLAIM, NOW, PLACE, plan_of, steps
 from tests.plans.filled import sqlite, undone, uuid
 
@@ -66,11 +66,11 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
 UNSORTED = {"lock_claimer", "take_from_lane", "lane_heads", "due_claims", "due_retries"}
 """Whose order is the index's own. The others sort what they were given, not what they found."""
 
-MOST_STEPS = 300_000
+MAX_STEPS = 300_000
 """Of SQLite's machine; reading the ready tasks once takes more than a million."""
 
 
-async def test_the_hot_statements_use_their_index(tmp_path: Path) -> None:
+async def test_hot_statements_use_their_index_on_sqlite(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/queue.db"
     await (await Queue.open(url)).close()
     with sqlite(url, FILL, ALL) as connection:
@@ -91,7 +91,7 @@ def complaints(connection: apsw.Connection, name: str, parameters: dict[str, Any
     yield from (f"scans: {line}" for line in plan if scans_a_table(line))
     if name in UNSORTED:
         yield from (f"sorts: {line}" for line in plan if "TEMP B-TREE" in line)
-    if (taken := steps(connection, name, parameters)) > MOST_STEPS:
+    if (taken := steps(connection, name, parameters)) > MAX_STEPS:
         yield f"takes {taken} steps"
 
 

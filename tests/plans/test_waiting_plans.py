@@ -1,4 +1,4 @@
-"""What waits is found by index, however much has been waited for, signalled and approved before."""
+"""Open waits are found by index, however many ended before."""
 
 from typing import Any
 
@@ -44,17 +44,17 @@ ASKED = [
     Hot("granted_approval", {"root": ROOT, "revision": "r"}, "idx_approvals_granted", 1),
     Hot("list_asked", PAGE, "idx_approvals_open", OPEN + 1),
 ]
-MOST_STEPS = 30_000
+MAX_STEPS = 30_000
 """Of SQLite's machine; reading a table alone once takes more."""
 
 
 async def ask_for(url: str) -> None:
     """A queue in which some tasks wait for a person."""
-    async with await Queue.open(url) as queue:
-        await queue.set_setting("guards", [{"expire_after_sec": 60}])
+    async with Queue.open(url) as queue:
+        await queue.settings.set("guards", [{"expire_after_sec": 60}])
         await queue.submit_many([{"type": "code"}] * OPEN)
 
 
 @pytest.mark.timeout(180)  # the fill takes a few seconds, and more on a busy machine
-async def test_what_still_waits_alone_is_read(store_url: str) -> None:
-    assert await complaints(store_url, Filled(FILL, PAST, ASKED, TABLES, MOST_STEPS, make=ask_for)) == []
+async def test_wait_statements_read_only_open_waits(store_url: str) -> None:
+    assert await complaints(store_url, Filled(FILL, PAST, ASKED, TABLES, MAX_STEPS, make=ask_for)) == []

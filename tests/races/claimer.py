@@ -10,8 +10,8 @@ from shiftwork import Queue
 
 
 async def main(url: str, agent: str) -> None:
-    async with await Queue.open(url) as queue:
-        await queue.register_agent(id=agent, max_concurrent_tasks=None)
+    async with Queue.open(url) as queue:
+        await queue.agents.register(id=agent, max_concurrent_tasks=None)
         print("ready", flush=True)  # noqa: T201 -- for the test that reads it
         await asyncio.to_thread(sys.stdin.readline)
         while taken := await queue.claim(agent, 3, start=True):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from shiftwork import Queue
-from shiftwork.queue.claim import Assignment
+from shiftwork.engine.assignment import Assignment
 from shiftwork.store.store import Row, Tx, Verb
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ async def errors(*calls: Awaitable[Any]) -> list[str]:
 async def hire(queue: Queue, *agents: str, most: int | None = None) -> None:
     """Register agents that may hold this much at once, or anything."""
     for agent in agents:
-        await queue.register_agent(id=agent, max_concurrent_tasks=most)
+        await queue.agents.register(id=agent, max_concurrent_tasks=most)
 
 
 async def take_all(queue: Queue, agent: str, count: int) -> list[Assignment]:
@@ -69,7 +69,7 @@ async def until_blocked(queue: Queue) -> None:
 
 
 class Stop:
-    """The next transaction that comes to a statement waits before it, its locks held, until told to go on."""
+    """The next transaction that comes to a statement waits before it, its locks held, until told to continue."""
 
     def __init__(self, queue: Queue, statement: str) -> None:
         self._reached = asyncio.Event()
@@ -79,7 +79,7 @@ class Stop:
         setattr(queue.engine.store, "run", self._stop)  # noqa: B010 -- a method is replaced on purpose
 
     async def wait(self) -> None:
-        """Until the transaction stands there."""
+        """Until the transaction is there."""
         await asyncio.wait_for(self._reached.wait(), 20)
 
     async def _stop(self, verb: Verb[T], /) -> T:
@@ -118,8 +118,8 @@ class _StoppingTx:
         await self._stop.before(name)
         await self._tx.insert(name, rows)
 
-    async def take_turn(self, name: str, /) -> None:
-        await self._tx.take_turn(name)
+    async def advisory_lock(self, name: str, /) -> None:
+        await self._tx.advisory_lock(name)
 
     def wake(self, lane: int, /) -> None:
         self._tx.wake(lane)

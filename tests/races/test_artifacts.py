@@ -1,4 +1,4 @@
-"""Content is brought in, referred to and collected at the same time: what somebody was told is there, is there."""
+"""Content is brought in, referred to and collected at the same time: what someone was told is there, is there."""
 
 import asyncio
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import UnknownReference
-from shiftwork.duties import artifacts as duty
+from shiftwork.artifacts import maintenance as duty
+from shiftwork.model.errors import UnknownReference
 from tests.conformance.steps import take
 from tests.races.fleet import Stop, handles, together, until_blocked
 
@@ -15,11 +15,11 @@ ROUNDS = 30
 
 
 async def content(queue: Queue, artifact_id: str) -> bytes:
-    return b"".join([block async for block in queue.get_artifact(artifact_id)])
+    return b"".join([block async for block in queue.artifacts.get(artifact_id)])
 
 
 async def collect(queue: Queue) -> int:
-    """One turn of the duty on what nobody refers to at this moment."""
+    """One turn of the maintenance job on what no one refers to at this moment."""
     counts = await queue.engine.store.run(lambda tx: duty.collect(tx, queue.engine))
     await duty.remove(queue.engine)
     return counts.get("collected", 0)
@@ -31,16 +31,16 @@ def postgres_url(postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return postgres_dsn
 
 
-async def test_what_is_brought_while_it_is_collected_is_not_lost(postgres_url: str) -> None:
-    """The one who brings it has seen the old bytes whole; they go, and its own take their place."""
+async def test_artifact_uploaded_while_collected_is_not_lost(postgres_url: str) -> None:
+    """The uploader saw the old bytes complete; they are deleted, and its own replace them."""
     async with handles(postgres_url, 2) as (collector, bringer):
-        await collector.set_setting("artifacts.keep_unreferenced_sec", 0)
-        kept = await collector.put_artifact(b"content")
+        await collector.settings.set("artifacts.keep_unreferenced_sec", 0)
+        kept = await collector.artifacts.put(b"content")
         stop = Stop(collector, "insert_litter")
         engine = collector.engine
         collecting = asyncio.create_task(engine.store.run(lambda tx: duty.collect(tx, engine)))
         await stop.wait()
-        bringing = asyncio.create_task(bringer.put_artifact(b"content"))
+        bringing = asyncio.create_task(bringer.artifacts.put(b"content"))
         await until_blocked(bringer)
         stop.go_on()
         assert await collecting == {"collected": 1}
@@ -49,10 +49,10 @@ async def test_what_is_brought_while_it_is_collected_is_not_lost(postgres_url: s
         assert await content(bringer, kept.id) == b"content"
 
 
-async def test_what_is_being_referred_to_is_not_collected(postgres_url: str) -> None:
+async def test_artifact_being_referenced_is_not_collected(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (collector, worker):
-        await collector.set_setting("artifacts.keep_unreferenced_sec", 0)
-        kept = await worker.put_artifact(b"content")
+        await collector.settings.set("artifacts.keep_unreferenced_sec", 0)
+        kept = await worker.artifacts.put(b"content")
         await worker.submit(type="code")
         held = await take(worker)
         stop = Stop(worker, "complete_tasks")
@@ -65,10 +65,10 @@ async def test_what_is_being_referred_to_is_not_collected(postgres_url: str) -> 
         assert await content(worker, kept.id) == b"content"
 
 
-async def test_what_is_being_collected_cannot_be_referred_to(postgres_url: str) -> None:
+async def test_artifact_being_collected_cannot_be_referenced(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (collector, worker):
-        await collector.set_setting("artifacts.keep_unreferenced_sec", 0)
-        kept = await worker.put_artifact(b"content")
+        await collector.settings.set("artifacts.keep_unreferenced_sec", 0)
+        kept = await worker.artifacts.put(b"content")
         await worker.submit(type="code")
         held = await take(worker)
         stop = Stop(collector, "delete_old_artifacts")
@@ -83,17 +83,17 @@ async def test_what_is_being_collected_cannot_be_referred_to(postgres_url: str) 
         assert (await worker.get(held.id)).status == "running"
 
 
-async def test_the_last_use_goes_while_a_new_one_comes(postgres_url: str) -> None:
-    """A purge lets it go at the moment another task takes it up: it stays."""
+async def test_artifact_stays_when_last_use_ends_as_a_new_one_begins(postgres_url: str) -> None:
+    """A purge releases it while another task starts to reference it: it stays."""
     async with handles(postgres_url, 3) as (operator, producer, collector):
-        await operator.set_setting("purge.mode", "delete")
-        await operator.set_setting("artifacts.keep_unreferenced_sec", 0)
-        kept = await operator.put_artifact(b"content")
+        await operator.settings.set("purge.mode", "delete")
+        await operator.settings.set("artifacts.keep_unreferenced_sec", 0)
+        kept = await operator.artifacts.put(b"content")
         await operator.submit(type="gone", spec={"context_refs": [kept.id]})
         stop = Stop(producer, "insert_artifact_uses")
         submitting = asyncio.create_task(producer.submit(type="new", spec={"context_refs": [kept.id]}))
         await stop.wait()
-        assert await operator.purge(type="gone") == 1
+        assert await operator.control.purge(type="gone") == 1
         assert await collect(collector) == 0
         stop.go_on()
         await submitting
@@ -101,9 +101,9 @@ async def test_the_last_use_goes_while_a_new_one_comes(postgres_url: str) -> Non
         assert await content(collector, kept.id) == b"content"
 
 
-async def test_bringing_referring_and_collecting_together(store_url: str) -> None:
+async def test_concurrent_upload_reference_and_collect_lose_nothing(store_url: str) -> None:
     async with handles(store_url, 4) as (one, two, three, four):
-        await one.set_setting("artifacts.keep_unreferenced_sec", 0)
+        await one.settings.set("artifacts.keep_unreferenced_sec", 0)
         ended = asyncio.Event()
         tasks: list[str] = []
 
@@ -111,7 +111,7 @@ async def test_bringing_referring_and_collecting_together(store_url: str) -> Non
             """Two bring the same content; as often as it is collected before it is referred to, it is brought anew."""
             for number in range(ROUNDS):
                 while True:
-                    kept = await queue.put_artifact(b"%d" % number)
+                    kept = await queue.artifacts.put(b"%d" % number)
                     try:
                         tasks.append((await queue.submit(type="code", spec={"context_refs": [kept.id]})).id)
                     except UnknownReference:
@@ -130,5 +130,5 @@ async def test_bringing_referring_and_collecting_together(store_url: str) -> Non
         await together(*cleaning)
         assert len(tasks) == 2 * ROUNDS
         for task_id in tasks:
-            for found in await one.inputs(task_id):
+            for found in await one.artifacts.inputs(task_id):
                 assert found.size == len(await content(two, found.id))

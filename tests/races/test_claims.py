@@ -1,4 +1,4 @@
-"""Claimers that meet: one winner a task, limits hold, and nobody goes away empty while there is work."""
+"""Claimers that meet: one winner a task, limits hold, and no one goes away empty while there is work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,14 +7,14 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue.lanes import SHARED_LIMIT
+from shiftwork.engine.lanes import SHARED_LIMIT
 from shiftwork.store.store import Row
 from tests.races.fleet import Stop, handles, hire, together, until_blocked
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.requirement("F-127", "C-030", "C-240")
-async def test_fifty_claimers_of_twenty_tasks_make_twenty_winners(store_url: str, lanes: int) -> None:
+async def test_fifty_claimers_get_twenty_tasks_once_each(store_url: str, lanes: int) -> None:
     agents = [f"agent-{number}" for number in range(50)]
     async with handles(store_url, 5) as queues:
         await queues[0].submit_many([{"type": f"type-{n % lanes}"} for n in range(20)])
@@ -26,14 +26,14 @@ async def test_fifty_claimers_of_twenty_tasks_make_twenty_winners(store_url: str
 
 
 @pytest.mark.requirement("C-240")
-async def test_a_hundred_workers_and_one_task_make_one_assignment(store_url: str) -> None:
+async def test_a_hundred_workers_get_one_assignment_for_one_task(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
         await queues[0].submit(type="code")
         answers = await together(*(queues[i % 4].claim(f"worker-{i}") for i in range(100)))
         assert sum(len(answer) for answer in answers) == 1
 
 
-async def test_an_agent_with_two_slots_never_holds_three(store_url: str) -> None:
+async def test_agent_with_two_slots_never_holds_three(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
         await hire(queues[0], "worker", most=2)
         await queues[0].submit_many([{"type": "code"}] * 40)
@@ -41,10 +41,10 @@ async def test_an_agent_with_two_slots_never_holds_three(store_url: str) -> None
             answers = await together(*(queues[i % 4].claim("worker") for i in range(16)))
             held = [assignment for answer in answers for assignment in answer]
             assert len(held) == 2
-            await queues[0].release_many([assignment.token for assignment in held])
+            await queues[0].batch.release([assignment.token for assignment in held])
 
 
-async def test_an_agent_seen_for_the_first_time_sixteen_times_at_once_has_one_slot(store_url: str) -> None:
+async def test_new_agent_claiming_sixteen_times_at_once_gets_one_task(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
         await queues[0].submit_many([{"type": "code"}] * 16)
         answers = await together(*(queues[i % 4].claim("newcomer") for i in range(16)))
@@ -52,8 +52,8 @@ async def test_an_agent_seen_for_the_first_time_sixteen_times_at_once_has_one_sl
 
 
 @pytest.mark.parametrize("lanes", [1, 7])
-async def test_no_claim_comes_back_empty_while_there_is_work(store_url: str, lanes: int) -> None:
-    """Sixteen claimers of one at a time; together they want exactly what there is."""
+async def test_no_claim_is_empty_while_there_is_work(store_url: str, lanes: int) -> None:
+    """Sixteen claimers of one task at a time; together they want exactly what there is."""
     claims, each = 16, 20
     async with handles(store_url, 4, **({"pool_size": 4} if "postgres" in store_url else {})) as queues:
         await queues[0].submit_many([{"type": f"type-{i % lanes}"} for i in range(claims * each + 64)])
@@ -68,7 +68,7 @@ async def test_no_claim_comes_back_empty_while_there_is_work(store_url: str, lan
 
 
 @pytest.mark.requirement("F-137")
-async def test_a_claimer_stalled_in_its_claim_blocks_nobody(postgres_url: str) -> None:
+async def test_stalled_claim_blocks_no_other_claim(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (stalled, other):
         first, second = await other.submit_many([{"type": "code"}, {"type": "code"}])
         stop = Stop(stalled, "claim_tasks")
@@ -79,7 +79,7 @@ async def test_a_claimer_stalled_in_its_claim_blocks_nobody(postgres_url: str) -
         assert [a.id for a in await waiting] == [first.id]
 
 
-async def test_a_burst_of_urgent_work_in_one_of_fifty_lanes_goes_first(queue: Queue) -> None:
+async def test_urgent_burst_in_one_of_fifty_lanes_goes_first(queue: Queue) -> None:
     ordinary = [{"type": f"type-{i % 50}", "priority": 50} for i in range(500)]
     urgent = [{"type": "type-7", "priority": 1} for _ in range(300)]
     await queue.submit_many([*ordinary, *urgent])
@@ -88,10 +88,10 @@ async def test_a_burst_of_urgent_work_in_one_of_fifty_lanes_goes_first(queue: Qu
     assert [assignment.task().priority for assignment in taken] == [1] * 100
 
 
-async def test_a_task_that_moves_lane_before_it_is_locked_is_not_handed_out_from_the_old_one(
+async def test_task_moved_to_another_lane_before_locking_is_not_assigned(
     postgres_url: str,
 ) -> None:
-    """The agent may take plain work alone; the task is given requirements between choosing and locking."""
+    """The agent may only take plain work; the task gets requirements between selection and locking."""
     async with handles(postgres_url, 2) as (claimer, other):
         moved = await other.submit(type="code", priority=1)
         await other.submit_many([{"type": "code", "priority": 60}, {"type": "docs"}])
@@ -115,7 +115,7 @@ async def test_a_task_that_moves_lane_before_it_is_locked_is_not_handed_out_from
         assert (await other.get(moved.id)).status == "ready"
 
 
-async def test_no_claim_begun_after_the_pause_was_answered_gets_work(store_url: str) -> None:
+async def test_no_claim_begun_after_the_pause_gets_work(store_url: str) -> None:
     async with handles(store_url, 3) as queues:
         await queues[0].submit_many([{"type": "code"}] * 400)
         await hire(queues[0], *(f"agent-{number}" for number in range(8)))
@@ -133,13 +133,13 @@ async def test_no_claim_begun_after_the_pause_was_answered_gets_work(store_url: 
             nonlocal paused
             while (await queues[0].status()).counts.get("claimed", 0) < 20:
                 pass
-            await queues[0].pause()
+            await queues[0].control.pause()
             paused = True
 
         await together(pause(), *(claim(number) for number in range(8)))
         assert late
         assert set(late) == {0}
-        await queues[0].resume()
+        await queues[0].control.resume()
         assert len(await queues[1].claim("agent-0")) == 1
 
 
@@ -148,15 +148,15 @@ async def lanes_of(queue: Queue) -> Sequence[Row]:
 
 
 SHUT: dict[str, Callable[[Queue], Awaitable[object]]] = {
-    "pause": lambda queue: queue.pause(),
-    "breaker": lambda queue: queue.trip_breaker("code"),
-    "limit": lambda queue: queue.set_limit("type:code", concurrency=1),
+    "pause": lambda queue: queue.control.pause(),
+    "breaker": lambda queue: queue.breakers.trip("code"),
+    "limit": lambda queue: queue.limits.set("type:code", concurrency=1),
 }
 
 
 @pytest.mark.parametrize("how", SHUT)
 @pytest.mark.parametrize("most", [None, 9])
-async def test_a_claim_that_waited_for_another_of_its_agent_sees_what_was_shut_meanwhile(
+async def test_claim_that_waited_for_its_agent_sees_what_was_closed_meanwhile(
     postgres_url: str, how: str, most: int | None
 ) -> None:
     async with handles(postgres_url, 3) as (first, second, third):
@@ -175,7 +175,7 @@ async def test_a_claim_that_waited_for_another_of_its_agent_sees_what_was_shut_m
         assert await third.claim("other") == []
 
 
-async def test_a_lane_made_by_two_submitters_at_once_is_one_lane(store_url: str) -> None:
+async def test_lane_created_by_concurrent_submits_exists_once(store_url: str) -> None:
     async with handles(store_url, 6) as queues:
         for round_ in range(5):
             types = [f"type-{round_}-{number}" for number in range(4)]
@@ -187,8 +187,8 @@ async def test_a_lane_made_by_two_submitters_at_once_is_one_lane(store_url: str)
         assert len(await queues[0].claim("worker", 1000)) == 120
 
 
-async def test_beyond_the_limit_of_lanes_requirements_are_matched_task_by_task(queue: Queue) -> None:
-    """The last tasks share one mixed lane; each still goes only to an agent that can do it."""
+async def test_beyond_the_lane_limit_requirements_are_matched_per_task(queue: Queue) -> None:
+    """The last tasks share one mixed lane; each still goes only to an able agent."""
 
     def needs(number: int) -> dict[str, object]:
         return {"type": "code", "spec": {"constraints": {"required_capabilities": [f"skill-{number}"]}}}
@@ -204,22 +204,22 @@ async def test_beyond_the_limit_of_lanes_requirements_are_matched_task_by_task(q
     assert await queue.claim("agent-without", capabilities=["skill-unheard-of"]) == []
 
 
-async def test_a_registration_that_meets_the_agents_first_claim_is_kept(postgres_url: str) -> None:
-    """The claim has seen no such agent and is about to make one; what the agent says of itself wins."""
+async def test_registration_concurrent_with_first_claim_is_kept(postgres_url: str) -> None:
+    """The claim found no such agent and is about to create it; the registration wins."""
     async with handles(postgres_url, 2) as (claimer, other):
         stop = Stop(claimer, "add_agent")
         claiming = asyncio.create_task(claimer.claim("worker"))
         await stop.wait()
-        await other.register_agent(id="worker", capabilities=["python"], max_concurrent_tasks=5)
+        await other.agents.register(id="worker", capabilities=["python"], max_concurrent_tasks=5)
         stop.go_on()
         await claiming
-        (agent,) = await other.agents()
+        (agent,) = await other.agents.list()
         assert (agent.capabilities, agent.max_concurrent_tasks) == (["python"], 5)
 
 
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-async def test_a_beat_and_a_claim_of_one_name_never_wait_for_each_other_in_a_ring(store_url: str) -> None:
-    """An agent that is its own runtime: both verbs write both rows, and wrote them in opposite order once."""
+async def test_heartbeat_and_claim_of_one_name_never_deadlock(store_url: str) -> None:
+    """An agent that is its own runtime: both verbs write both rows, once in opposite order."""
     async with handles(store_url, 2) as (claimer, beater):
         await hire(claimer, "both")
         await claimer.submit_many([{"type": "code"}] * 60)
@@ -231,7 +231,7 @@ async def test_a_beat_and_a_claim_of_one_name_never_wait_for_each_other_in_a_rin
 
         async def beat() -> None:
             for _ in range(120):
-                await beater.runtime_heartbeat("both")
+                await beater.runtimes.heartbeat("both")
 
         await together(claim(), beat())
         connection = await asyncpg.connect(store_url)

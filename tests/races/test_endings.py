@@ -1,11 +1,11 @@
-"""A task that several want to end at once ends once, and one key makes one task."""
+"""A task ended by several callers at once ends once, and one key makes one task."""
 
 import asyncio
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
 from tests.races.fleet import Stop, errors, handles, stranded, take_all, together, until_blocked
 
@@ -14,10 +14,10 @@ ENDS = {"completed", "failed", "lease_expired", "cancelled"}
 
 async def ends(queue: Queue, task_id: str) -> list[str]:
     """The events that ended an attempt or the task."""
-    return [event.verb for event in await queue.history(task_id) if event.verb in ENDS]
+    return [event.verb for event in (await queue.tasks.history(task_id)).events if event.verb in ENDS]
 
 
-async def test_a_result_and_a_reclaim_at_once_end_the_attempt_once(store_url: str, clock: MovedClock) -> None:
+async def test_concurrent_result_and_reclaim_end_the_attempt_once(store_url: str, clock: MovedClock) -> None:
     async with handles(store_url, 2, clock=clock) as (worker, reaper):
         for _ in range(10):
             task = await worker.submit(type="code")
@@ -31,7 +31,7 @@ async def test_a_result_and_a_reclaim_at_once_end_the_attempt_once(store_url: st
             await errors(worker.cancel(task.id))
 
 
-async def test_a_result_that_waits_for_the_reclaim_to_commit_is_refused(postgres_url: str, clock: MovedClock) -> None:
+async def test_result_waiting_for_reclaim_to_commit_is_refused(postgres_url: str, clock: MovedClock) -> None:
     async with handles(postgres_url, 2, clock=clock) as (worker, reaper):
         task = await worker.submit(type="code")
         (taken,) = await take_all(worker, "worker", 1)
@@ -47,9 +47,7 @@ async def test_a_result_that_waits_for_the_reclaim_to_commit_is_refused(postgres
         assert await ends(worker, task.id) == ["failed"]
 
 
-async def test_a_reclaim_that_waits_for_the_result_to_commit_takes_nothing(
-    postgres_url: str, clock: MovedClock
-) -> None:
+async def test_reclaim_waiting_for_result_to_commit_takes_nothing(postgres_url: str, clock: MovedClock) -> None:
     async with handles(postgres_url, 2, clock=clock) as (worker, reaper):
         task = await worker.submit(type="code")
         (taken,) = await take_all(worker, "worker", 1)
@@ -65,7 +63,7 @@ async def test_a_reclaim_that_waits_for_the_result_to_commit_takes_nothing(
         assert await ends(worker, task.id) == ["completed"]
 
 
-async def test_a_result_and_a_cancellation_at_once_make_one_end(store_url: str) -> None:
+async def test_concurrent_result_and_cancel_have_one_outcome(store_url: str) -> None:
     async with handles(store_url, 2) as (worker, person):
         for _ in range(15):
             task = await worker.submit(type="code")
@@ -78,7 +76,7 @@ async def test_a_result_and_a_cancellation_at_once_make_one_end(store_url: str) 
 
 
 @pytest.mark.requirement("L-063")
-async def test_a_result_handed_in_by_many_at_once_is_accepted_once(store_url: str) -> None:
+async def test_result_submitted_by_many_at_once_is_accepted_once(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
         task = await queues[0].submit(type="code")
         (taken,) = await take_all(queues[0], "worker", 1)
@@ -89,7 +87,7 @@ async def test_a_result_handed_in_by_many_at_once_is_accepted_once(store_url: st
 
 
 @pytest.mark.parametrize("mode", ["same_task", "new_task"])
-async def test_a_retry_does_not_collide_with_its_own_key(queue: Queue, mode: str, clock: MovedClock) -> None:
+async def test_retry_does_not_conflict_with_its_own_key(queue: Queue, mode: str, clock: MovedClock) -> None:
     fields = {"type": "code", "idempotency_key": "order-7", "retry": {"mode": mode, "strategy": "immediate"}}
     task = await queue.submit(fields)
     (taken,) = await take_all(queue, "worker", 1)
@@ -102,18 +100,18 @@ async def test_a_retry_does_not_collide_with_its_own_key(queue: Queue, mode: str
     assert (await queue.submit(fields)).duplicate
 
 
-async def test_a_dead_letter_comes_back_beside_a_newer_task_of_its_key(queue: Queue) -> None:
+async def test_dead_letter_is_retried_beside_a_newer_task_of_its_key(queue: Queue) -> None:
     fields = {"type": "code", "idempotency_key": "order-7", "max_attempts": 1}
     dead = await queue.submit(fields)
     (taken,) = await take_all(queue, "worker", 1)
     assert (await queue.fail(taken.token, "crash")).status == "dead_lettered"
     newer = await queue.submit(fields)
     assert not newer.duplicate
-    assert (await queue.review(dead.id, "retry")).status == "ready"
+    assert (await queue.dead_letters.review(dead.id, "retry")).status == "ready"
     assert len(await queue.claim("worker", 5)) == 2
 
 
-async def test_racing_submitters_of_one_key_get_one_task(store_url: str) -> None:
+async def test_concurrent_submits_of_one_key_create_one_task(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
         for number in range(10):
             answers = await together(
@@ -124,7 +122,7 @@ async def test_racing_submitters_of_one_key_get_one_task(store_url: str) -> None
         assert (await queues[0].status()).counts == {"ready": 10}
 
 
-async def test_batches_that_share_keys_in_opposite_order_do_not_block_each_other(store_url: str) -> None:
+async def test_batches_sharing_keys_in_opposite_order_do_not_deadlock(store_url: str) -> None:
     keys = [f"order-{number}" for number in range(40)]
     async with handles(store_url, 4) as queues:
         batches = [keys if i % 2 else keys[::-1] for i in range(8)]
@@ -138,7 +136,7 @@ async def test_batches_that_share_keys_in_opposite_order_do_not_block_each_other
         assert (await queues[0].status()).counts == {"ready": 40}
 
 
-async def test_a_key_twice_in_one_batch_is_one_task(queue: Queue) -> None:
+async def test_key_twice_in_one_batch_is_one_task(queue: Queue) -> None:
     one, other, two = await queue.submit_many(
         [
             {"type": "code", "idempotency_key": "a"},
@@ -150,7 +148,7 @@ async def test_a_key_twice_in_one_batch_is_one_task(queue: Queue) -> None:
     assert not other.duplicate
 
 
-async def test_a_submitter_that_waits_for_another_s_key_is_answered_with_that_task(postgres_url: str) -> None:
+async def test_submit_waiting_for_the_same_key_returns_that_task(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (first, second):
         stop = Stop(first, "insert_events")
         submitting = asyncio.create_task(first.submit(type="code", idempotency_key="order-7"))
@@ -162,19 +160,19 @@ async def test_a_submitter_that_waits_for_another_s_key_is_answered_with_that_ta
         assert (answer.id, answer.duplicate, answer.status) == (made.id, True, "ready")
 
 
-async def test_two_claims_of_one_id_leave_one_task(store_url: str) -> None:
+async def test_concurrent_submits_of_one_id_create_one_task(store_url: str) -> None:
     async with handles(store_url, 3) as queues:
         refused = await errors(*(queue.submit(type="code", id="deploy") for queue in queues))
         assert refused == ["id_in_use"] * 2
         assert (await queues[0].status()).counts == {"ready": 1}
 
 
-async def test_a_dag_completed_from_two_sides_completes_once(store_url: str) -> None:
+async def test_dag_completed_from_two_sides_completes_once(store_url: str) -> None:
     async with handles(store_url, 2) as (one, two):
         made = await one.submit_dag({"tasks": [{"type": "code"}, {"type": "code"}]})
         left, right = await take_all(one, "worker", 2)
         await together(one.complete(left.token), two.complete(right.token))
-        told, _ = await one.events()
-        assert [e.verb for e in told if e.verb.startswith("dag_")] == ["dag_completed"]
-        assert (await one.dag(made[0].dag_id or "")).status == "completed"
+        outcome = (await one.events()).events
+        assert [e.verb for e in outcome if e.verb.startswith("dag_")] == ["dag_completed"]
+        assert (await one.dags.get(made[0].dag_id or "")).status == "completed"
         assert await stranded(one) == []

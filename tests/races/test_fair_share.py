@@ -1,4 +1,4 @@
-"""Turns under claimers that meet: nobody waits for another's turn, and no share is passed over."""
+"""Turns under claimers that meet: no one waits for another's turn, and no share is passed over."""
 
 import asyncio
 from collections import Counter
@@ -11,14 +11,14 @@ NAMES = ("alice", "bob", "carol", "dave")
 
 async def flood(url: str, count: int) -> None:
     """Before the others come, since they may not hear of a changed setting for a second."""
-    async with await Queue.open(url) as queue:
-        await queue.set_setting("fair_share.by", "created_by")
-        await queue.set_setting("fair_share.shares", 64)
+    async with Queue.open(url) as queue:
+        await queue.settings.set("fair_share.by", "created_by")
+        await queue.settings.set("fair_share.shares", 64)
         for name in NAMES:
             await queue.submit_many([{"type": "code", "created_by": name}] * count)
 
 
-async def test_claimers_that_meet_take_of_every_share_and_none_twice(store_url: str) -> None:
+async def test_concurrent_claims_take_from_every_share_without_duplicates(store_url: str) -> None:
     claimers, each = 8, 15
     await flood(store_url, 100)
     async with handles(store_url, 4) as queues:
@@ -37,7 +37,7 @@ async def test_claimers_that_meet_take_of_every_share_and_none_twice(store_url: 
         assert min(shares[name] for name in NAMES) >= claimers * each // len(NAMES) // 2
 
 
-async def test_a_claimer_stalled_with_the_turns_keeps_nobody_waiting(postgres_url: str) -> None:
+async def test_claim_stalled_with_the_turns_delays_no_other(postgres_url: str) -> None:
     await flood(postgres_url, 10)
     async with handles(postgres_url, 2) as (slow, quick):
         await hire(quick, "slow", "quick")

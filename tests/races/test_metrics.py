@@ -1,4 +1,4 @@
-"""Meters under real concurrency: each event is counted once, whoever counts and in whatever order commits come."""
+"""Meters under real concurrency: each event is counted once, anyone who counts and in whatever order commits come."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties import measuring
-from shiftwork.duties.runner import run_once
-from shiftwork.queue.observation import meters
+from shiftwork.maintenance.loop import run_once
+from shiftwork.observe import maintenance, meters
 
 TASKS = 120
 
@@ -22,11 +21,11 @@ async def stored(queue: Queue, name: str) -> float:
 
 
 async def count(queue: Queue) -> None:
-    await queue.engine.store.run(meters.see)
-    await measuring.count(queue.engine.store)
+    await queue.engine.store.run(meters.mark_seen)
+    await maintenance.count(queue.engine.store)
 
 
-async def test_many_count_while_others_work(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_counting_counts_each_event_once(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "STRETCH", 7)
     queues = [await Queue.open(store_url) for _ in range(4)]
 
@@ -47,7 +46,7 @@ async def test_many_count_while_others_work(store_url: str, monkeypatch: pytest.
     done = asyncio.Event()
     try:
         await asyncio.gather(all_work(done), keep_counting(queues[2], done), keep_counting(queues[3], done))
-        found = await queues[0].metrics()
+        found = await queues[0].metrics.read()
         assert found.value("tasks_completed_total", type="code") == TASKS
         assert found.value("shiftwork_wait_seconds_count", type="code") == TASKS
         await count(queues[0])
@@ -58,9 +57,9 @@ async def test_many_count_while_others_work(store_url: str, monkeypatch: pytest.
             await queue.close()
 
 
-async def test_a_commit_that_comes_late_is_counted(postgres_dsn: str) -> None:
-    """Its number is lower than those that were committed, and counted, before it."""
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_late_commit_is_counted(postgres_dsn: str) -> None:
+    """Its number is lower than those committed and counted before it."""
+    async with Queue.open(postgres_dsn) as queue:
         await queue.submit(type="code")
         await count(queue)
         late = await asyncpg.connect(postgres_dsn)
@@ -73,7 +72,7 @@ async def test_a_commit_that_comes_late_is_counted(postgres_dsn: str) -> None:
             await count(queue)
             await count(queue)
             assert await stored(queue, "shiftwork_tasks_created_total") == 1  # it waits for the one under way
-            assert (await queue.metrics()).value("shiftwork_tasks_created_total", type="code") == 2
+            assert (await queue.metrics.read()).value("shiftwork_tasks_created_total", type="code") == 2
             await transaction.commit()
             await count(queue)
             assert await stored(queue, "shiftwork_tasks_created_total") == 3
@@ -81,8 +80,8 @@ async def test_a_commit_that_comes_late_is_counted(postgres_dsn: str) -> None:
             await late.close()
 
 
-async def test_a_number_that_never_comes_holds_nothing_up(postgres_dsn: str) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_rolled_back_event_number_does_not_stop_counting(postgres_dsn: str) -> None:
+    async with Queue.open(postgres_dsn) as queue:
         await queue.submit(type="code")
         other = await asyncpg.connect(postgres_dsn)
         try:

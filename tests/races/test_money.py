@@ -1,4 +1,4 @@
-"""Claims that race for the last dollar, and reports that meet: nobody gets more than there is, and nothing leaks."""
+"""Claims that race for the last dollar, and reports that meet: no one gets more than there is, and nothing leaks."""
 
 import asyncio
 import random
@@ -6,9 +6,9 @@ import random
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import LeaseLost
-from shiftwork.queue.money import budgets
-from shiftwork.queue.money.counting import SETTLED_SEC
+from shiftwork.budgets import operations as budgets
+from shiftwork.budgets.backfill import SETTLED_SEC
+from shiftwork.model.errors import LeaseLost
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import sql, submit_dag, take
 from tests.money import check_books, check_ceilings, granted
@@ -27,7 +27,7 @@ async def one_dag(queue: Queue, tasks: int, ceiling: float, price: float | None 
 
 
 @pytest.mark.parametrize("types", [1, 4])
-async def test_twenty_claimers_of_five_grants_make_five_winners(store_url: str, types: int) -> None:
+async def test_twenty_claimers_of_five_grants_get_five(store_url: str, types: int) -> None:
     async with handles(store_url, 4) as queues:
         await one_dag(queues[0], 20, 0.50, types=types)
         answers = await together(*(queues[i % 4].claim(f"agent-{i}", 5) for i in range(20)))
@@ -38,32 +38,32 @@ async def test_twenty_claimers_of_five_grants_make_five_winners(store_url: str, 
         await check_ceilings(queues[0])
 
 
-async def test_the_last_cents_of_a_day_go_to_one(store_url: str) -> None:
+async def test_last_cents_of_the_daily_budget_go_to_one_claim(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
-        await queues[0].set_budget("day", None, 0.30)
+        await queues[0].budgets.set("day", None, ceiling_usd=0.30)
         for queue in queues:
-            queue.engine.book.forget("default")
+            queue.engine.settings_cache.forget("default")
         await queues[0].submit_many([{"type": "code"}] * 16)
         answers = await together(*(queues[i % 4].claim(f"agent-{i}") for i in range(16)))
         assert sum(len(answer) for answer in answers) == 2
-        (day,) = await queues[0].budgets("day")
+        (day,) = await queues[0].budgets.list("day")
         assert (day.granted_usd, day.remaining_usd) == (0.30, 0)
         await check_books(queues[0])
 
 
-async def test_a_fleet_spends_a_ceiling_to_the_last_cent_and_not_one_more(store_url: str) -> None:
-    """Each attempt uses half of its grant: what comes back is granted again, until less than a grant is left."""
+async def test_concurrent_workers_spend_at_most_the_ceiling(store_url: str) -> None:
+    """Each attempt uses half of its grant: the rest is granted again, until less than a grant is left."""
     async with handles(store_url, 4) as queues:
         await hire(queues[0], *(f"agent-{number}" for number in range(8)))
         await one_dag(queues[0], 60, 1.00)
         await together(*(work(queues[i % 4], f"agent-{i}") for i in range(8)))
-        (dag,) = await queues[0].budgets("dag")
+        (dag,) = await queues[0].budgets.list("dag")
         assert (dag.spent_usd, dag.granted_usd) == pytest.approx((0.95, 0))
         await check_books(queues[0])
 
 
 async def work(queue: Queue, agent: str) -> None:
-    """Until there is no more money and nobody who could give some back."""
+    """Until there is no more money and no one who could give some back."""
     while True:
         claims = await queue.claim(agent, 2, start=True)
         for claim in claims:
@@ -75,28 +75,29 @@ async def work(queue: Queue, agent: str) -> None:
         await asyncio.sleep(0)
 
 
-async def test_reports_of_one_attempt_that_meet_are_all_booked(store_url: str) -> None:
-    """From the holder, from its steps, and late from one that lost it."""
+async def test_concurrent_reports_of_one_attempt_are_all_charged(store_url: str) -> None:
+    """From the claim holder, from its steps, and late from one that lost its lease."""
     async with handles(store_url, 4) as queues:
         await one_dag(queues[0], 1, 10.00, price=5.00)
         (claim,) = await queues[0].claim("agent", start=True)
         reports = [queues[i % 4].heartbeat(claim.token, usage={"cost_usd": 0.01}) for i in range(40)]
         await together(*reports, queues[1].release(claim.token))
-        (task,) = (await queues[0].tasks()).tasks
+        (task,) = (await queues[0].tasks.list()).tasks
         assert task.cost_usd == pytest.approx(0.40)
         await check_books(queues[0])
 
 
-async def test_a_ceiling_that_comes_while_the_dag_runs_misses_nothing(store_url: str) -> None:
+async def test_ceiling_set_while_the_dag_runs_counts_everything(store_url: str) -> None:
     chance = random.Random(7)
     async with handles(store_url, 4) as queues:
         await hire(queues[0], *(f"agent-{number}" for number in range(6)))
         made = await queues[0].submit_dag({"tasks": [{"type": "code", "estimated_cost_usd": 0.10}] * 120})
         dag_id = made[0].dag_id or ""
         await together(
-            *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)), queues[3].set_budget("dag", dag_id, 1000)
+            *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)),
+            queues[3].budgets.set("dag", dag_id, ceiling_usd=1000),
         )
-        (dag,) = await queues[0].budgets("dag")
+        (dag,) = await queues[0].budgets.list("dag")
         assert (dag.spent_usd, dag.granted_usd) == pytest.approx((120 * 0.05, 0))
         await check_books(queues[0])
 
@@ -111,7 +112,7 @@ async def work_on(queue: Queue, agent: str, chance: random.Random) -> None:
                 await queue.complete(claim.token, usage={"cost_usd": 0.05})
 
 
-async def test_an_attempt_that_is_stopped_while_it_completes_ends_once(store_url: str) -> None:
+async def test_attempt_stopped_while_completing_ends_once(store_url: str) -> None:
     async with handles(store_url, 2) as queues:
         for _ in range(10):
             task = await queues[0].submit(type="code", spec={"constraints": {"max_cost_usd": 0.10}})
@@ -129,53 +130,53 @@ async def test_an_attempt_that_is_stopped_while_it_completes_ends_once(store_url
         await check_books(queues[0])
 
 
-async def test_who_waits_for_work_gets_what_stands_behind_a_dag_without_money(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_waiting_claim_gets_task_behind_an_exhausted_dag(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await one_dag(queue, 4000, 0)
         behind = await queue.submit(type="type-0", priority=99)
         (claim,) = await queue.claim("agent", wait=25)
         assert claim.id == behind.id
 
 
-async def tend(queue: Queue) -> dict[str, int]:
-    """A turn of the duty, with nothing done before or after it."""
-    return await queue.engine.store.run(lambda tx: budgets.tend(tx, queue.engine))
+async def maintain(queue: Queue) -> dict[str, int]:
+    """A turn of the maintenance job, with nothing done before or after it."""
+    return await queue.engine.store.run(lambda tx: budgets.maintain(tx, queue.engine))
 
 
-async def test_what_a_claim_holds_back_while_the_duty_opens_the_budget_is_let_go_later(postgres_url: str) -> None:
+async def test_task_held_while_budget_opens_is_released_later(postgres_url: str) -> None:
     async with handles(postgres_url, 3) as (duty, claimer, other):
         tasks = [{"type": name, "estimated_cost_usd": 0.90} for name in ("first", "second")]
         dag_id = (await other.submit_dag({"tasks": tasks, "budget_ceiling_usd": 1.00}))[0].dag_id or ""
         first = await take(other, "one", types=["first"])
         assert await other.claim("two", types=["second"]) == []
-        await other.set_budget("dag", dag_id, 2.00)
-        await other.set_budget("dag", dag_id, 1.00)  # closed still, and nothing is held
+        await other.budgets.set("dag", dag_id, ceiling_usd=2.00)
+        await other.budgets.set("dag", dag_id, ceiling_usd=1.00)  # closed still, and nothing is held
 
         stop = Stop(claimer, "hold_under")
         claiming = asyncio.create_task(claimer.claim("two", types=["second"]))
         await stop.wait()
-        turn = asyncio.create_task(tend(duty))
+        turn = asyncio.create_task(maintain(duty))
         await until_blocked(other)
         stop.go_on()
         assert await claiming == []
         assert await turn == {}, "it is not open: the claim has held a task back"
 
         await other.complete(first.token)
-        await tend(duty)
+        await maintain(duty)
         assert len(await other.claim("two", types=["second"])) == 1
 
 
-async def test_a_retry_that_comes_while_its_dag_is_counted_in_stands_under_the_budget(postgres_url: str) -> None:
+async def test_retry_created_while_budget_is_counted_is_charged(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (worker, other):
-        await worker.set_setting("retry.mode", "new_task")
-        await worker.set_setting("retry.strategy", "immediate")
+        await worker.settings.set("retry.mode", "new_task")
+        await worker.settings.set("retry.strategy", "immediate")
         made = await submit_dag(worker, {"a": [], "b": ["a"]})
         dag_id = (await worker.get(made["a"])).dag_id or ""
         first = await take(worker, "one")
         stop = Stop(worker, "copy_steps")
         failing = asyncio.create_task(worker.fail(first.token, "crash", usage={"cost_usd": 0.02}))
         await stop.wait()
-        setting = asyncio.create_task(other.set_budget("dag", dag_id, 0.10))
+        setting = asyncio.create_task(other.budgets.set("dag", dag_id, ceiling_usd=0.10))
         await until_blocked(other)
         stop.go_on()
         await failing
@@ -183,19 +184,19 @@ async def test_a_retry_that_comes_while_its_dag_is_counted_in_stands_under_the_b
         assert await sql(other, "select count(*) as n from tasks where budget_id is null") == [{"n": 0}]
         again = await take(worker, "two")
         await worker.complete(again.token, usage={"cost_usd": 0.07})
-        (dag,) = await other.budgets("dag")
+        (dag,) = await other.budgets.list("dag")
         assert (dag.spent_usd, dag.remaining_usd) == pytest.approx((0.09, 0.01))
         await check_books(other)
 
 
-async def test_a_budget_that_comes_above_a_tree_while_a_claim_looks_pays_that_claim(postgres_url: str) -> None:
+async def test_claim_concurrent_with_a_new_budget_is_charged_to_it(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (worker, other):
         tasks = [{"type": "root", "tree_budget_usd": 5.00}, {"type": "other"}]
         dag_id = (await worker.submit_dag({"tasks": tasks}))[0].dag_id or ""
         stop = Stop(worker, "lock_budgets")
         claiming = asyncio.create_task(worker.claim("one", types=["root"]))
         await stop.wait()
-        setting = asyncio.create_task(other.set_budget("dag", dag_id, 1.00))
+        setting = asyncio.create_task(other.budgets.set("dag", dag_id, ceiling_usd=1.00))
         await until_blocked(other)  # the budget is there; now the DAG's tasks are counted in
         stop.go_on()
         assert len(await claiming) == 1
@@ -204,39 +205,40 @@ async def test_a_budget_that_comes_above_a_tree_while_a_claim_looks_pays_that_cl
         await check_books(other)
 
 
-async def test_who_does_not_know_of_a_days_limit_yet_is_counted_in(store_url: str) -> None:
-    """Settings are read once a second: until then others claim, and end, what nobody charges to the day."""
+async def test_claims_before_a_daily_limit_is_seen_are_counted(store_url: str) -> None:
+    """Settings are read once a second: until then others claim, and end, what no one charges to the day."""
     clock = MovedClock()
     async with handles(store_url, 2, clock=clock) as (setter, other):
         await other.submit_many([{"type": "code"}] * 3)
         await take(other, "first")
-        await setter.set_budget("day", None, 10.00)
+        await setter.budgets.set("day", None, ceiling_usd=10.00)
         await other.complete((await take(other, "second")).token, usage={"cost_usd": 0.40})
         running = await take(other, "third")
         await other.heartbeat(running.token, usage={"cost_usd": 0.10})
-        await tend(setter)
-        (day,) = await setter.budgets("day")
+        await maintain(setter)
+        (day,) = await setter.budgets.list("day")
         assert day.granted_usd == pytest.approx(0.25 + 0.15)
         clock.advance(SETTLED_SEC)
-        await tend(setter)
-        (day,) = await setter.budgets("day")
+        await maintain(setter)
+        (day,) = await setter.budgets.list("day")
         assert (day.spent_usd, day.granted_usd) == pytest.approx((0.50, 0.25 + 0.15))
         await other.complete(running.token, usage={"cost_usd": 0.20})
-        (day,) = await setter.budgets("day")
+        (day,) = await setter.budgets.list("day")
         assert (day.spent_usd, day.granted_usd) == pytest.approx((0.70, 0.25))
         await check_books(setter)
 
 
-async def test_a_day_that_gets_its_limit_while_a_fleet_works_misses_nothing(store_url: str) -> None:
+async def test_daily_limit_set_while_workers_run_counts_everything(store_url: str) -> None:
     chance, clock = random.Random(11), MovedClock()
     async with handles(store_url, 4, clock=clock) as queues:
         await hire(queues[0], *(f"agent-{number}" for number in range(6)))
         await queues[0].submit_many([{"type": "code", "estimated_cost_usd": 0.10}] * 120)
         await together(
-            *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)), queues[3].set_budget("day", None, 1000)
+            *(work_on(queues[i % 4], f"agent-{i}", chance) for i in range(6)),
+            queues[3].budgets.set("day", None, ceiling_usd=1000),
         )
         clock.advance(SETTLED_SEC)
-        await tend(queues[0])
-        (day,) = await queues[0].budgets("day")
+        await maintain(queues[0])
+        (day,) = await queues[0].budgets.list("day")
         assert (day.spent_usd, day.granted_usd) == pytest.approx((120 * 0.05, 0))
         await check_books(queues[0])

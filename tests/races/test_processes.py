@@ -1,4 +1,4 @@
-"""The same with processes of the operating system in place of connections of one."""
+"""Concurrency between operating system processes instead of connections."""
 
 import asyncio
 import sys
@@ -17,9 +17,9 @@ async def start(url: str, agent: str) -> Process:
     return process
 
 
-async def test_processes_share_a_queue_without_doing_anything_twice(store_url: str) -> None:
-    """Forty pairs of parent and child: nothing is done twice, and no child is left behind its parent."""
-    async with await Queue.open(store_url) as queue:
+async def test_processes_share_a_queue_without_repeating_tasks(store_url: str) -> None:
+    """Forty pairs of parent and child: nothing is run twice, and no child is stranded."""
+    async with Queue.open(store_url) as queue:
         parents = await queue.submit_many([{"type": "parent"}] * 40)
         await queue.submit_many([{"type": "child", "dependencies": [parent.id]} for parent in parents])
         processes = await together(*(start(store_url, f"agent-{number}") for number in range(4)))
@@ -34,15 +34,15 @@ async def test_processes_share_a_queue_without_doing_anything_twice(store_url: s
         assert await stranded(queue) == []
 
 
-async def test_a_claim_that_waits_is_woken_by_another_process(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
-        await queue.set_setting("fallback_poll_sec", 25)
-        await queue.set_setting("poll_interval_sec", 25)
+async def test_waiting_claim_is_woken_by_another_process(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
+        await queue.settings.set("fallback_poll_sec", 25)
+        await queue.settings.set("poll_interval_sec", 25)
         waiting = asyncio.create_task(queue.claim("worker", wait=20))
         program = (
             "import asyncio, sys\nfrom shiftwork import Queue\n"
             "async def main():\n"
-            "    async with await Queue.open(sys.argv[1]) as queue:\n"
+            "    async with Queue.open(sys.argv[1]) as queue:\n"
             "        await queue.submit(type='code')\n"
             "        await asyncio.sleep(0.1)\n"  # the wake-up is sent after the answer
             "asyncio.run(main())"

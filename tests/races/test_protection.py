@@ -1,4 +1,4 @@
-"""Breakers and limits under claimers that meet: one task under test, never more than allowed, nothing left behind."""
+"""Breakers and limits under concurrent claims: one probe, never over the limit, nothing left behind."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Assignment, Queue
-from shiftwork.queue.protection.breakers import load
+from shiftwork.limits.breakers import load
 from shiftwork.testing import MovedClock, pass_time
 from tests.conformance.steps import sql
 from tests.races.fleet import Stop, handles, hire, together, until_blocked
@@ -20,18 +20,15 @@ HALF_OPEN_SEC = 60
 
 
 async def state(queue: Queue) -> str:
-    (found,) = await queue.breakers("code")
+    (found,) = await queue.breakers.list("code")
     return found.state
 
 
-# -- breakers ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("L-113", "L-123")
-async def test_of_forty_claimers_exactly_one_gets_the_task_under_test(store_url: str, clock: MovedClock) -> None:
+async def test_only_one_of_forty_claimers_gets_the_probe(store_url: str, clock: MovedClock) -> None:
     async with handles(store_url, 4, clock=clock) as queues:
         await queues[0].submit_many([{"type": "code"}] * 60)
-        await queues[0].trip_breaker("code")
+        await queues[0].breakers.trip("code")
         for _ in range(5):
             clock.advance(HALF_OPEN_SEC)
             answers = await together(*(queues[i % 4].claim(f"agent-{i}", start=True) for i in range(40)))
@@ -40,14 +37,14 @@ async def test_of_forty_claimers_exactly_one_gets_the_task_under_test(store_url:
             assert await state(queues[1]) == "open"
 
 
-async def test_a_second_claimer_that_saw_the_place_free_finds_it_taken(postgres_url: str, clock: MovedClock) -> None:
+async def test_second_claimer_finds_the_probe_taken(postgres_url: str, clock: MovedClock) -> None:
     async with handles(postgres_url, 2, clock=clock) as (first, second):
         await first.submit_many([{"type": "code"}] * 4 + [{"type": "docs"}])
-        await first.trip_breaker("code")
+        await first.breakers.trip("code")
         clock.advance(HALF_OPEN_SEC)
         stop = Stop(first, "save_breakers")
         early = asyncio.create_task(first.claim("early", types=["code"]))
-        await stop.wait()  # it has the breaker's lock, and nobody can see that yet
+        await stop.wait()  # it has the breaker's lock, and no one can see that yet
         late = asyncio.create_task(second.claim("late"))
         await until_blocked(second)
         stop.go_on()
@@ -55,10 +52,10 @@ async def test_a_second_claimer_that_saw_the_place_free_finds_it_taken(postgres_
         assert [assignment.type for assignment in await late] == ["docs"]
 
 
-async def test_a_failure_and_a_success_at_the_same_time_both_have_their_say(store_url: str) -> None:
+async def test_concurrent_failures_and_successes_are_all_counted(store_url: str) -> None:
     async with handles(store_url, 4) as queues:
-        await queues[0].set_setting("circuit_breaker.failure_threshold", 1000)
-        await queues[0].set_setting("circuit_breaker.reset_on_success", "half_open_only")
+        await queues[0].settings.set("circuit_breaker.failure_threshold", 1000)
+        await queues[0].settings.set("circuit_breaker.reset_on_success", "half_open_only")
         await queues[0].submit_many([{"type": "code"}] * 80)
         await hire(queues[0], "many")
         held = await queues[0].claim("many", 80, start=True)
@@ -71,21 +68,19 @@ async def test_a_failure_and_a_success_at_the_same_time_both_have_their_say(stor
         assert load(row).failures == 40
 
 
-# -- limits ------------------------------------------------------------------------------------------------------
-
-End = Callable[[Queue, Assignment], Awaitable[Any]]
-ENDS: list[End] = [
+AttemptEnd = Callable[[Queue, Assignment], Awaitable[Any]]
+ENDS: list[AttemptEnd] = [
     lambda queue, held: queue.complete(held.token, 1, usage={"tokens_in": 5}),
     lambda queue, held: queue.fail(held.token, "crash", retry=False),
     lambda queue, held: queue.release(held.token),
     lambda queue, held: queue.cancel(held.id),
-    lambda queue, held: queue.runtime_gone(held.task().claim.runtime_id or ""),
+    lambda queue, held: queue.runtimes.report_gone(held.task().claim.runtime_id or ""),
 ]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-async def test_claimers_that_meet_never_hold_more_than_the_limit(store_url: str, limit: int) -> None:
-    """Counted from after each claim's commit to before its end's: if these never pass the limit, nothing does."""
+async def test_concurrent_claims_never_exceed_the_limit(store_url: str, limit: int) -> None:
+    """Counted from after the commit of a claim to before that of its end: if this never exceeds, nothing does."""
     live = most = 0
 
     async def work(queue: Queue, agent: str, chance: random.Random) -> None:
@@ -99,22 +94,22 @@ async def test_claimers_that_meet_never_hold_more_than_the_limit(store_url: str,
                 await chance.choice(ENDS)(queue, held)
 
     async with handles(store_url, 4) as queues:
-        await queues[0].set_setting("circuit_breaker", None)
-        await queues[0].set_setting("max_reclaims", None)
-        await queues[0].set_limit("type:code", concurrency=limit)
+        await queues[0].settings.set("circuit_breaker", None)
+        await queues[0].settings.set("max_reclaims", None)
+        await queues[0].limits.set("type:code", concurrency=limit)
         await queues[0].submit_many([{"type": "code"}] * 60)
         await hire(queues[0], *(f"agent-{i}" for i in range(12)))
         async with asyncio.timeout(120):
             await together(*(work(queues[i % 4], f"agent-{i}", random.Random(i)) for i in range(12)))
-        (left,) = await queues[0].limits()
+        (left,) = await queues[0].limits.list()
         assert min(limit, 2) <= most <= limit
         assert (left.held, left.full) == (0, False)
         assert await sql(queues[0], "select * from limit_claims") == []
 
 
-async def test_a_second_claimer_that_saw_room_finds_none(postgres_url: str) -> None:
+async def test_second_claimer_finds_the_limit_full(postgres_url: str) -> None:
     async with handles(postgres_url, 2) as (first, second):
-        await first.set_limit("type:code", concurrency=1)
+        await first.limits.set("type:code", concurrency=1)
         await first.submit_many([{"type": "code"}] * 4 + [{"type": "docs"}])
         stop = Stop(first, "save_limits")
         early = asyncio.create_task(first.claim("early", types=["code"]))
@@ -127,15 +122,13 @@ async def test_a_second_claimer_that_saw_room_finds_none(postgres_url: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_whatever_happens_the_count_is_true_and_never_too_high(
-    store_url: str, clock: MovedClock, seed: int
-) -> None:
-    """A walk through claims and all their ends; after each step the limit's count is what the tasks say."""
+async def test_limit_count_is_exact_after_every_operation(store_url: str, clock: MovedClock, seed: int) -> None:
+    """A random walk through claims and their ends; after each step the limit count matches the tasks."""
     chance, at = random.Random(seed), list[float]()
     concurrency, requests, window = 3, 5, 120.0
-    async with await Queue.open(store_url, clock=clock, seed=seed) as queue:
-        await queue.set_setting("circuit_breaker", None)
-        await queue.set_limit("type:code", concurrency=concurrency, requests=requests, window_sec=window)
+    async with Queue.open(store_url, clock=clock, seed=seed) as queue:
+        await queue.settings.set("circuit_breaker", None)
+        await queue.limits.set("type:code", concurrency=concurrency, requests=requests, window_sec=window)
         await queue.submit_many([{"type": "code", "max_attempts": 9}] * 40)
         await hire(queue, "a", "b")
         held: list[Assignment] = []
@@ -150,17 +143,17 @@ async def test_whatever_happens_the_count_is_true_and_never_too_high(
                 await pass_time(queue, clock, chance.choice([1, 20, 100]))
             running = await sql(queue, "select id from tasks where agent_id is not null")
             held = [task for task in held if task.claim.id in {str(row["id"]) for row in running}]
-            (found,) = await queue.limits()
+            (found,) = await queue.limits.list()
             assert found.held == len(running) == len(await sql(queue, "select * from limit_claims")) <= concurrency
             assert sum(1 for then in at if clock() - window < then) <= requests
 
 
-async def test_a_killed_process_leaves_no_more_taken_than_it_holds(store_url: str) -> None:
-    """With kill -9 while claims are made and ended: the count and the claims are of one transaction, always."""
+async def test_killed_process_leaves_limit_count_consistent(store_url: str) -> None:
+    """With kill -9 during claims and ends: the count and the claims always share one transaction."""
     chance = random.Random(7)
-    async with await Queue.open(store_url) as queue:
-        await queue.set_limit("type:code", concurrency=2)
-        await queue.set_setting("on_stale", "reclaim")  # its processes die often, and that is not the subject
+    async with Queue.open(store_url) as queue:
+        await queue.limits.set("type:code", concurrency=2)
+        await queue.settings.set("on_stale", "reclaim")  # its processes die often, and that is not the subject
         for _ in range(5):
             command = [sys.executable, "-m", "tests.crashes.life", store_url]
             process = await asyncio.create_subprocess_exec(*command, stdout=PIPE)
@@ -169,7 +162,7 @@ async def test_a_killed_process_leaves_no_more_taken_than_it_holds(store_url: st
                 await process.stdout.readline()
             process.send_signal(signal.SIGKILL)
             await process.wait()
-            await queue.runtime_gone("life")
-        (found,) = await queue.limits()
+            await queue.runtimes.report_gone("life")
+        (found,) = await queue.limits.list()
         left = await sql(queue, "select id from tasks where agent_id is not null and type = 'code'")
         assert (found.held, len(await sql(queue, "select * from limit_claims"))) == (len(left), len(left))

@@ -1,4 +1,4 @@
-"""One task of a key at a time, with claims and ends that meet, and with processes that are killed."""
+"""Serial keys under concurrent claims and completions, and killed processes."""
 
 import asyncio
 import random
@@ -23,10 +23,10 @@ async def running_twice(queue: Queue) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-async def test_no_two_of_a_key_run_whatever_meets_and_all_get_done(store_url: str) -> None:
+async def test_no_two_tasks_of_a_serial_key_run_and_all_complete(store_url: str) -> None:
     chance = random.Random(5)
     async with handles(store_url, 4) as queues:
-        await queues[0].set_setting("serialize_by", "key")
+        await queues[0].settings.set("serialize_by", "key")
         await queues[0].submit_many([{"type": "code", "serial_key": f"k{n % KEYS}"} for n in range(KEYS * EACH)])
         await hire(queues[0], *(f"agent-{n}" for n in range(12)))
 
@@ -47,9 +47,9 @@ async def test_no_two_of_a_key_run_whatever_meets_and_all_get_done(store_url: st
         assert await sql(queues[0], "select task_id from serials union all select task_id from serial_holds") == []
 
 
-async def test_a_claim_that_finds_the_key_taken_just_before_it_is_let_go_strands_nothing(postgres_url: str) -> None:
+async def test_claim_meeting_the_end_of_its_serial_key_strands_nothing(postgres_url: str) -> None:
     async with handles(postgres_url, 3) as (first, second, third):
-        await first.set_setting("serialize_by", "key")
+        await first.settings.set("serialize_by", "key")
         made = await first.submit_many([{"type": "code", "serial_key": "a"}] * 2)
         (held,) = await first.claim("one", start=True)
         stop = Stop(second, "hold_serials")
@@ -64,14 +64,14 @@ async def test_a_claim_that_finds_the_key_taken_just_before_it_is_let_go_strands
         assert now.id == made[1].id
 
 
-async def test_a_claim_that_comes_while_the_key_is_let_go_gets_it(postgres_url: str) -> None:
+async def test_claim_arriving_while_serial_key_is_freed_gets_the_task(postgres_url: str) -> None:
     async with handles(postgres_url, 3) as (first, second, third):
-        await first.set_setting("serialize_by", "key")
+        await first.settings.set("serialize_by", "key")
         made = await first.submit_many([{"type": "code", "serial_key": "a"}] * 2)
         (held,) = await first.claim("one", start=True)
         stop = Stop(first, "serial_heirs")
         ending = asyncio.create_task(first.complete(held.token))
-        await stop.wait()  # the key is given back, and nobody can see that yet
+        await stop.wait()  # the key is released, and no one can see that yet
         claiming = asyncio.create_task(second.claim("two"))
         await until_blocked(third)
         stop.go_on()
@@ -79,9 +79,9 @@ async def test_a_claim_that_comes_while_the_key_is_let_go_gets_it(postgres_url: 
         assert [each.id for each in await claiming or await second.claim("two")] == [made[1].id]
 
 
-async def test_a_dead_process_keeps_no_key(store_url: str, clock: MovedClock) -> None:
+async def test_dead_process_keeps_no_serial_key(store_url: str, clock: MovedClock) -> None:
     async with handles(store_url, 2, clock=clock) as (first, second):
-        await first.set_setting("serialize_by", "agent_type")
+        await first.settings.set("serialize_by", "agent_type")
         await first.submit_many([{"type": "code"}] * 2)
         (held,) = await first.claim("gone", start=True)
         assert await second.claim("other") == []

@@ -1,4 +1,4 @@
-"""The ledger is complete, and every mark in the tree points at a row of it."""
+"""The ledger is complete, and every mark in the tests refers to a row of it."""
 
 import json
 from pathlib import Path
@@ -13,24 +13,24 @@ COUNTS = {"factory": 276, "loki": 150, "redis": 60, "aegis": 121, "coscientist":
 CONTEXT = {"F-276", "C-002", "A-002", "A-003", "A-117", "A-118", "A-119", "A-120", "A-121"}
 
 
-def test_every_row_is_there() -> None:
+def test_every_requirement_row_is_present() -> None:
     assert len(load()) == 874
     assert {name: len(load_document(name)) for name in DOCUMENTS} == COUNTS
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_ids_have_no_gaps(name: str) -> None:
+def test_requirement_ids_have_no_gaps(name: str) -> None:
     ids = [row.id for row in load_document(name)]
     assert ids == [f"{DOCUMENTS[name]}-{number:03d}" for number in range(1, COUNTS[name] + 1)]
 
 
-def test_kinds() -> None:
+def test_context_and_bench_rows_are_marked() -> None:
     rows = load().values()
     assert {row.id for row in rows if row.kind == "context"} == CONTEXT
     assert sum(row.kind == "bench" for row in rows) == 15
 
 
-def test_titles_are_short() -> None:
+def test_requirement_titles_are_short() -> None:
     assert [row.id for row in load().values() if not 4 <= len(row.title.split()) <= 10] == []
 
 
@@ -84,7 +84,7 @@ def test_case_off(x): ...
 """
 
 
-def test_marks_are_found_wherever_pytest_takes_them() -> None:
+def test_marks_are_found_everywhere_pytest_accepts_them() -> None:
     result = Scan()
     scan_source(SOURCE, "tests/test_a.py", result)
     assert result.problems == []
@@ -99,7 +99,7 @@ def test_marks_are_found_wherever_pytest_takes_them() -> None:
     }
 
 
-def test_benchmark_marks_are_found() -> None:
+def test_benchmark_marks_are_found_in_source() -> None:
     result = Scan()
     scan_source('@requirement("C-104")\ndef assignment(): ...', "bench/latency.py", result)
     assert result == Scan({"C-104": ["bench/latency.py::assignment"]}, [])
@@ -129,7 +129,7 @@ def _tree(root: Path, row_id: str) -> Path:
     return root
 
 
-def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_lists_tested_and_open_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = _tree(tmp_path, "R-001")
     assert main(["--document", "redis"], root) == 0
     out = capsys.readouterr().out
@@ -150,11 +150,11 @@ def test_report_refuses_wrong_ids(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert row_id in capsys.readouterr().err
 
 
-def test_ledger_files_are_the_documents() -> None:
+def test_ledger_files_match_the_documents() -> None:
     assert {path.stem for path in HERE.glob("*.tsv")} == set(DOCUMENTS)
 
 
-def test_row_that_only_a_benchmark_carries_is_shown_by_the_committed_report() -> None:
+def test_bench_only_row_is_shown_by_the_committed_report() -> None:
     marks = {row_id: ["bench/latency.py::calls"] for row_id in ("C-104", "C-105", "C-106")} | {
         "C-001": ["tests/t.py::t"]
     }
@@ -166,6 +166,6 @@ def test_row_that_only_a_benchmark_carries_is_shown_by_the_committed_report() ->
     assert (one.open["C-106"], one.open["C-107"]) == ("not measured yet", "no test and no measurement")
 
 
-def test_committed_report_names_no_row_that_the_benchmark_does_not_check() -> None:
+def test_committed_report_names_only_rows_the_benchmark_checks() -> None:
     checked = {row_id for row_id, names in collect().items() if any(name.startswith("bench/") for name in names)}
     assert json.loads((ROOT / LIMITS).read_text()).keys() <= checked

@@ -27,7 +27,7 @@ class Crowd(NamedTuple):
     """Seconds from each event to the first subscriber."""
 
 
-async def tell_crowd(http: aiohttp.ClientSession, url: str, subscribers: int, events: int) -> Crowd:
+async def send_to_subscribers(http: aiohttp.ClientSession, url: str, subscribers: int, events: int) -> Crowd:
     """Each subscriber gets each event once and in the order of the log, or this fails."""
     tasks = events // EVENTS_OF_A_TASK
     await _post(http, f"{url}/api/agents", {"id": "ada", "max_concurrent_tasks": BATCH})
@@ -42,21 +42,21 @@ async def tell_crowd(http: aiohttp.ClientSession, url: str, subscribers: int, ev
         first = asyncio.create_task(_read(watchers[0], count))
         others = [asyncio.create_task(_digest(watcher, count)) for watcher in watchers[1:]]
         await _work(http, url, tasks)
-        told, delays = await first
+        reply, delays = await first
         digests = await asyncio.gather(*others)
         seconds = time.perf_counter() - began
-    assert [(each["cursor"], each["event"]) for each in told] == await _logged(http, url, after)
-    assert set(digests) <= {_digest_of(told)}
+    assert [(each["cursor"], each["event"]) for each in reply] == await _logged(http, url, after)
+    assert set(digests) <= {_digest_of(reply)}
     return Crowd(count, seconds, delays)
 
 
 async def _read(watcher: Watcher, count: int) -> tuple[list[dict[str, Any]], list[float]]:
-    told, delays = [], []
+    found, delays = [], []
     for _ in range(count):
         message = await watcher.message()
         delays.append(time.time() - message["at"])
-        told.append(message)
-    return told, delays
+        found.append(message)
+    return found, delays
 
 
 async def _digest(watcher: Watcher, count: int) -> str:
@@ -67,8 +67,8 @@ async def _digest(watcher: Watcher, count: int) -> str:
     return digest.hexdigest()
 
 
-def _digest_of(told: list[dict[str, Any]]) -> str:
-    texts = [json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in told]
+def _digest_of(signed: list[dict[str, Any]]) -> str:
+    texts = [json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in signed]
     return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
@@ -89,7 +89,7 @@ async def _post(http: aiohttp.ClientSession, url: str, body: Any) -> Any:
 
 
 async def _logged(http: aiohttp.ClientSession, url: str, after: str) -> list[tuple[str, str]]:
-    """The cursors and names of everything that stands in the log behind a cursor."""
+    """The cursors and names of everything that is in the log behind a cursor."""
     found: list[tuple[str, str]] = []
     while True:
         async with http.get(f"{url}/api/events?after={after}&limit=10000") as answer:

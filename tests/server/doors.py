@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from shiftwork import Assignment, Queue
 from shiftwork.server.door import Door
 from shiftwork.server.routes import DOORS
-from tests.conformance.steps import bury, give_folder
+from tests.conformance.steps import dead_letter, give_folder
 
 BY_NAME = {door.name: door for door in DOORS}
 
@@ -58,10 +58,7 @@ def under(claim: Assignment, **fields: Any) -> Call:
     return Call({"task_id": claim.id}, {"token": claim.token, **fields})
 
 
-# -- working -----------------------------------------------------------------------------------------------------
-
-
-@call("claim")
+@call("claims_request")
 async def _claim(queue: Queue) -> Call:
     await waiting(queue)
     return Call({}, {"agent_id": "ada"})
@@ -77,19 +74,19 @@ async def _heartbeat(queue: Queue) -> Call:
     return under(await held(queue), usage={"cost_usd": 1, "tokens_in": 5})
 
 
-@call("progress", "complete", "fail", "release", "pin_session", "current_token")
+@call("claims_progress", "complete", "fail", "release", "claims_pin_session", "claims_current_token")
 async def _under_a_claim(queue: Queue) -> Call:
     return under(await held(queue))
 
 
-@call("verdict")
+@call("claims_verdict")
 async def _verdict(queue: Queue) -> Call:
     claim = await held(queue, output={"validation": "test-pass"})
     await queue.complete(claim.token, "patch")
     return under(claim, passed=True, evidence={"exit_code": 0})
 
 
-@call("message")
+@call("claims_message")
 async def _message(queue: Queue) -> Call:
     return under(await held(queue), kind="text", text="reading")
 
@@ -99,89 +96,83 @@ async def _spawn(queue: Queue) -> Call:
     return under(await held(queue), tasks=[{"type": "noop"}], wait=True)
 
 
-@call("wait")
+@call("waits_request")
 async def _wait(queue: Queue) -> Call:
     return under(await held(queue), tasks=[await waiting(queue)])
 
 
-@call("signal")
+@call("waits_signal")
 async def _signal(queue: Queue) -> Call:
-    await queue.wait((await held(queue)).token, "go", signal="go")
+    await queue.waits.wait((await held(queue)).token, "go", signal="go")
     return Call({}, {"name": "go", "data": {"n": 1}})
 
 
-@call("answer")
+@call("approvals_answer")
 async def _answer(queue: Queue) -> Call:
     claim = await held(queue)
-    await queue.wait(claim.token, "sure", question="Are you sure?")
+    await queue.waits.wait(claim.token, "sure", question="Are you sure?")
     return Call({"task_id": claim.id}, {"value": "yes"})
 
 
-@call("approve", "reject")
+@call("approvals_approve", "approvals_reject")
 async def _a_guarded_task(queue: Queue) -> Call:
-    await queue.set_setting("guards", [{"type": "noop"}])
+    await queue.settings.set("guards", [{"type": "noop"}])
     return Call({"task_id": await waiting(queue)}, {"note": "seen"})
 
 
-@call("start_many")
+@call("batch_start")
 async def _start_many(queue: Queue) -> Call:
     return Call({}, {"tokens": [(await held(queue, start=False)).token]})
 
 
-@call("release_many")
+@call("batch_release")
 async def _release_many(queue: Queue) -> Call:
     return Call({}, {"tokens": [(await held(queue)).token]})
 
 
-@call("heartbeat_many")
+@call("batch_heartbeat")
 async def _heartbeat_many(queue: Queue) -> Call:
     return Call({}, {"heartbeats": [{"token": (await held(queue)).token, "usage": {"cost_usd": 1}}]})
 
 
-@call("complete_many")
+@call("batch_complete")
 async def _complete_many(queue: Queue) -> Call:
     return Call({}, {"reports": [{"token": (await held(queue)).token, "data": 1}]})
 
 
-@call("fail_many")
+@call("batch_fail")
 async def _fail_many(queue: Queue) -> Call:
     return Call({}, {"problems": [{"token": (await held(queue)).token, "reason": "crash"}]})
 
 
-# -- steps and effects -------------------------------------------------------------------------------------------
-
-
-@call("begin_step")
+@call("steps_begin")
 async def _begin_step(queue: Queue) -> Call:
     return under(await held(queue), name="plan")
 
 
-@call("complete_step", "steps")
+@call("steps_complete", "steps_list")
 async def _complete_step(queue: Queue) -> Call:
     return under(await held(queue), name="plan", result={"n": 1}, usage={"cost_usd": 1})
 
 
-@call("begin_effect", "task_effects")
+@call("effects_begin", "effects_of_task")
 async def _begin_effect(queue: Queue) -> Call:
     return under(await held(queue), name="charge")
 
 
-@call("finish_effect")
+@call("effects_finish")
 async def _finish_effect(queue: Queue) -> Call:
     claim = await held(queue)
-    await queue.begin_effect(claim.token, key="deploy")
+    await queue.effects.begin(claim.token, key="deploy")
     return under(claim, key="deploy", result={"n": 1})
 
 
-@call("resolve_effect")
+@call("effects_resolve")
 async def _resolve_effect(queue: Queue) -> Call:
     claim = await held(queue)
-    await queue.begin_effect(claim.token, key="deploy")
+    await queue.effects.begin(claim.token, key="deploy")
     await queue.fail(claim.token, "effect_unknown")
     return Call({}, {"key": "deploy", "happened": True, "result": {"n": 1}})
-
-
-# -- tasks and DAGs ----------------------------------------------------------------------------------------------
 
 
 @call("submit")
@@ -189,36 +180,36 @@ async def _submit(_queue: Queue) -> Call:
     return Call({}, {"type": "noop"})
 
 
-@call("get_task", "explain", "history", "cancel")
+@call("get", "explain", "tasks_history", "cancel")
 async def _a_task(queue: Queue) -> Call:
     return Call({"task_id": await waiting(queue)}, {})
 
 
-@call("get_many", "cancel_many")
+@call("batch_get", "batch_cancel")
 async def _some_tasks(queue: Queue) -> Call:
     return Call({}, {"task_ids": [await waiting(queue)]})
 
 
-@call("update")
+@call("tasks_update")
 async def _update(queue: Queue) -> Call:
     return Call({"task_id": await waiting(queue)}, {"priority": 9})
 
 
-@call("rerun", "result")
+@call("tasks_rerun", "result")
 async def _an_ended_task(queue: Queue) -> Call:
     claim = await held(queue)
     await queue.complete(claim.token, {"n": 1})
     return Call({"task_id": claim.id})
 
 
-@call("rerun_issue")
+@call("tasks_rerun_issue")
 async def _rerun_issue(queue: Queue) -> Call:
     claim = await held(queue, issue_id="issue 7")
     await queue.complete(claim.token)
     return Call({"issue_id": "issue 7"}, {})
 
 
-@call("tag_counts")
+@call("tasks_count_by_tag")
 async def _a_tag(queue: Queue) -> Call:
     await waiting(queue, tags=["red"])
     return Call({"tag": "red"})
@@ -238,169 +229,163 @@ async def _a_dag(queue: Queue) -> dict[str, str]:
     return {"dag_id": made[0].dag_id or ""}
 
 
-@call("get_dag", "cancel_dag")
+@call("dags_get", "dags_cancel")
 async def _whole_dag(queue: Queue) -> Call:
     return Call(await _a_dag(queue), {})
 
 
-@call("set_budget")
+@call("budgets_set")
 async def _set_budget(queue: Queue) -> Call:
     return Call({}, {"kind": "dag", "id": (await _a_dag(queue))["dag_id"], "ceiling_usd": 5})
 
 
-@call("update_dag")
+@call("dags_update")
 async def _update_dag(queue: Queue) -> Call:
     return Call(await _a_dag(queue), {"title": "other"})
 
 
-@call("add_to_dag")
+@call("dags_add_tasks")
 async def _add_to_dag(queue: Queue) -> Call:
     return Call(await _a_dag(queue), {"tasks": [{"type": "noop"}]})
 
 
-# -- agents ------------------------------------------------------------------------------------------------------
-
-
-@call("register_agent")
+@call("agents_register")
 async def _register(_queue: Queue) -> Call:
     return Call({}, {"id": "bob", "types": ["noop"]})
 
 
-@call("get_agent", "agent_heartbeat", "deregister_agent")
+@call("agents_get", "agents_heartbeat", "agents_deregister")
 async def _an_agent(queue: Queue) -> Call:
-    await queue.register_agent(id="bob/2")
+    await queue.agents.register(id="bob/2")
     return Call({"agent_id": "bob/2"})
 
 
-@call("update_agent")
+@call("agents_update")
 async def _update_agent(queue: Queue) -> Call:
-    await queue.register_agent(id="bob")
+    await queue.agents.register(id="bob")
     return Call({"agent_id": "bob"}, {"status": "draining", "budget_remaining_usd": 5})
 
 
-@call("runtime_heartbeat")
+@call("runtimes_heartbeat")
 async def _beat_runtime(queue: Queue) -> Call:
     return Call({"runtime_id": "ada"}, {"holding": [(await held(queue)).token]})
 
 
-@call("orphans", "runtime_gone")
+@call("runtimes_recover", "runtimes_report_gone")
 async def _a_runtime(queue: Queue) -> Call:
     await held(queue)
     return Call({"runtime_id": "ada"})
 
 
-# -- operating ---------------------------------------------------------------------------------------------------
-
-
-@call("review")
+@call("dead_letters_review")
 async def _review(queue: Queue) -> Call:
-    return Call({"task_id": await bury(queue)}, {"decision": "retry"})
+    return Call({"task_id": await dead_letter(queue)}, {"decision": "retry"})
 
 
-@call("reviews")
+@call("dead_letters_reviews")
 async def _reviews(queue: Queue) -> Call:
-    task_id = await bury(queue)
-    await queue.review(task_id, "abandon", note="hopeless")
+    task_id = await dead_letter(queue)
+    await queue.dead_letters.review(task_id, "abandon", note="hopeless")
     return Call({"task_id": task_id})
 
 
-@call("redrive")
+@call("dead_letters_redrive")
 async def _redrive(queue: Queue) -> Call:
-    await bury(queue)
-    (letter,) = await queue.dead_letters()
+    await dead_letter(queue)
+    (letter,) = await queue.dead_letters.list()
     return Call({}, {"signature": letter.signature})
 
 
-@call("pause")
+@call("control_pause")
 async def _pause(_queue: Queue) -> Call:
     return Call({}, {"type": "noop", "reason": "lunch"})
 
 
-@call("take_snapshot", "list_snapshots")
+@call("snapshots_take", "snapshots_list")
 async def _snapshot(queue: Queue) -> Call:
     give_folder(queue)
     return Call()
 
 
-@call("set_quota")
+@call("quotas_set")
 async def _set_quota(_queue: Queue) -> Call:
     return Call({"workspace": "some/where"}, {"max_tasks": 5})
 
 
-@call("resume")
+@call("control_resume")
 async def _resume(queue: Queue) -> Call:
-    await queue.pause("noop")
+    await queue.control.pause("noop")
     return Call({}, {"type": "noop"})
 
 
-@call("purge")
+@call("control_purge")
 async def _purge(queue: Queue) -> Call:
     await waiting(queue)
     return Call({}, {"type": "noop"})
 
 
-@call("rebalance")
+@call("agents_rebalance")
 async def _rebalance(queue: Queue) -> Call:
-    await queue.register_agent(id="idle")
-    await queue.register_agent(id="ada", max_concurrent_tasks=2)
+    await queue.agents.register(id="idle")
+    await queue.agents.register(id="ada", max_concurrent_tasks=2)
     for _ in range(2):
         await held(queue, start=False)
     return Call()
 
 
-@call("acknowledge_alert")
+@call("alerts_acknowledge")
 async def _an_alert(queue: Queue) -> Call:
-    await queue.register_agent(id="bob")
-    await queue.set_agent_status("bob", "failed")
-    (alert,) = await queue.alerts()
+    await queue.agents.register(id="bob")
+    await queue.agents.set_status("bob", "failed")
+    (alert,) = await queue.alerts.list()
     return Call({"seq": str(alert.seq)})
 
 
-@call("reset_breaker", "trip_breaker")
+@call("breakers_reset", "breakers_trip")
 async def _a_breaker(queue: Queue) -> Call:
     await queue.submit(type="noop/1")
-    await queue.trip_breaker("noop/1")
+    await queue.breakers.trip("noop/1")
     return Call({"type": "noop/1"})
 
 
-@call("configure_breakers")
+@call("breakers_configure")
 async def _configure_breakers(_queue: Queue) -> Call:
     return Call({}, {"defaults": {"failureThreshold": 5}, "overrides": {"noop": {"halfOpenAfter": 9}}})
 
 
-@call("cool_down")
+@call("cooldowns_set")
 async def _cool_down(_queue: Queue) -> Call:
     return Call({"key": "provider:x,model:a/b"}, {"seconds": 60, "reason": "tired"})
 
 
-@call("lift_cooldown")
+@call("cooldowns_lift")
 async def _lift_cooldown(queue: Queue) -> Call:
-    return Call({"key": (await queue.cool_down("model:a/b", 60)).key})
+    return Call({"key": (await queue.cooldowns.set("model:a/b", 60)).key})
 
 
-@call("set_limit")
+@call("limits_set")
 async def _set_limit(_queue: Queue) -> Call:
     return Call({"key": "model:a/b"}, {"concurrency": 2, "requests": 9, "window_sec": 60})
 
 
-@call("remove_limit")
+@call("limits_remove")
 async def _remove_limit(queue: Queue) -> Call:
-    return Call({"key": (await queue.set_limit("model:a/b", concurrency=2)).key})
+    return Call({"key": (await queue.limits.set("model:a/b", concurrency=2)).key})
 
 
-@call("change_settings")
+@call("settings_apply")
 async def _change_settings(_queue: Queue) -> Call:
     return Call({}, {"set": {"max_attempts": 7}})
 
 
-@call("create_token")
+@call("tokens_create")
 async def _create_token(_queue: Queue) -> Call:
     return Call({}, {"name": "ci", "scopes": ["submit"]})
 
 
-@call("revoke_token")
+@call("tokens_revoke")
 async def _a_token(queue: Queue) -> Call:
-    return Call({"token_id": (await queue.create_token("ci", ["submit"])).id})
+    return Call({"token_id": (await queue.tokens.create("ci", ["submit"])).id})
 
 
 @call("move_clock")
@@ -408,110 +393,102 @@ async def _move_clock(_queue: Queue) -> Call:
     return Call({}, {"advance_sec": 5})
 
 
-# -- artifacts ---------------------------------------------------------------------------------------------------
-
-
-@call("put_artifact")
+@call("artifacts_add")
 async def _put_artifact(_queue: Queue) -> Call:
     return Call({}, {"n": 1}, {"name": "numbers.json"})
 
 
-@call("put_known_artifact")
+@call("artifacts_put_known")
 async def _put_known_artifact(_queue: Queue) -> Call:
     body = {"n": 1}
     sha256 = hashlib.sha256(json.dumps(body).encode()).hexdigest()
     return Call({"artifact_id": f"artifact:sha256-{sha256}"}, body)
 
 
-@call("attach_artifact")
+@call("artifacts_attach")
 async def _attach_artifact(queue: Queue) -> Call:
     claim = await held(queue)
     return Call({"task_id": claim.id}, {"n": 1}, {"token": claim.token, "name": "numbers.json"})
 
 
-@call("get_artifact", "artifact_info")
+@call("artifacts_get", "artifacts_info")
 async def _an_artifact(queue: Queue) -> Call:
-    return Call({"artifact_id": (await queue.put_artifact(b"theirs")).id})
+    return Call({"artifact_id": (await queue.artifacts.put(b"theirs")).id})
 
 
-@call("list_artifacts", "list_inputs")
+@call("artifacts_list", "artifacts_inputs")
 async def _a_task_with_inputs(queue: Queue) -> Call:
-    kept = await queue.put_artifact(b"theirs")
+    kept = await queue.artifacts.put(b"theirs")
     return Call({"task_id": await waiting(queue, spec={"context_refs": [kept.id]})})
 
-
-# -- triggers ----------------------------------------------------------------------------------------------------
 
 CRON = {"kind": "cron", "at": "@daily"}
 
 
-async def armed(queue: Queue) -> str:
-    return (await queue.save_trigger("nightly", on=CRON, task={"type": "noop"})).trigger.name
+async def armed_trigger(queue: Queue) -> str:
+    return (await queue.triggers.save("nightly", on=CRON, task={"type": "noop"})).trigger.name
 
 
-@call("save_trigger")
+@call("triggers_save")
 async def _save_trigger(_queue: Queue) -> Call:
     return Call({"name": "nightly"}, {"on": CRON, "task": {"type": "noop"}})
 
 
-@call("get_trigger", "remove_trigger", "pause_trigger", "list_firings")
+@call("triggers_get", "triggers_remove", "triggers_pause", "triggers_firings")
 async def _of_trigger(queue: Queue) -> Call:
-    return Call({"name": await armed(queue)})
+    return Call({"name": await armed_trigger(queue)})
 
 
-@call("fire_trigger", "preview_trigger")
+@call("triggers_fire", "triggers_preview")
 async def _fire_trigger(queue: Queue) -> Call:
-    return Call({"name": await armed(queue)}, {"reason": "now"})
+    return Call({"name": await armed_trigger(queue)}, {"reason": "now"})
 
 
-@call("resume_trigger")
+@call("triggers_resume")
 async def _resume_trigger(queue: Queue) -> Call:
-    return Call({"name": (await queue.pause_trigger(await armed(queue))).name})
+    return Call({"name": (await queue.triggers.pause(await armed_trigger(queue))).name})
 
 
-# -- notifications -----------------------------------------------------------------------------------------------
-
-
-async def told(queue: Queue, **fields: Any) -> str:
+async def emitted(queue: Queue, **fields: Any) -> str:
     """A sink that is never reached, since nothing is sent to it."""
     known = {"name": "ops", "kind": "webhook", "address": "https://example.com/in", **fields}
-    return (await queue.add_sink(known)).sink.name
+    return (await queue.sinks.add(**known)).sink.name
 
 
-@call("add_sink")
+@call("sinks_add")
 async def _add_sink(_queue: Queue) -> Call:
     wants = {"alerts": ["dead_lettered"], "events": ["task.*"], "types": ["noop"]}
     return Call({}, {"name": "ops", "kind": "webhook", "address": "https://example.com/in", "wants": wants})
 
 
-@call("get_sink", "remove_sink", "test_sink", "list_sinks")
+@call("sinks_get", "sinks_remove", "sinks_test", "sinks_list")
 async def _of_sink(queue: Queue) -> Call:
-    return Call({"sink": await told(queue)})
+    return Call({"sink": await emitted(queue)})
 
 
-@call("update_sink")
+@call("sinks_update")
 async def _update_sink(queue: Queue) -> Call:
-    return Call({"sink": await told(queue)}, {"wants": {"severity": "critical"}})
+    return Call({"sink": await emitted(queue)}, {"wants": {"severity": "critical"}})
 
 
-@call("pause_sink")
+@call("sinks_pause")
 async def _pause_sink(queue: Queue) -> Call:
-    return Call({"sink": await told(queue)}, {"reason": "holiday"})
+    return Call({"sink": await emitted(queue)}, {"reason": "holiday"})
 
 
-@call("resume_sink")
+@call("sinks_resume")
 async def _resume_sink(queue: Queue) -> Call:
-    return Call({"sink": (await queue.pause_sink(await told(queue))).name})
+    return Call({"sink": (await queue.sinks.pause(await emitted(queue))).name})
 
 
-@call("get_delivery", "redeliver", "list_deliveries")
+@call("deliveries_get", "deliveries_redeliver", "deliveries_list")
 async def _of_delivery(queue: Queue) -> Call:
-    return Call({"delivery_id": (await queue.test_sink(await told(queue))).id})
+    return Call({"delivery_id": (await queue.sinks.test(await emitted(queue))).id})
 
 
-@call("redeliver_dead")
+@call("deliveries_redeliver_dead")
 async def _redeliver_dead(queue: Queue) -> Call:
-    return Call({}, {"sink": await told(queue)})
+    return Call({}, {"sink": await emitted(queue)})
 
 
 def named() -> list[Door]:

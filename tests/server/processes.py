@@ -55,8 +55,8 @@ async def start(store: str, *options: str, port: int = 0, **environment: str) ->
         line = await process.stdout.readline()
     if not line:
         raise RuntimeError(f"the server ended with {await process.wait()} before it served")
-    told: dict[str, Any] = json.loads(line)
-    return ServerProcess(process, told["url"])
+    data: dict[str, Any] = json.loads(line)
+    return ServerProcess(process, data["url"])
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Line:
+class TaskLine:
     """One connection to a server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,17 +64,17 @@ class Line:
 
 
 @asynccontextmanager
-async def line(url: str) -> AsyncIterator[Line]:
+async def line(url: str) -> AsyncIterator[TaskLine]:
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
-        yield Line(reader, writer)
+        yield TaskLine(reader, writer)
     finally:
         writer.close()
 
 
 def request(method: str, target: str, body: bytes = b"", **headers: str) -> bytes:
     """A request as a careful client writes it; headers by name, with `_` for `-`."""
-    told = {"host": "localhost", "content-length": str(len(body)), **headers}
-    lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in told.items()]
+    found = {"host": "localhost", "content-length": str(len(body)), **headers}
+    lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in found.items()]
     return f"{method} {target} HTTP/1.1\r\n{''.join(lines)}\r\n".encode("latin-1") + body

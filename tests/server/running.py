@@ -8,13 +8,25 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import uvicorn.server
 
 from shiftwork.server.openapi import refusals
 from shiftwork.server.routes import DOORS
 from shiftwork.server.serve import Options, Server, open_server
+
+POLL_SEC = 0.005
+
+
+async def _sleep_briefly(seconds: float) -> None:
+    await asyncio.sleep(min(seconds, POLL_SEC))
+
+
+# uvicorn checks for a stop every 100 ms and then sleeps 100 ms: that is longer than most tests of a server take.
+vars(uvicorn.server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _sleep_briefly})
 
 
 class Reply:
@@ -40,7 +52,7 @@ class Reply:
 
 
 def check_documented(method: str, path: str, reply: Reply) -> None:
-    """Whatever a door refuses with stands in the OpenAPI document."""
+    """Whatever a door refuses with is in the OpenAPI document."""
     plain = path.partition("?")[0]
     door = next((door for door in DOORS if door.method == method and _pattern(door.path).fullmatch(plain)), None)
     if door is not None and reply.status >= 400 and reply.status != 500 and plain != "/readyz":
@@ -82,7 +94,7 @@ class Running:
         return reply.json if reply.body else None
 
     async def pass_time(self, seconds: float) -> Any:
-        """Move the server's clock through its own door; the duties that come due run."""
+        """Move the server's clock through its own door; the maintenance jobs that come due run."""
         return await self.post("/api/testing/clock", {"advance_sec": seconds})
 
 

@@ -1,4 +1,4 @@
-"""Answers that need not be read again, changes made only to what was read, and ids by which calls are found again."""
+"""Conditional requests, compressed answers and request ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shiftwork.views import VIEWS
+from shiftwork.compat.views import VIEWS
 from tests.server.doors import held, waiting
 from tests.server.running import Reply, Running
 
@@ -18,10 +18,7 @@ async def poll(api: Running, path: str, tag: str) -> Reply:
     return await api.call("GET", path, headers={"If-None-Match": tag})
 
 
-# -- unchanged ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_poller_is_told_that_nothing_has_changed(api: Running) -> None:
+async def test_unchanged_answer_is_304_with_its_etag(api: Running) -> None:
     made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
     paths = ("/api/tasks", "/api/tasks?view=factory&status=CREATED", f"/api/tasks/{made[0].id}", "/api/dags")
     for path in (*paths, f"/api/dags/{made[0].dag_id}"):
@@ -35,7 +32,7 @@ async def test_a_poller_is_told_that_nothing_has_changed(api: Running) -> None:
         assert (await poll(api, other, tag)).status == 200, "another question"
 
 
-async def test_what_only_time_changes_is_no_change(api: Running) -> None:
+async def test_passing_time_alone_does_not_change_the_etag(api: Running) -> None:
     path = f"/api/tasks/{await waiting(api.house.queue, deadline=api.house.queue.engine.store.now() + 7200)}"
     tags = {asked: (await api.call("GET", asked)).headers["etag"] for asked in (path, "/api/tasks")}
     before = await api.get(path)
@@ -48,7 +45,7 @@ async def test_what_only_time_changes_is_no_change(api: Running) -> None:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-async def test_every_change_is_told(api: Running, *, listed: bool) -> None:
+async def test_every_change_changes_the_etag(api: Running, *, listed: bool) -> None:
     claim = await held(api.house.queue, start=False)
     under = {"token": claim.token}
     path = f"/api/tasks/{claim.id}"
@@ -64,47 +61,47 @@ async def test_every_change_is_told(api: Running, *, listed: bool) -> None:
     tags = [(await api.call("GET", asked)).headers["etag"]]
     for verb, body in changes:
         await api.post(f"{path}/{verb}", body)
-        told = await poll(api, asked, tags[-1])
-        assert told.status == 200, verb
-        tags.append(told.headers["etag"])
+        output = await poll(api, asked, tags[-1])
+        assert output.status == 200, verb
+        tags.append(output.headers["etag"])
     assert len(set(tags)) == len(tags)
 
 
 @pytest.mark.parametrize("listed", [False, True])
-async def test_a_report_that_was_missed_is_told(api: Running, *, listed: bool) -> None:
-    await api.house.queue.set_setting("require_decision_report", value=True)
+async def test_missing_report_changes_the_etag(api: Running, *, listed: bool) -> None:
+    await api.house.queue.settings.set("require_decision_report", value=True)
     claim = await held(api.house.queue)
     path = f"/api/tasks/{claim.id}"
     asked = "/api/tasks" if listed else path
     tag = (await api.call("GET", asked)).headers["etag"]
     refused = await api.call("POST", f"{path}/complete", {"token": claim.token, "data": 1})
     assert (refused.status, refused.code) == (422, "report_required")
-    told = await poll(api, asked, tag)
-    assert told.status == 200
-    assert (told.json["tasks"][0] if listed else told.json)["incomplete"] is True
+    output = await poll(api, asked, tag)
+    assert output.status == 200
+    assert (output.json["tasks"][0] if listed else output.json)["incomplete"] is True
 
 
 @pytest.mark.parametrize("listed", [False, True])
-async def test_a_change_of_the_settings_is_told_by_the_tasks_that_show_them(api: Running, *, listed: bool) -> None:
+async def test_changed_settings_change_the_etag_of_tasks(api: Running, *, listed: bool) -> None:
     path = f"/api/tasks/{await waiting(api.house.queue)}"
     asked = "/api/tasks" if listed else path
     tag = (await api.call("GET", asked)).headers["etag"]
-    await api.house.queue.use_profile("loki")
-    told = await poll(api, asked, tag)
-    assert told.status == 200
-    assert (await poll(api, asked, told.headers["etag"])).status == 304
+    await api.house.queue.settings.use_profile("loki")
+    output = await poll(api, asked, tag)
+    assert output.status == 200
+    assert (await poll(api, asked, output.headers["etag"])).status == 304
 
 
-async def test_a_page_of_dags_changes_with_any_of_them(api: Running) -> None:
+async def test_etag_of_dag_page_changes_with_any_dag(api: Running) -> None:
     made = await api.house.queue.submit_dag({"tasks": [{"type": "noop"}, {"type": "noop"}]})
     tag = (await api.call("GET", "/api/dags")).headers["etag"]
     await api.post(f"/api/tasks/{made[0].id}/cancel")
-    told = await poll(api, "/api/dags", tag)
-    assert (told.status, told.json["dags"][0]["done"]) == (200, 1)
+    output = await poll(api, "/api/dags", tag)
+    assert (output.status, output.json["dags"][0]["done"]) == (200, 1)
 
 
 @pytest.mark.parametrize("view", VIEWS)
-async def test_what_was_spent_is_booked_with_the_result_in_every_view(api: Running, view: str) -> None:
+async def test_usage_is_charged_with_the_result_in_every_view(api: Running, view: str) -> None:
     claim = await held(api.house.queue)
     body = {"token": claim.token, "usage": {"cost_usd": 1.5}}
     await api.post(f"/api/tasks/{claim.id}/complete?view={view}", body)
@@ -112,7 +109,7 @@ async def test_what_was_spent_is_booked_with_the_result_in_every_view(api: Runni
     assert (task.status, task.cost_usd) == ("completed", 1.5)
 
 
-async def test_a_page_changes_with_any_of_its_tasks(api: Running) -> None:
+async def test_etag_of_task_page_changes_with_any_task(api: Running) -> None:
     first, _second = await waiting(api.house.queue), await waiting(api.house.queue)
     tag = (await api.call("GET", "/api/tasks")).headers["etag"]
     await api.post(f"/api/tasks/{first}/cancel")
@@ -122,11 +119,8 @@ async def test_a_page_changes_with_any_of_its_tasks(api: Running) -> None:
     assert (await poll(api, "/api/tasks", tag)).status == 200
 
 
-# -- changed meanwhile -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-246")
-async def test_a_change_may_be_made_only_to_what_was_read(api: Running) -> None:
+async def test_update_with_if_match_is_applied_only_to_the_version_read(api: Running) -> None:
     path = f"/api/tasks/{await waiting(api.house.queue)}"
     read = await api.call("GET", path)
     tag, version = read.headers["etag"], read.json["version"]
@@ -144,7 +138,7 @@ async def test_a_change_may_be_made_only_to_what_was_read(api: Running) -> None:
     assert (await api.call("POST", f"{path}/cancel", {}, headers={"If-Match": now})).status == 200
 
 
-async def test_of_two_who_read_the_same_one_changes_it(api: Running) -> None:
+async def test_only_one_of_two_updates_with_the_same_etag_succeeds(api: Running) -> None:
     path = f"/api/tasks/{await waiting(api.house.queue)}"
     tag = {"If-Match": (await api.call("GET", path)).headers["etag"]}
     replies = [await api.call("PATCH", path, {"priority": number}, headers=tag) for number in (1, 2)]
@@ -152,10 +146,7 @@ async def test_of_two_who_read_the_same_one_changes_it(api: Running) -> None:
     assert (await api.get(path))["priority"] == 1
 
 
-# -- large -------------------------------------------------------------------------------------------------------
-
-
-async def test_large_answers_are_compressed_for_those_who_can_read_it(api: Running) -> None:
+async def test_large_answers_are_compressed_on_request(api: Running) -> None:
     for _ in range(20):
         await waiting(api.house.queue)
     async with aiohttp.ClientSession(auto_decompress=False) as http:
@@ -171,9 +162,6 @@ async def test_large_answers_are_compressed_for_those_who_can_read_it(api: Runni
     assert "content-encoding" not in small.headers
 
 
-# -- which call --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("accepted", "is_packed"),
     [
@@ -185,7 +173,7 @@ async def test_large_answers_are_compressed_for_those_who_can_read_it(api: Runni
         ("gzip;q=1.0, *;q=0", True),
     ],
 )
-async def test_who_says_no_to_gzip_gets_none(api: Running, accepted: str, *, is_packed: bool) -> None:
+async def test_accept_encoding_without_gzip_gets_plain_answer(api: Running, accepted: str, *, is_packed: bool) -> None:
     async with aiohttp.ClientSession(auto_decompress=False) as http:
         answer = await http.get(f"{api.url}/openapi.json", headers={"Accept-Encoding": accepted})
         text = await answer.read()
@@ -193,7 +181,7 @@ async def test_who_says_no_to_gzip_gets_none(api: Running, accepted: str, *, is_
     assert answer.headers["vary"] == "accept-encoding"
 
 
-async def test_a_request_id_is_told_back_and_stands_in_the_events_of_the_call(api: Running) -> None:
+async def test_request_id_is_returned_and_recorded_in_events(api: Running) -> None:
     mine = {"X-Request-Id": "req 42"}
     made = await api.call("POST", "/api/tasks", {"type": "noop"}, headers=mine)
     claimed = await api.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers={"X-Request-Id": "claim"})
@@ -203,8 +191,8 @@ async def test_a_request_id_is_told_back_and_stands_in_the_events_of_the_call(ap
     unnamed = await api.call("POST", f"{path}/complete", {"token": token})
     assert made.headers["x-request-id"] == "req 42"
     assert claimed.headers["x-request-id"] == "claim"
-    told = (await api.get("/api/events"))["events"]
-    by_verb = {event["verb"]: event["request_id"] for event in told if event["task_id"] == made.json["id"]}
+    parameters = (await api.get("/api/events"))["events"]
+    by_verb = {event["verb"]: event["request_id"] for event in parameters if event["task_id"] == made.json["id"]}
     assert by_verb == {
         "submitted": "req 42",
         "claimed": "claim",
@@ -213,7 +201,7 @@ async def test_a_request_id_is_told_back_and_stands_in_the_events_of_the_call(ap
     }
 
 
-async def test_the_key_of_a_claim_stands_in_its_events_as_the_claim_is_found_by_it(api: Running) -> None:
+async def test_idempotency_key_of_a_claim_is_recorded_in_its_events(api: Running) -> None:
     await waiting(api.house.queue)
     both = {"X-Request-Id": "req 42", "Idempotency-Key": "k-1"}
     claimed = await api.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=both)
@@ -222,11 +210,14 @@ async def test_the_key_of_a_claim_stands_in_its_events_as_the_claim_is_found_by_
     assert event["request_id"] == "k-1"
     found = await api.get("/api/claims?who=ada&request=k-1")
     assert [task["id"] for task in found["tasks"]] == [event["task_id"]]
-    told = (await api.get("/openapi.json"))["paths"]["/api/tasks/claim"]["post"]["parameters"]
-    assert "the key stands there" in next(each["description"] for each in told if each["name"] == "X-Request-Id")
+    described = await api.get("/openapi.json")
+    shared = described["components"]["parameters"]
+    references = described["paths"]["/api/tasks/claim"]["post"]["parameters"]
+    parameters = [shared[each["$ref"].rpartition("/")[2]] for each in references]
+    assert "the key stands there" in next(each["description"] for each in parameters if each["name"] == "X-Request-Id")
 
 
-async def test_a_refusal_tells_its_request_id(api: Running) -> None:
+async def test_refusal_returns_its_request_id(api: Running) -> None:
     for path in ("/api/tasks/nobody", "/nowhere", "/api/tasks?colour=red"):
         mine = await api.call("GET", path, headers={"X-Request-Id": "mine"})
         assert (mine.headers["x-request-id"], mine.json["request_id"]) == ("mine", "mine")
@@ -235,13 +226,13 @@ async def test_a_refusal_tells_its_request_id(api: Running) -> None:
         assert [reply.json["request_id"] for reply in unnamed] == [r.headers["x-request-id"] for r in unnamed]
 
 
-async def test_whoever_acts_stands_in_the_events(api: Running, guarded: Running) -> None:
+async def test_actor_is_recorded_in_events(api: Running, guarded: Running) -> None:
     await api.post("/api/tasks", {"type": "noop"}, headers={"X-Actor": "human:ada"})
-    made = await guarded.house.queue.create_token("ci", ["submit"])
+    made = await guarded.house.queue.tokens.create("ci", ["submit"])
     claimed_to_be = {"Authorization": f"Bearer {made.secret}", "X-Actor": "human:ada"}
     await guarded.post("/api/tasks", {"type": "noop"}, headers=claimed_to_be)
     actors = [
-        [event.actor for event in (await server.house.queue.events())[0] if event.verb == "submitted"]
+        [event.actor for event in (await server.house.queue.events()).events if event.verb == "submitted"]
         for server in (api, guarded)
     ]
     assert "human:ada" in actors[0]

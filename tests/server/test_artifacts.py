@@ -1,4 +1,4 @@
-"""Artifacts over HTTP: bytes in and out as they are, in bounded memory, whole or not at all."""
+"""Artifacts over HTTP: bytes unchanged, in bounded memory, whole or not at all."""
 
 from __future__ import annotations
 
@@ -40,19 +40,16 @@ async def put(api: Running, content: bytes, path: str | None = None, **headers: 
 
 
 def folder_of(api: Running) -> Path:
-    depot = api.house.queue.engine.depot
-    assert depot is not None
-    return Path(depot.url.removeprefix("file://"))
+    blob_store = api.house.queue.engine.blob_store
+    assert blob_store is not None
+    return Path(blob_store.url.removeprefix("file://"))
 
 
 def files(api: Running) -> list[Path]:
     return sorted(path for path in folder_of(api).rglob("*") if path.is_file())
 
 
-# -- in and out --------------------------------------------------------------------------------------------------
-
-
-async def test_bytes_come_back_as_they_were_sent(api: Running) -> None:
+async def test_artifact_bytes_are_returned_unchanged(api: Running) -> None:
     kept = await put(api, BIG, **{"Content-Type": "text/x-made-up"})
     assert (kept.status, kept.json["id"], kept.json["size"]) == (201, id_of(BIG), len(BIG))
     got = await api.call("GET", at(BIG), headers={"Accept-Encoding": "gzip"})
@@ -63,28 +60,28 @@ async def test_bytes_come_back_as_they_were_sent(api: Running) -> None:
     assert "content-encoding" not in got.headers
 
 
-async def test_a_body_whose_hash_is_not_known_gets_its_id(api: Running) -> None:
-    """Also from curl, which says of any bytes that they are a form."""
+async def test_upload_without_known_hash_gets_its_id(api: Running) -> None:
+    """Also from curl, which labels any bytes as a form."""
     kept = await put(
         api, b"# hello", "/api/artifacts?name=hello.md", **{"Content-Type": "application/x-www-form-urlencoded"}
     )
     assert (kept.json["id"], kept.json["media_type"]) == (id_of(b"# hello"), "text/markdown")
 
 
-async def test_a_body_that_is_something_else_is_refused(api: Running) -> None:
+async def test_upload_not_matching_its_hash_is_refused(api: Running) -> None:
     refused = await api.call("PUT", at(b"this"), data=b"that")
     assert (refused.status, refused.code, refused.json["where"]) == (422, "invalid_input", "artifact_id")
     assert (await api.call("GET", at(b"that"))).status == 404
     assert files(api) == []
 
 
-async def test_what_is_no_media_type_is_refused(api: Running) -> None:
-    for said, where in {"multipart/form-data; boundary=x": "Content-Type", "nonsense": "media_type"}.items():
-        refused = await put(api, b"x", **{"Content-Type": said})
+async def test_invalid_media_type_is_refused(api: Running) -> None:
+    for stated, where in {"multipart/form-data; boundary=x": "Content-Type", "nonsense": "media_type"}.items():
+        refused = await put(api, b"x", **{"Content-Type": stated})
         assert (refused.status, refused.code, refused.json["where"]) == (422, "invalid_input", where)
 
 
-async def test_a_page_that_an_agent_wrote_is_not_run(api: Running) -> None:
+async def test_stored_html_page_is_served_sandboxed_as_attachment(api: Running) -> None:
     page = b"<script>alert(1)</script>"
     await put(api, page, **{"Content-Type": "text/html"})
     got = await api.call("GET", at(page))
@@ -93,7 +90,7 @@ async def test_a_page_that_an_agent_wrote_is_not_run(api: Running) -> None:
     assert got.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_the_head_tells_all_but_the_bytes(api: Running) -> None:
+async def test_head_of_an_artifact_returns_headers_without_bytes(api: Running) -> None:
     await put(api, BIG)
     for header in ({}, {"Range": "bytes=0-9"}):
         got = await api.call("GET", at(BIG), headers=header)
@@ -101,9 +98,6 @@ async def test_the_head_tells_all_but_the_bytes(api: Running) -> None:
         assert (head.status, head.body) == (got.status, b"")
         for name in ("content-length", "content-type", "etag", "accept-ranges", "content-range"):
             assert head.headers.get(name) == got.headers.get(name)
-
-
-# -- parts -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ async def test_the_head_tells_all_but_the_bytes(api: Running) -> None:
         ("bytes=-999999999", 0, len(BIG)),
     ],
 )
-async def test_a_part_is_sent(api: Running, asked: str, start: int, end: int) -> None:
+async def test_requested_byte_range_is_sent(api: Running, asked: str, start: int, end: int) -> None:
     await put(api, BIG)
     got = await api.call("GET", at(BIG), headers={"Range": asked})
     assert got.body == BIG[start:end]
@@ -127,20 +121,20 @@ async def test_a_part_is_sent(api: Running, asked: str, start: int, end: int) ->
 
 
 @pytest.mark.parametrize("asked", ["bytes=5-2", "bytes=0-1,5-6", "lines=1-2", "bytes=-", "5-6", "bytes=a-b"])
-async def test_a_part_that_is_not_understood_is_the_whole(api: Running, asked: str) -> None:
+async def test_invalid_range_header_gets_the_whole_content(api: Running, asked: str) -> None:
     await put(api, b"0123456789")
     got = await api.call("GET", at(b"0123456789"), headers={"Range": asked})
     assert (got.status, got.body) == (200, b"0123456789")
 
 
-async def test_a_part_that_is_not_there_is_refused(api: Running) -> None:
+async def test_unsatisfiable_range_is_refused(api: Running) -> None:
     await put(api, b"0123456789")
     for asked in ("bytes=10-", "bytes=99-100", "bytes=-0"):
         refused = await api.call("GET", at(b"0123456789"), headers={"Range": asked})
         assert (refused.status, refused.code, refused.json["facts"]) == (416, "range_not_satisfiable", {"size": 10})
 
 
-async def test_a_part_is_sent_only_of_what_is_meant(api: Running) -> None:
+async def test_range_with_if_range_is_sent_only_for_matching_etag(api: Running) -> None:
     await put(api, b"0123456789")
     same, other = f'"{id_of(b"0123456789")}"', '"something else"'
     for known, status in ((same, 206), (other, 200)):
@@ -150,24 +144,26 @@ async def test_a_part_is_sent_only_of_what_is_meant(api: Running) -> None:
     assert (unchanged.status, unchanged.body) == (304, b"")
 
 
-# -- tasks -------------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_made_under_a_claim_is_the_agent_s(api: Running) -> None:
+async def test_upload_under_a_claim_is_attributed_to_its_agent(api: Running) -> None:
     claim = await held(api.house.queue)
     path = f"/api/tasks/{claim.id}/artifacts"
     refused = await put(api, b"made", path)
     assert (refused.status, refused.code) == (422, "fence_required")
     kept = await put(api, b"made", f"{path}?token={claim.token}&name=made.txt")
     assert kept.status == 201
-    (told,) = (await api.get(path))["artifacts"]
-    assert (told["id"], told["role"], told["name"], told["by"]) == (id_of(b"made"), "made", "made.txt", "agent:ada")
+    (outcome,) = (await api.get(path))["artifacts"]
+    assert (outcome["id"], outcome["role"], outcome["name"], outcome["by"]) == (
+        id_of(b"made"),
+        "made",
+        "made.txt",
+        "agent:ada",
+    )
     await api.house.queue.complete(claim.token)
     late = await put(api, b"late", f"{path}?token={claim.token}")
     assert (late.status, late.code) == (409, "lease_lost")
 
 
-async def test_a_claim_carries_its_inputs_also_when_it_is_sent_again(api: Running) -> None:
+async def test_repeated_claim_contains_its_inputs(api: Running) -> None:
     kept = (await put(api, b"input")).json["id"]
     await api.post("/api/tasks", {"type": "noop", "spec": {"context_refs": [kept]}})
     key = {"Idempotency-Key": "k"}
@@ -179,11 +175,11 @@ async def test_a_claim_carries_its_inputs_also_when_it_is_sent_again(api: Runnin
     assert (await api.get(f"/api/tasks/{assigned['task']['id']}/inputs"))["inputs"] == assigned["inputs"]
 
 
-async def test_workers_and_submitters_each_have_their_door(guarded: Running) -> None:
+async def test_upload_routes_require_work_or_submit_scope(guarded: Running) -> None:
     queue = guarded.house.queue
 
     async def come(scope: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {(await queue.create_token(scope, [scope])).secret}"}
+        return {"Authorization": f"Bearer {(await queue.tokens.create(scope, [scope])).secret}"}
 
     worker, submitter, reader = [await come(scope) for scope in ("work", "submit", "read")]
     assert (await put(guarded, b"x", **submitter)).status == 201
@@ -193,10 +189,7 @@ async def test_workers_and_submitters_each_have_their_door(guarded: Running) -> 
     assert (await guarded.call("GET", at(b"x"))).status == 401
 
 
-# -- damage ------------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_damaged_at_its_beginning_is_refused(api: Running) -> None:
+async def test_artifact_damaged_at_the_beginning_is_refused(api: Running) -> None:
     await put(api, BIG)
     (file,) = files(api)
     file.write_bytes(b"x" + BIG[1:])
@@ -204,8 +197,8 @@ async def test_what_is_damaged_at_its_beginning_is_refused(api: Running) -> None
     assert (refused.status, refused.code) == (502, "artifact_damaged")
 
 
-async def test_what_is_damaged_further_on_breaks_off(api: Running) -> None:
-    """Its length was promised: nobody takes what has come for the whole."""
+async def test_artifact_damaged_later_breaks_off_the_download(api: Running) -> None:
+    """Its length was promised: no one takes what has come for the whole."""
     await put(api, BIG)
     (file,) = files(api)
     file.write_bytes(BIG[:-1] + b"?")
@@ -217,15 +210,12 @@ async def test_what_is_damaged_further_on_breaks_off(api: Running) -> None:
     assert BIG.startswith(broken.value.partial)
 
 
-# -- uploads that do not end well --------------------------------------------------------------------------------
-
-
 def has_begun(folder: Path) -> bool:
-    """Whether something of an upload lies there."""
+    """Whether something of an upload is there."""
     return any(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-async def test_whoever_hangs_up_leaves_nothing(api: Running) -> None:
+async def test_aborted_upload_leaves_no_file(api: Running) -> None:
     async with raw.line(api.url) as line:
         head = f"PUT {at(BIG)} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(BIG)}\r\n\r\n"
         line.send(head.encode() + BIG[: 2 * MEBIBYTE])
@@ -235,20 +225,20 @@ async def test_whoever_hangs_up_leaves_nothing(api: Running) -> None:
     assert (await api.call("GET", at(BIG))).status == 404
 
 
-async def test_an_upload_that_stops_coming_is_not_waited_for(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "SLOWEST_BODY_SEC", 0.01)
+async def test_stalled_upload_is_refused(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
     async with raw.line(api.url) as line:
         line.send(f"PUT {at(b'x')} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nxx".encode())
-        told = await line.answer()
-    assert (told.status, told.json["code"], told.json["where"]) == (400, "malformed", "body")
+        found = await line.answer()
+    assert (found.status, found.json["code"], found.json["where"]) == (400, "malformed", "body")
     await until(lambda: files(api) == [])
 
 
-async def test_a_large_upload_may_take_longer_than_a_request(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it keeps coming: each part of it renews the patience."""
+async def test_large_upload_can_take_longer_than_a_request(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While data keeps arriving: each part restarts the timeout."""
     patience = 2.0
-    monkeypatch.setattr(protocol, "SLOWEST_REQUEST_SEC", patience)
-    monkeypatch.setattr(protocol, "LEAST_BODY", 1000)
+    monkeypatch.setattr(protocol, "MAX_REQUEST_SEC", patience)
+    monkeypatch.setattr(protocol, "MIN_BODY", 1000)
     loop = asyncio.get_running_loop()
     began, sent = loop.time(), hashlib.sha256()
 
@@ -263,8 +253,8 @@ async def test_a_large_upload_may_take_longer_than_a_request(api: Running, monke
     assert (kept.status, kept.json["id"]) == (201, f"artifact:sha256-{sent.hexdigest()}")
 
 
-async def test_too_much_is_refused_while_it_comes(api: Running) -> None:
-    await api.house.queue.set_setting("bounds.artifact_bytes", MEBIBYTE)
+async def test_upload_over_the_limit_is_refused_while_streaming(api: Running) -> None:
+    await api.house.queue.settings.set("bounds.artifact_bytes", MEBIBYTE)
     refused = await put(api, BIG)
     assert (refused.status, refused.code) == (413, "too_large")
     assert files(api) == []
@@ -276,7 +266,7 @@ def peak(pid: int) -> int:
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
 
-async def test_memory_is_bounded_in_both_directions(tmp_path: Path) -> None:
+async def test_memory_is_bounded_for_upload_and_download(tmp_path: Path) -> None:
     block, count = random.Random(1).randbytes(MEBIBYTE), 200
 
     async def poured() -> AsyncIterator[bytes]:
@@ -299,8 +289,8 @@ async def test_memory_is_bounded_in_both_directions(tmp_path: Path) -> None:
         assert peak(server.process.pid) - before < 60 * MEBIBYTE
 
 
-async def test_a_server_killed_in_an_upload_has_kept_nothing_of_it(tmp_path: Path) -> None:
-    """What is left of it is swept later; what was acknowledged before is whole."""
+async def test_server_killed_during_upload_keeps_nothing_of_it(tmp_path: Path) -> None:
+    """Its remains are collected later; acknowledged artifacts are intact."""
     store = f"sqlite:///{tmp_path}/queue.db"
     incoming = tmp_path / "queue.db.artifacts" / "incoming"
     async with await processes.start(store, "--no-duties") as server, aiohttp.ClientSession(server.url) as http:

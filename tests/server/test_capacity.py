@@ -1,4 +1,4 @@
-"""A full queue over HTTP: refused with a time to try again; and workers that are missing are asked for."""
+"""A full queue over HTTP: refused with a retry time; and a command that starts missing workers."""
 
 import asyncio
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Client
-from shiftwork.core.errors import InputError, QueueFull
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
+from shiftwork.model.errors import InputError, QueueFull
 from shiftwork.server.replacing import Replacing
 from tests.server.running import Running, running
 from tests.worker.steps import until
@@ -22,7 +22,7 @@ async def fill(api: Running, most: int = 1) -> None:
 
 
 @pytest.mark.requirement("C-101")
-async def test_a_full_queue_answers_429_and_when_to_try_again(api: Running) -> None:
+async def test_full_queue_answers_429_with_retry_after(api: Running) -> None:
     await fill(api)
     refused = await api.call("POST", "/api/tasks", NOOP)
     assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "queue_full", "5")
@@ -31,7 +31,7 @@ async def test_a_full_queue_answers_429_and_when_to_try_again(api: Running) -> N
     assert (dag.status, dag.code) == (429, "queue_full")
 
 
-async def test_a_refused_request_may_be_sent_again_under_its_key(api: Running) -> None:
+async def test_refused_request_can_be_repeated_with_its_key(api: Running) -> None:
     await fill(api)
     key = {"headers": {"Idempotency-Key": "once"}}
     assert (await api.call("POST", "/api/tasks", NOOP, **key)).status == 429
@@ -42,58 +42,55 @@ async def test_a_refused_request_may_be_sent_again_under_its_key(api: Running) -
     assert claim["task"]["id"] != made.json["id"]
 
 
-async def test_a_client_waits_for_room(api: Running) -> None:
+async def test_client_waits_for_room_in_a_full_queue(api: Running) -> None:
     await fill(api)
-    async with await Client.open(api.url) as client:
+    async with Client.open(api.url) as client:
         with pytest.raises(QueueFull):
             await client.submit(NOOP)
-        assert (await client.backpressure()).full == ["low", "medium", "high"]
+        assert (await client.control.backpressure()).full == ["low", "medium", "high"]
         waiting = asyncio.create_task(client.submit(NOOP, wait=60))
         await client.claim("a", start=True)
         assert (await waiting).status == "ready"
 
 
-# -- workers that are missing ------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("C-185")
-async def test_too_few_workers_run_the_command_once_a_minute(api: Running, tmp_path: Path) -> None:
+async def test_pool_below_minimum_runs_the_command_once_a_minute(api: Running, tmp_path: Path) -> None:
     await api.call("PATCH", "/api/settings?workspace=lab", {"set": {"min_agents": 1}})
-    told = tmp_path / "told"
-    program = f"import os; open({str(told)!r}, 'a').write(os.environ['SHIFTWORK_WORKSPACE'] + '\\n')"
+    output = tmp_path / "told"
+    program = f"import os; open({str(output)!r}, 'a').write(os.environ['SHIFTWORK_WORKSPACE'] + '\\n')"
     replacing = Replacing(api.house.queue, f'{sys.executable} -c "{program}"')
-    assert await replacing.look() == []
+    assert await replacing.scan() == []
     await api.pass_time(30)
-    assert await replacing.look() == ["lab"]
-    await until(lambda: told.exists() and told.read_text(encoding="utf-8") == "lab\n")
-    assert await replacing.look() == []
+    assert await replacing.scan() == ["lab"]
+    await until(lambda: output.exists() and output.read_text(encoding="utf-8") == "lab\n")
+    assert await replacing.scan() == []
     await api.pass_time(60)
-    assert await replacing.look() == ["lab"]
+    assert await replacing.scan() == ["lab"]
     await api.post("/api/agents?workspace=lab", {"id": "worker"})
     await api.pass_time(30)
     await api.pass_time(30)
-    assert await replacing.look() == []
+    assert await replacing.scan() == []
 
 
-async def test_a_command_that_is_not_there_stops_nothing(api: Running) -> None:
+async def test_missing_command_stops_nothing(api: Running) -> None:
     await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
     await api.pass_time(30)
-    assert await Replacing(api.house.queue, "/no/such/program").look() == ["default"]
+    assert await Replacing(api.house.queue, "/no/such/program").scan() == ["default"]
 
 
-async def test_a_serving_server_runs_the_command(store_url: str, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    command = f"{sys.executable} -c \"import os; print(os.getpid(), file=open({str(told)!r}, 'w'), flush=True)\""
+async def test_server_runs_the_below_minimum_command(store_url: str, tmp_path: Path) -> None:
+    output = tmp_path / "told"
+    command = f"{sys.executable} -c \"import os; print(os.getpid(), file=open({str(output)!r}, 'w'), flush=True)\""
     async with running(store_url, on_below_minimum=command) as api:
         await api.call("PATCH", "/api/settings", {"set": {"min_agents": 1}})
         await run_once(api.house.queue.engine, force=True)
-        await until(lambda: told.exists() and told.read_text() != "")
-        process = Path("/proc", told.read_text().strip())
+        await until(lambda: output.exists() and output.read_text() != "")
+        process = Path("/proc", output.read_text().strip())
         await until(lambda: not process.exists())  # it would outlive this loop, and be noticed in another test
 
 
 @pytest.mark.parametrize("command", ["", "a 'b"])
-async def test_a_command_that_cannot_be_read_is_refused_at_once(store_url: str, command: str) -> None:
+async def test_invalid_below_minimum_command_is_refused_at_start(store_url: str, command: str) -> None:
     with pytest.raises(InputError, match="on-below-minimum"):
         async with running(store_url, on_below_minimum=command):
             pass

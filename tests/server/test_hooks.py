@@ -1,4 +1,4 @@
-"""Hooks over HTTP: open to whoever signs, with or without tokens for everybody else."""
+"""Hooks over HTTP: open to anyone who signs, with or without tokens for everyone else."""
 
 import asyncio
 import io
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
 from tests import deliveries
 from tests.server.running import Reply, Running
 
@@ -15,7 +15,7 @@ SECRET = "a secret that only github knows"
 
 
 async def save(api: Running, workspace: str = "default") -> None:
-    await api.house.queue.in_workspace(workspace).save_trigger("review", REVIEW, secret=SECRET)
+    await api.house.queue.in_workspace(workspace).triggers.save("review", **REVIEW, secret=SECRET)
 
 
 async def deliver(
@@ -26,21 +26,21 @@ async def deliver(
 
 
 @pytest.mark.requirement("F-208", "F-209", "F-210", "F-211")
-async def test_a_delivery_needs_no_token(guarded: Running) -> None:
-    """A nightly and a weekly schedule stand beside it, and fire by themselves."""
+async def test_hook_delivery_needs_no_token(guarded: Running) -> None:
+    """A nightly and a weekly schedule are beside it, and fire by themselves."""
     queue = guarded.house.queue
     await save(guarded)
     for name, cron in (("nightly", "@daily"), ("weekly", "@weekly")):
-        await queue.save_trigger(name, on={"kind": "cron", "at": cron}, task={"type": name})
+        await queue.triggers.save(name, on={"kind": "cron", "at": cron}, task={"type": name})
     reply = await deliver(guarded)
     assert (reply.status, reply.json["outcome"], len(reply.json["tasks"])) == (200, "fired", 3)
     assert guarded.house.clock is not None
     guarded.house.clock.advance(8 * 86_400)
     await run_once(queue.engine, force=True)
-    assert {task.type for task in (await queue.tasks()).tasks} >= {"nightly", "weekly", "review-code"}
+    assert {task.type for task in (await queue.tasks.list()).tasks} >= {"nightly", "weekly", "review-code"}
 
 
-async def test_a_forged_one_is_refused_without_a_reason(guarded: Running) -> None:
+async def test_forged_delivery_is_refused_without_a_reason(guarded: Running) -> None:
     await save(guarded)
     reply = await deliver(guarded, forged={"X-Hub-Signature-256": "sha256=" + 64 * "0"})
     assert (reply.status, reply.code) == (403, "hook_refused")
@@ -50,40 +50,40 @@ async def test_a_forged_one_is_refused_without_a_reason(guarded: Running) -> Non
     assert unknown.json["detail"].replace("nothing", "review") == reply.json["detail"]
 
 
-async def test_too_much_is_not_read_to_its_end(api: Running) -> None:
+async def test_oversized_delivery_is_not_read_to_its_end(api: Running) -> None:
     await save(api)
     body = io.BytesIO(b" " * 1_048_577)
     reply = await api.call("POST", "/api/hooks/review", data=body, headers=deliveries.github(SECRET, b"", "push"))
     assert (reply.status, reply.code) == (413, "too_large")
-    await api.house.queue._shared.settle()
-    events, _ = await api.house.queue.events()
+    await api.house.queue.executor.shared.drain()
+    events = (await api.house.queue.events()).events
     assert [event.data for event in events if event.verb == "trigger_refused"] == [
         {"trigger": "review", "kind": "hook", "reason": "more than 1048576 bytes"}
     ]
 
 
-async def test_what_is_no_json_is_refused(api: Running) -> None:
+async def test_delivery_with_invalid_json_is_refused(api: Running) -> None:
     await save(api)
     reply = await deliver(api, b"{")
     assert (reply.status, reply.code) == (400, "malformed")
 
 
-async def test_a_hook_of_another_workspace_is_named(api: Running) -> None:
+async def test_hook_of_another_workspace_is_named_in_the_query(api: Running) -> None:
     await save(api, "shop")
     assert (await deliver(api)).code == "hook_refused"
     assert (await deliver(api, query="?workspace=shop")).json["outcome"] == "fired"
     assert (await deliver(api, query="?workspace=")).status == 422
 
 
-async def test_deliveries_at_the_same_moment_fire_once(api: Running) -> None:
+async def test_concurrent_equal_deliveries_fire_once(api: Running) -> None:
     await save(api)
     replies = await asyncio.gather(*(deliver(api) for _ in range(10)))
     assert sorted(reply.json["duplicate"] for reply in replies) == [False] + [True] * 9
     assert len({tuple(reply.json["tasks"]) for reply in replies}) == 1
-    assert len((await api.house.queue.tasks()).tasks) == 3
+    assert len((await api.house.queue.tasks.list()).tasks) == 3
 
 
-async def test_a_secret_is_answered_when_it_is_made_and_at_no_other_door(api: Running) -> None:
+async def test_hook_secret_is_returned_only_when_created(api: Running) -> None:
     body = {"on": {"kind": "hook"}, "task": {"type": "note"}}
     made = (await api.call("PUT", "/api/triggers/x", body)).json
     assert made["secret"].startswith("whsec_")
@@ -93,7 +93,7 @@ async def test_a_secret_is_answered_when_it_is_made_and_at_no_other_door(api: Ru
         assert made["secret"] not in (await api.call("GET", path)).body.decode()
 
 
-async def test_the_answer_to_a_repeat_does_not_hold_the_secret(api: Running) -> None:
+async def test_repeated_trigger_save_does_not_return_the_secret(api: Running) -> None:
     body = {"on": {"kind": "hook"}, "task": {"type": "note"}}
     keyed = {"Idempotency-Key": "k1"}
     assert (await api.call("PUT", "/api/triggers/x", body, headers=keyed)).status == 200

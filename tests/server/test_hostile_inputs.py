@@ -1,4 +1,4 @@
-"""One client sends all that could hold a server up, while another goes on with its work and is always answered."""
+"""One client sends everything that could block a server, while another works and is always answered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.adversarial import SCHEMAS, VALIDATED
 from tests.server import processes
 
 PATIENCE = aiohttp.ClientTimeout(total=60)
-"""How long an answer may take on a busy machine; what hangs takes for ever."""
-LEAST_ROUNDS = 20
+"""How long an answer may take on a busy machine; what hangs takes forever."""
+MIN_ROUNDS = 20
 _JSON = {"content-type": "application/json"}
 BLANKS = " " * 60_000
 DOUBLING = SCHEMAS[0](3_200)
@@ -48,7 +48,7 @@ class Caller:
         found = (await self.send("POST", "/api/tasks/claim", claim))["assignments"]
         return found[0]["token"] if found else None
 
-    async def hand_in(self, token: str, data: Any) -> Any:
+    async def submit_output(self, token: str, data: Any) -> Any:
         body = {"token": token, "data": data}
         return await self.send("POST", f"/api/tasks/{token.partition('.')[0]}/complete", body)
 
@@ -61,7 +61,7 @@ async def attack(caller: Caller) -> None:
     for type_ in STORED:
         token = await caller.take(type_)
         assert token is not None
-        await caller.hand_in(token, "a" * 30_000 + "!")
+        await caller.submit_output(token, "a" * 30_000 + "!")
 
 
 async def _schemas(caller: Caller) -> None:
@@ -85,7 +85,7 @@ async def _schemas(caller: Caller) -> None:
         await caller.send("POST", "/api/tasks", asking(schema))
         token = await caller.take("hostile")
         if token is not None:
-            await caller.hand_in(token, make(100_000))
+            await caller.submit_output(token, make(100_000))
     await caller.send("POST", "/api/tasks", {"type": "asking"})
     token = await caller.take("asking")
     assert token is not None
@@ -99,7 +99,7 @@ async def _patterns(caller: Caller) -> None:
         await caller.send("POST", "/api/tasks", {"type": "matched", "output": output, "max_attempts": 1})
         token = await caller.take("matched")
         if token is not None:
-            await caller.hand_in(token, "aababbab" * 100_000)
+            await caller.submit_output(token, "aababbab" * 100_000)
 
 
 async def _triggers(caller: Caller) -> None:
@@ -144,12 +144,12 @@ async def _texts(caller: Caller) -> None:
 async def work(caller: Caller, done: asyncio.Event) -> list[str]:
     """Submit, claim and complete, until the other is done; the tasks that were completed."""
     completed: list[str] = []
-    while not done.is_set() or len(completed) < LEAST_ROUNDS:
+    while not done.is_set() or len(completed) < MIN_ROUNDS:
         await caller.send("GET", "/healthz")
         made = await caller.send("POST", "/api/tasks", {"type": "honest", "payload": {"round": len(completed)}})
         token = await caller.take("honest")
         assert token is not None
-        await caller.hand_in(token, {"answer": 42})
+        await caller.submit_output(token, {"answer": 42})
         completed.append(made["id"])
     return completed
 
@@ -157,16 +157,16 @@ async def work(caller: Caller, done: asyncio.Event) -> list[str]:
 @pytest.fixture
 async def stored(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store that holds what was accepted before anything refused it."""
-    async with await Queue.open(store_url) as queue:
+    async with Queue.open(store_url) as queue:
         with monkeypatch.context() as before:
-            before.setattr("shiftwork.policy.verdict.check_output", lambda _: None)
+            before.setattr("shiftwork.validation.policy.check_output", lambda _: None)
             for type_, method, asked in zip(STORED, ("json-schema", "regex"), (DOUBLING, r"\w" * 20_000), strict=True):
                 output = {"validation": method, "validation_schema": asked}
                 await queue.submit(type=type_, output=output, max_attempts=1)
     return store_url
 
 
-async def test_server_answers_others_whatever_one_client_sends(stored: str, tmp_path: Path) -> None:
+async def test_server_answers_other_clients_during_hostile_input(stored: str, tmp_path: Path) -> None:
     watched = tmp_path / "watched"
     watched.mkdir()
     (watched / ("a" * 34)).write_text("a name that patterns of many stars do not fit")

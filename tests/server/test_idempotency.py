@@ -1,4 +1,4 @@
-"""A request sent again has no second effect: at every door, after a crash, and on two servers at once."""
+"""A repeated request has no second effect: at every route, after a crash, and on two servers at once."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ async def send(api: Running, name: str, call: Call, **options: Any) -> Reply:
 
 def same(name: str, reply: Reply) -> Any:
     """What must be alike in the answer and its repeat."""
-    if name == "claim":  # the task is shown as it is now
+    if name == "claims_request":  # the task is shown as it is now
         return reply.status, [held["token"] for held in reply.json["assignments"]]
     return reply.status, reply.json if reply.body else None
 
 
-def test_every_door_that_changes_something_has_a_call() -> None:
+def test_every_changing_route_is_covered() -> None:
     assert {door.name for door in changing()} <= CALLS.keys()
 
 
-async def test_a_repeat_is_answered_as_the_first_was_and_changes_nothing(api: Running) -> None:
+async def test_repeated_request_gets_same_answer_and_changes_nothing(api: Running) -> None:
     for door in changing():
         call = await CALLS[door.name](api.house.queue.in_workspace(door.name))
         first = await send(api, door.name, call)
@@ -45,47 +45,44 @@ async def test_a_repeat_is_answered_as_the_first_was_and_changes_nothing(api: Ru
         before = await everything(api.house.queue)
         again = await send(api, door.name, call)
         assert await everything(api.house.queue) == before, door.name
-        if door.name in {"create_token", "add_sink"}:
+        if door.name in {"tokens_create", "sinks_add"}:
             assert (again.status, again.code) == (409, "conflict"), "its secret is not kept"
             assert first.json.get("id", "'ops'") in again.json["detail"]
         else:
             assert same(door.name, again) == same(door.name, first), door.name
 
 
-async def test_another_request_under_the_same_key_is_refused(api: Running) -> None:
+async def test_different_request_with_the_same_key_is_refused(api: Running) -> None:
     for door in changing():
         call = await CALLS[door.name](api.house.queue.in_workspace(door.name))
         assert (await send(api, door.name, call)).status == door.status, door.name
         before = await everything(api.house.queue)
         other = await send(api, door.name, call._replace(body=None), data=json.dumps(call.body or {}) + " ")
         assert await everything(api.house.queue) == before, door.name
-        told = "invalid_input" if door.name == "put_known_artifact" else "idempotency_key_reused"  # its path says what
-        assert (other.status, other.code) == (422, told), (door.name, other)
+        text = "invalid_input" if door.name == "artifacts_put_known" else "idempotency_key_reused"  # its path says what
+        assert (other.status, other.code) == (422, text), (door.name, other)
 
 
-async def test_a_key_belongs_to_one_workspace(api: Running) -> None:
+async def test_idempotency_key_belongs_to_one_workspace(api: Running) -> None:
     ours = await api.post("/api/tasks", {"type": "noop"}, headers=KEY)
     theirs = await api.post("/api/tasks?workspace=theirs", {"type": "noop"}, headers=KEY)
     assert ours["id"] != theirs["id"]
 
 
-async def test_a_refused_request_leaves_its_key_free(api: Running) -> None:
+async def test_refused_request_leaves_its_key_free(api: Running) -> None:
     refused = await api.call("POST", f"/api/tasks/{await waiting(api.house.queue)}/rerun", headers=KEY)
     assert refused.code == "wrong_state"
     assert (await api.call("POST", "/api/tasks", {"type": "noop"}, headers=KEY)).status == 201
 
 
 @pytest.mark.parametrize("key", ["", " ", "k" * 256, "schlüssel"])
-async def test_a_key_that_cannot_be_kept_is_refused(api: Running, key: str) -> None:
+async def test_invalid_idempotency_key_is_refused(api: Running, key: str) -> None:
     reply = await api.call("POST", "/api/tasks", {"type": "noop"}, headers={"Idempotency-Key": key})
     assert (reply.status, reply.code, reply.json["where"]) == (422, "invalid_input", "Idempotency-Key")
     assert (await api.get("/api/tasks"))["tasks"] == []
 
 
-# -- claims ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_claim_sent_again_answers_the_same_claim(api: Running) -> None:
+async def test_repeated_claim_returns_the_same_claim(api: Running) -> None:
     for _ in range(3):
         await waiting(api.house.queue)
     await api.post("/api/agents", {"id": "ada", "max_concurrent_tasks": 9})
@@ -97,7 +94,7 @@ async def test_a_claim_sent_again_answers_the_same_claim(api: Running) -> None:
     assert (await api.get("/api/queue"))["counts"] == {"claimed": 2, "ready": 1}
 
 
-async def test_a_claim_sent_again_answers_only_what_is_still_held(api: Running) -> None:
+async def test_repeated_claim_returns_only_live_claims(api: Running) -> None:
     await waiting(api.house.queue)
     first = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}, headers=KEY)
     (held_,) = first["assignments"]
@@ -108,13 +105,13 @@ async def test_a_claim_sent_again_answers_only_what_is_still_held(api: Running) 
     assert (await api.get("/api/queue"))["counts"] == {"completed": 1, "ready": 1}
 
 
-async def test_a_claim_that_found_nothing_may_be_sent_again(api: Running) -> None:
+async def test_claim_without_work_can_be_repeated(api: Running) -> None:
     assert (await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"] == []
     await waiting(api.house.queue)
     assert len((await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers=KEY))["assignments"]) == 1
 
 
-async def test_a_claim_is_known_again_for_ten_minutes_and_other_requests_for_a_day(api: Running) -> None:
+async def test_claim_key_is_kept_ten_minutes_and_others_a_day(api: Running) -> None:
     await api.post("/api/tasks", {"type": "noop"}, headers={"Idempotency-Key": "submit"})
     await api.post("/api/tasks/claim", {"agent_id": "ada"}, headers={"Idempotency-Key": "claim"})
     left = []
@@ -124,7 +121,7 @@ async def test_a_claim_is_known_again_for_ten_minutes_and_other_requests_for_a_d
     assert left == [2, 1, 1, 0]
 
 
-async def test_a_runtime_claims_for_several_agents_once(api: Running) -> None:
+async def test_repeated_runtime_claim_claims_once(api: Running) -> None:
     for agent in ("ada", "bob"):
         await waiting(api.house.queue, target_agent_id=agent)
     await waiting(api.house.queue)
@@ -134,14 +131,11 @@ async def test_a_runtime_claims_for_several_agents_once(api: Running) -> None:
     assert (await api.get("/api/queue"))["counts"] == {"claimed": 2, "ready": 1}
 
 
-# -- lost answers ------------------------------------------------------------------------------------------------
-
-
 BODY = b'{"type": "noop"}'
 SUBMIT = raw.request("POST", "/api/tasks", BODY, idempotency_key="k-1")
 
 
-async def test_a_client_that_hung_up_may_send_again(api: Running) -> None:
+async def test_disconnected_client_can_repeat_its_request(api: Running) -> None:
     async with raw.line(api.url) as line:
         line.send(SUBMIT)
     made = await api.call("POST", "/api/tasks", data=BODY, headers=KEY)
@@ -149,27 +143,27 @@ async def test_a_client_that_hung_up_may_send_again(api: Running) -> None:
     assert [task["id"] for task in (await api.get("/api/tasks"))["tasks"]] == [made.json["id"]]
 
 
-async def test_a_server_killed_after_the_commit_and_before_the_answer(store_url: str) -> None:
-    """The answer is never read, the effect is seen in the store, and the process dies."""
-    async with await Queue.open(store_url) as queue, aiohttp.ClientSession() as http:
+async def test_request_is_not_repeated_after_server_killed_before_answering(store_url: str) -> None:
+    """The answer is never read, the effect is in the store, and the process dies."""
+    async with Queue.open(store_url) as queue, aiohttp.ClientSession() as http:
         async with await processes.start(store_url) as server, raw.line(server.url) as line:
             line.send(SUBMIT)
             await until(lambda: has_tasks(queue, 1))
             await server.kill()
         async with await processes.start(store_url) as server:
             made = await (await http.post(server.url + "/api/tasks", data=BODY, headers=KEY)).json()
-        assert [task.id for task in (await queue.tasks()).tasks] == [made["id"]]
+        assert [task.id for task in (await queue.tasks.list()).tasks] == [made["id"]]
 
 
 async def has_tasks(queue: Queue, count: int) -> bool:
-    return len((await queue.tasks()).tasks) == count
+    return len((await queue.tasks.list()).tasks) == count
 
 
-@pytest.mark.parametrize("name", ["submit", "claim", "spawn", "rerun", "review", "update", "register_agent"])
-async def test_the_same_request_on_two_servers_at_once_has_one_effect(name: str, store_url: str) -> None:
+@pytest.mark.parametrize("name", ["submit", "claims_request", "spawn", "rerun", "review", "update", "agents_register"])
+async def test_same_request_on_two_servers_has_one_effect(name: str, store_url: str) -> None:
     door = BY_NAME[name]
     async with running(store_url) as one, running(store_url) as two:
-        await one.house.queue.register_agent(id="ada", max_concurrent_tasks=99)
+        await one.house.queue.agents.register(id="ada", max_concurrent_tasks=99)
         call = await CALLS[name](one.house.queue)
         for _ in range(5):
             await waiting(one.house.queue)  # more to claim, if it were claimed twice
@@ -177,18 +171,18 @@ async def test_the_same_request_on_two_servers_at_once_has_one_effect(name: str,
         replies = await asyncio.gather(*sent)
         assert [same(name, reply) for reply in replies] == [same(name, replies[0])] * 10
         assert replies[0].status == door.status
-        told = await one.house.queue.events(limit=1000)
-        assert [event.verb for event in told[0]].count(EFFECT[name]) == 1 + BESIDE.get(name, 0)
+        output = await one.house.queue.events(limit=1000)
+        assert [event.verb for event in output.events].count(EFFECT[name]) == 1 + EXTRA.get(name, 0)
 
 
 EFFECT = {
     "submit": "submitted",
-    "claim": "claimed",
+    "claims_request": "claimed",
     "spawn": "waited",
     "rerun": "rerun",
     "review": "reviewed",
     "update": "updated",
-    "register_agent": "agent_registered",
+    "agents_register": "agent_registered",
 }
-BESIDE = {"submit": 5, "register_agent": 1}
+EXTRA = {"submit": 5, "agents_register": 1}
 """What the arrangement has done of the same kind."""

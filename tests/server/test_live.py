@@ -1,4 +1,4 @@
-"""Events as they happen, over the WebSocket: names, filters, cursors, workspaces, refusals and the end."""
+"""Live events over the WebSocket: names, filters, cursors, workspaces, refusals and closing."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from uuid import UUID
 import aiohttp
 import pytest
 
-from shiftwork.core import ids
+from shiftwork.model import ids
 from shiftwork.server import hub as hub_module
 from tests.acceptance.aegis import ISSUE, RUNTIME, Aegis, served
 from tests.server.running import Running, running
@@ -29,9 +29,6 @@ async def followed(api: Running) -> None:
     await until(lambda: api.house.hub._first < math.inf)
 
 
-# -- the events of Aegis -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def aegis(store_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Aegis]:
     async with served(store_url, monkeypatch) as server:
@@ -45,36 +42,36 @@ async def client(aegis: Aegis) -> AsyncIterator[Watcher]:
         yield watcher
 
 
-def is_plain(told: dict[str, Any]) -> bool:
+def is_plain(data: dict[str, Any]) -> bool:
     """A plain UUID and an ISO time."""
-    return str(UUID(told["task_id"])) == told["task_id"] and datetime.fromisoformat(told["at"]).tzinfo is not None
+    return str(UUID(data["task_id"])) == data["task_id"] and datetime.fromisoformat(data["at"]).tzinfo is not None
 
 
 @pytest.mark.requirement("A-088", "A-089", "A-090", "A-091", "A-092")
-async def test_a_web_client_follows_a_task_to_its_end(aegis: Aegis, client: Watcher) -> None:
+async def test_web_client_follows_a_task_to_its_end(aegis: Aegis, client: Watcher) -> None:
     task = await aegis.create()
     await aegis.claim()
     await aegis.report(task, "start")
     await aegis.report(task, "progress", progress={"pct": 40})
     await aegis.report(task, "complete", output="done")
-    told = await client.messages(5)
+    messages = await client.messages(5)
     names = ["task:queued", "task:dispatch", "task:running", "task:progress", "task:completed"]
-    assert [each["event"] for each in told] == names
-    assert {each["task_id"] for each in told} == {task["id"]}
-    assert all(is_plain(each) for each in told)
-    assert told[3]["data"] == {"progress": {"pct": 40}}
-    assert told[4]["path"] == ["running", "completed"]
+    assert [each["event"] for each in messages] == names
+    assert {each["task_id"] for each in messages} == {task["id"]}
+    assert all(is_plain(each) for each in messages)
+    assert messages[3]["data"] == {"progress": {"pct": 40}}
+    assert messages[4]["path"] == ["running", "completed"]
 
 
 @pytest.mark.requirement("A-089", "A-093")
-async def test_a_failure_is_told_however_it_came_and_so_is_the_retry(aegis: Aegis, client: Watcher) -> None:
+async def test_every_failure_and_its_retry_emit_events(aegis: Aegis, client: Watcher) -> None:
     reported = await aegis.running(trigger_type="autopilot")
     await aegis.report(reported, "fail", failure_reason="agent_error")
     assert await client.names(4) == ["task:queued", "task:dispatch", "task:running", "task:failed"]
     orphan = await aegis.running()
     await client.messages(3)
     await aegis.ask(f"POST /api/runtime/{RUNTIME}/orphans")
-    failed, retry = sorted(await client.messages(2), key=lambda told: str(told["event"]))
+    failed, retry = sorted(await client.messages(2), key=lambda found: str(found["event"]))
     assert (failed["event"], failed["task_id"], failed["reason"]) == ("task:failed", orphan["id"], "runtime_offline")
     assert retry["event"] == "task:queued"
     assert (await aegis.get({"id": retry["task_id"]}))["parent_task_id"] == orphan["id"]
@@ -86,7 +83,7 @@ async def test_a_failure_is_told_however_it_came_and_so_is_the_retry(aegis: Aegi
 
 
 @pytest.mark.requirement("A-094")
-async def test_a_cancelled_task_is_told(aegis: Aegis, client: Watcher) -> None:
+async def test_cancelled_task_emits_an_event(aegis: Aegis, client: Watcher) -> None:
     task = await aegis.create()
     await aegis.ask(f"POST /api/tasks/{task['id']}/cancel")
     queued, cancelled = await client.messages(2)
@@ -95,16 +92,18 @@ async def test_a_cancelled_task_is_told(aegis: Aegis, client: Watcher) -> None:
 
 
 @pytest.mark.requirement("A-095")
-async def test_messages_of_all_three_kinds_are_told(aegis: Aegis, client: Watcher) -> None:
+async def test_messages_of_all_three_kinds_emit_events(aegis: Aegis, client: Watcher) -> None:
     task = await aegis.running()
     await client.messages(3)
     kinds = ["tool_call", "text", "error"]
     for kind in kinds:
         await aegis.report(task, "messages", kind=kind, text=f"a {kind}", data={"n": 1})
-    told = await client.messages(3)
-    assert [each["event"] for each in told] == ["task:message"] * 3
-    assert [(each["data"]["kind"], each["data"]["text"]) for each in told] == [(kind, f"a {kind}") for kind in kinds]
-    assert {each["task_id"] for each in told} == {task["id"]}
+    messages = await client.messages(3)
+    assert [each["event"] for each in messages] == ["task:message"] * 3
+    assert [(each["data"]["kind"], each["data"]["text"]) for each in messages] == [
+        (kind, f"a {kind}") for kind in kinds
+    ]
+    assert {each["task_id"] for each in messages} == {task["id"]}
 
 
 SAYS = {
@@ -143,7 +142,7 @@ async def bring_to(aegis: Aegis, task: dict[str, Any], state: str) -> None:
 
 
 @pytest.mark.requirement("A-102")
-async def test_every_transition_sends_an_event(aegis: Aegis, client: Watcher) -> None:
+async def test_every_transition_emits_an_event(aegis: Aegis, client: Watcher) -> None:
     for end, states in ENDS.items():
         task = await aegis.create(trigger_type="autopilot")
         for state in states:
@@ -152,21 +151,20 @@ async def test_every_transition_sends_an_event(aegis: Aegis, client: Watcher) ->
             else:
                 await bring_to(aegis, task, state)
             assert (await aegis.get(task))["status"] == state
-        told = await client.messages(len(states))
-        assert [(each["task_id"], each["event"]) for each in told] == [(task["id"], SAYS[state]) for state in states]
-        assert [each["path"][-1] for each in told] == states
+        messages = await client.messages(len(states))
+        assert [(each["task_id"], each["event"]) for each in messages] == [
+            (task["id"], SAYS[state]) for state in states
+        ]
+        assert [each["path"][-1] for each in messages] == states
 
 
-async def test_a_rerun_is_told_as_queued(aegis: Aegis, client: Watcher) -> None:
+async def test_rerun_emits_a_queued_event(aegis: Aegis, client: Watcher) -> None:
     task = await aegis.running()
     await aegis.report(task, "complete", output="done")
     await client.messages(4)
     again = await aegis.ask(f"POST /api/issues/{ISSUE}/rerun")
-    told = await client.message()
-    assert (told["event"], told["task_id"]) == ("task:queued", again["id"])
-
-
-# -- our own names -------------------------------------------------------------------------------------------------
+    messages = await client.message()
+    assert (messages["event"], messages["task_id"]) == ("task:queued", again["id"])
 
 
 async def worked(api: Running, **fields: Any) -> str:
@@ -183,21 +181,21 @@ async def worked(api: Running, **fields: Any) -> str:
 WORKED = ["task.created", "task.ready", "task.claimed", "task.started", "task.completed", "dag.completed"]
 
 
-async def test_a_message_holds_what_the_log_holds(api: Running) -> None:
+async def test_live_message_equals_the_log_entry(api: Running) -> None:
     async with everything(api) as client:
         made = await api.post("/api/tasks", {"type": "write"}, headers={"x-actor": "human:ada", "x-request-id": "r1"})
-        told, ready = await client.messages(2)
+        reply, ready = await client.messages(2)
     (row,) = (await api.get("/api/events"))["events"]
     assert row.pop("names") == ["task.created", "task.ready"]
     seq = row.pop("seq")
-    assert told == {"cursor": f"{seq}-1", "event": "task.created", **row}
+    assert reply == {"cursor": f"{seq}-1", "event": "task.created", **row}
     assert ready == {"cursor": str(seq), "event": "task.ready", **row}
     assert (row["task_id"], row["actor"], row["request_id"], row["type"]) == (made["id"], "human:ada", "r1", "write")
     assert row["path"] == ["created", "pending", "ready"]
 
 
 @pytest.mark.requirement("F-098", "F-100", "F-195")
-async def test_ready_tasks_finished_dags_and_dead_letters_are_announced(api: Running) -> None:
+async def test_ready_tasks_finished_dags_and_dead_letters_emit_events(api: Running) -> None:
     async with everything(api, "?name=task.ready,dag.completed,task.dead_lettered") as client:
         first = {"key": "a", "type": "one"}
         made = await api.post("/api/dags", {"tasks": [first, {"key": "b", "type": "two", "dependencies": ["a"]}]})
@@ -206,9 +204,9 @@ async def test_ready_tasks_finished_dags_and_dead_letters_are_announced(api: Run
             claimed = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True})
             (held,) = claimed["assignments"]
             await api.post(f"/api/tasks/{held['task']['id']}/complete", {"token": held["token"]})
-        told = await client.messages(3)
-        assert [(each["event"], each["task_id"]) for each in told[:2]] == [("task.ready", id_) for id_ in ids_]
-        assert (told[2]["event"], told[2]["dag_id"]) == ("dag.completed", made["tasks"][0]["dag_id"])
+        messages = await client.messages(3)
+        assert [(each["event"], each["task_id"]) for each in messages[:2]] == [("task.ready", id_) for id_ in ids_]
+        assert (messages[2]["event"], messages[2]["dag_id"]) == ("dag.completed", made["tasks"][0]["dag_id"])
         lost = await api.post("/api/tasks", {"type": "write"})
         claimed = await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True})
         await api.post(f"/api/tasks/{lost['id']}/fail", {"token": claimed["assignments"][0]["token"], "retry": False})
@@ -217,10 +215,7 @@ async def test_ready_tasks_finished_dags_and_dead_letters_are_announced(api: Run
         assert (dead["event"], dead["task_id"]) == ("task.dead_lettered", lost["id"])
 
 
-# -- filters -------------------------------------------------------------------------------------------------------
-
-
-async def test_filters_choose_by_task_dag_type_agent_verb_and_name(api: Running) -> None:
+async def test_events_are_filtered_by_task_dag_type_agent_verb_and_name(api: Running) -> None:
     await worked(api, type="other", id="noise")
     task_id = await worked(api, id="mine")
     dag_id = (await api.get(f"/api/tasks/{task_id}"))["dag_id"]
@@ -246,23 +241,23 @@ async def test_filters_choose_by_task_dag_type_agent_verb_and_name(api: Running)
 
 
 @pytest.mark.parametrize("query", ["name=task.pined", "name=pined.*", "name=task.completed&view=aegis"])
-async def test_an_event_that_there_is_not_is_not_waited_for(api: Running, query: str) -> None:
+async def test_unknown_event_name_is_refused(api: Running, query: str) -> None:
     reply = await api.call("GET", f"/api/events?{query}")
     assert (reply.status, reply.json["code"], reply.json["where"]) == (422, "invalid_input", "name")
 
 
-async def test_a_client_changes_what_it_wants_and_goes_on_where_it_is(api: Running) -> None:
+async def test_client_can_change_its_subscription_and_continue(api: Running) -> None:
     async with everything(api, "?after=0&name=task.created") as client:
         await followed(api)
         first = await worked(api)
-        assert [told["task_id"] for told in await client.messages(1)] == [first]
+        assert [messages["task_id"] for messages in await client.messages(1)] == [first]
         await until(lambda: api.house.hub.kept == 3)
-        told = await client.subscribe(name=["task.completed"])
+        messages = await client.subscribe(name=["task.completed"])
         second = await worked(api)
         completed = await client.message()
         assert completed["event"] == "task.completed"
         assert completed["task_id"] in {first, second}
-        assert int(str(completed["cursor"]).partition("-")[0]) > int(str(told["cursor"]).partition("-")[0])
+        assert int(str(completed["cursor"]).partition("-")[0]) > int(str(messages["cursor"]).partition("-")[0])
         await client.subscribe(after=0, task=[first])
         assert await client.names(6) == WORKED
         assert (await client.subscribe(after="now", view="aegis"))["cursor"] == client.cursor
@@ -270,40 +265,35 @@ async def test_a_client_changes_what_it_wants_and_goes_on_where_it_is(api: Runni
         assert await client.names(4) == ["task:queued", "task:dispatch", "task:running", "task:completed"]
 
 
-async def test_other_filters_leave_the_workspace_and_the_view_as_they_are(api: Running) -> None:
+async def test_changed_filters_keep_workspace_and_view(api: Running) -> None:
     async with everything(api, "?workspace=team1&view=aegis") as client:
         await client.subscribe(type=["zz"])
         await api.post("/api/tasks", {"type": "zz"})
         made = await api.post("/api/tasks?workspace=team1", {"type": "zz"})
-        told = await client.message()
-        assert (told["event"], told["workspace_id"]) == ("task:queued", "team1")
-        assert told["task_id"] == ids.parse(made["id"])
+        messages = await client.message()
+        assert (messages["event"], messages["workspace_id"]) == ("task:queued", "team1")
+        assert messages["task_id"] == ids.parse(made["id"])
         await client.subscribe(after=0, view=None)
-        assert [(told["event"], told["task_id"]) for told in await client.messages(2)] == [
+        assert [(messages["event"], messages["task_id"]) for messages in await client.messages(2)] == [
             ("task.created", made["id"]),
             ("task.ready", made["id"]),
         ]
         await client.subscribe(after=0, workspace="default")
-        assert {told["workspace_id"] for told in await client.messages(2)} == {"default"}
+        assert {messages["workspace_id"] for messages in await client.messages(2)} == {"default"}
 
 
-async def test_without_a_place_only_what_happens_from_now_on_is_told(api: Running) -> None:
+async def test_without_a_cursor_only_new_events_are_sent(api: Running) -> None:
     await worked(api)
     for query in ("", "?after=now"):
         async with everything(api, query) as client:
             assert client.cursor == str((await api.get("/api/events"))["next"])
             made = await api.post("/api/tasks", {"type": "write"})
-            assert [told["task_id"] for told in await client.messages(2)] == [made["id"]] * 2
+            assert [messages["task_id"] for messages in await client.messages(2)] == [made["id"]] * 2
             await api.post(f"/api/tasks/{made['id']}/cancel")
 
 
-# -- cursors -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("view", ["", "&view=aegis", "&view=redis", "&name=task.ready,task.started,dag.completed"])
-async def test_a_client_that_reconnects_behind_any_message_misses_none_and_repeats_none(
-    api: Running, view: str
-) -> None:
+async def test_reconnecting_client_misses_and_repeats_no_event(api: Running, view: str) -> None:
     for _ in range(3):
         await worked(api)
     last = (await api.post("/api/tasks", {"type": "write"}))["id"]
@@ -312,9 +302,9 @@ async def test_a_client_that_reconnects_behind_any_message_misses_none_and_repea
         found: list[tuple[str, str, str]] = []
         async with everything(api, f"?after={after}{view}") as client:
             while limit is None or len(found) < limit:
-                told = await client.message()
-                found.append((told["cursor"], told["event"], told["task_id"]))
-                if "-" not in told["cursor"] and told["task_id"] in {last, ids.parse(last)}:
+                messages = await client.message()
+                found.append((messages["cursor"], messages["event"], messages["task_id"]))
+                if "-" not in messages["cursor"] and messages["task_id"] in {last, ids.parse(last)}:
                     break
         return found
 
@@ -324,34 +314,38 @@ async def test_a_client_that_reconnects_behind_any_message_misses_none_and_repea
         assert await read(cursor) == whole[place:]
     one_by_one, cursor = [], "0"
     for _ in whole:
-        (told,) = await read(cursor, 1)
-        one_by_one.append(told)
-        cursor = told[0]
+        (messages,) = await read(cursor, 1)
+        one_by_one.append(messages)
+        cursor = messages[0]
     assert one_by_one == whole
 
 
-async def test_a_cursor_of_another_queue_is_refused(api: Running) -> None:
+async def test_cursor_of_another_queue_is_refused(api: Running) -> None:
     async with connect(api.http, api.url, "?after=1000") as client:
-        told = await client.message()
-        assert (told["event"], told["code"], told["where"]) == ("error", "invalid_input", "after")
+        messages = await client.message()
+        assert (messages["event"], messages["code"], messages["where"]) == ("error", "invalid_input", "after")
         assert await client.end() == 1007
 
 
-async def test_who_is_further_behind_than_what_is_kept_reads_the_log_itself(api: Running) -> None:
+async def test_client_behind_the_buffer_reads_from_the_log(api: Running) -> None:
     api.house.hub.most_kept = 5
     async with everything(api, "?after=now") as live:
         tasks = [await worked(api) for _ in range(20)]
-        assert [told["task_id"] for told in await live.messages(120)] == [task for task in tasks for _ in range(6)]
+        assert [messages["task_id"] for messages in await live.messages(120)] == [
+            task for task in tasks for _ in range(6)
+        ]
         assert api.house.hub.kept == 5
         async with everything(api) as late:
-            assert [told["task_id"] for told in await late.messages(120)] == [task for task in tasks for _ in range(6)]
+            assert [messages["task_id"] for messages in await late.messages(120)] == [
+                task for task in tasks for _ in range(6)
+            ]
             more = await worked(api)
-            assert [told["task_id"] for told in await late.messages(6)] == [more] * 6
-            assert [told["task_id"] for told in await live.messages(6)] == [more] * 6
+            assert [messages["task_id"] for messages in await late.messages(6)] == [more] * 6
+            assert [messages["task_id"] for messages in await live.messages(6)] == [more] * 6
 
 
-async def test_large_words_are_not_kept_for_long(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "MOST_BYTES", 3000)
+async def test_event_buffer_is_bounded_in_bytes(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "MAX_BYTES", 3000)
     made = await api.post("/api/tasks", {"type": "write"})
     (held,) = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"]
     async with everything(api, "?after=now") as client:
@@ -359,11 +353,11 @@ async def test_large_words_are_not_kept_for_long(api: Running, monkeypatch: pyte
         for n in range(10):
             body = {"token": held["token"], "kind": "text", "text": f"{n}" * 900}
             await api.post(f"/api/tasks/{made['id']}/messages", body)
-        assert [told["data"]["text"][0] for told in await client.messages(10)] == [str(n) for n in range(10)]
+        assert [messages["data"]["text"][0] for messages in await client.messages(10)] == [str(n) for n in range(10)]
         await until(lambda: api.house.hub.kept == 3)
 
 
-async def test_the_log_is_read_only_while_somebody_listens(api: Running) -> None:
+async def test_event_log_is_read_only_while_clients_listen(api: Running) -> None:
     hub = api.house.hub
     assert (hub.listeners, hub._reader) == (0, None)
     async with everything(api), everything(api):
@@ -378,12 +372,9 @@ async def test_the_log_is_read_only_while_somebody_listens(api: Running) -> None
         assert await client.names(6) == WORKED
 
 
-# -- workspaces and tokens -----------------------------------------------------------------------------------------
-
-
-async def test_events_of_other_workspaces_never_arrive(guarded: Running) -> None:
+async def test_events_of_other_workspaces_are_never_sent(guarded: Running) -> None:
     queues = [guarded.house.queue.in_workspace(name) for name in ("ours", "theirs")]
-    secrets = [(await queue.create_token("t", ["read"])).secret for queue in queues]
+    secrets = [(await queue.tokens.create("t", ["read"])).secret for queue in queues]
     ours, theirs = [{"authorization": f"Bearer {secret}"} for secret in secrets]
     async with (
         watch(guarded.http, guarded.url, "?after=now", headers=ours) as us,
@@ -392,21 +383,21 @@ async def test_events_of_other_workspaces_never_arrive(guarded: Running) -> None
         for _ in range(20):
             foreign = await queues[1].submit(type="write")
             mine = await queues[0].submit(type="write")
-            assert [told["task_id"] for told in await us.messages(2)] == [mine.id] * 2
-            assert [told["task_id"] for told in await them.messages(2)] == [foreign.id] * 2
+            assert [messages["task_id"] for messages in await us.messages(2)] == [mine.id] * 2
+            assert [messages["task_id"] for messages in await them.messages(2)] == [foreign.id] * 2
         foreign = await queues[1].submit(type="write")
         await them.messages(2)
         await us.subscribe(after=0, task=[foreign.id])
         await queues[1].cancel(foreign.id)
-        assert [told["event"] for told in await them.messages(1)] == ["task.cancelled"]
+        assert [messages["event"] for messages in await them.messages(1)] == ["task.cancelled"]
         await us.subscribe(after=0, name=["task.created"])
-        assert {told["workspace_id"] for told in await us.messages(20)} == {"ours"}
+        assert {messages["workspace_id"] for messages in await us.messages(20)} == {"ours"}
         await us.socket.send_json({"subscribe": {"workspace": "theirs"}})
         assert (await us.message())["code"] == "not_found"
         assert await us.end() == 1008
 
 
-async def test_without_a_good_token_nothing_is_told(guarded: Running) -> None:
+async def test_connection_without_valid_token_is_refused(guarded: Running) -> None:
     offers: list[tuple[str, ...]] = [(), ("shiftwork",), ("shiftwork", "bearer.sw_nobody_knows_me"), ("bearer.",)]
     for protocols in offers:
         async with connect(guarded.http, guarded.url, protocols=protocols) as client:
@@ -415,18 +406,18 @@ async def test_without_a_good_token_nothing_is_told(guarded: Running) -> None:
     assert guarded.house.hub.listeners == 0
 
 
-async def test_a_browser_offers_its_token_as_a_protocol_which_is_not_told_back(guarded: Running) -> None:
-    secret = (await guarded.house.queue.create_token("page", ["read"])).secret
+async def test_token_subprotocol_is_accepted_and_not_echoed(guarded: Running) -> None:
+    secret = (await guarded.house.queue.tokens.create("page", ["read"])).secret
     async with watch(guarded.http, guarded.url, protocols=("shiftwork", f"bearer.{secret}")) as client:
         assert client.socket.protocol == "shiftwork"
         await guarded.house.queue.submit(type="write")
         assert await client.names(2) == ["task.created", "task.ready"]
 
 
-async def test_a_stream_ends_with_its_token(guarded: Running) -> None:
-    token = await guarded.house.queue.create_token("gone", ["read"])
+async def test_stream_ends_when_its_token_is_revoked(guarded: Running) -> None:
+    token = await guarded.house.queue.tokens.create("gone", ["read"])
     async with watch(guarded.http, guarded.url, headers={"authorization": f"Bearer {token.secret}"}) as client:
-        await guarded.house.queue.revoke_token(token.id)
+        await guarded.house.queue.tokens.revoke(token.id)
 
         async def write() -> None:
             while True:
@@ -438,19 +429,16 @@ async def test_a_stream_ends_with_its_token(guarded: Running) -> None:
         writing.cancel()
 
 
-async def test_pages_of_other_sites_are_told_nothing(api: Running) -> None:
-    """A browser asks nobody before it opens a WebSocket, and sends whatever page it shows as the origin."""
+async def test_websocket_of_another_site_is_refused(api: Running) -> None:
+    """A browser asks no one before it opens a WebSocket, and sends whatever page it shows as the origin."""
     far = "elsewhere.example"
     for header, value in (("Origin", f"https://{far}"), ("Origin", "http://["), ("Host", far), ("Host", "[")):
         async with connect(api.http, api.url, "?after=0", headers={header: value}) as client:
-            told = await client.message()
-            assert (told["code"], told["where"]) == ("forbidden", header)
+            messages = await client.message()
+            assert (messages["code"], messages["where"]) == ("forbidden", header)
             assert await client.end() == 1008
     async with watch(api.http, api.url, headers={"origin": api.url}):
         pass
-
-
-# -- refusals ------------------------------------------------------------------------------------------------------
 
 
 BAD = {
@@ -471,17 +459,17 @@ BAD = {
 }
 
 
-async def test_a_message_that_cannot_be_heeded_is_refused_by_name(api: Running) -> None:
+async def test_invalid_message_is_refused_by_name(api: Running) -> None:
     for message, refused in BAD.items():
         async with everything(api) as client:
             await client.socket.send_str(message)
-            told = await client.message()
-            assert told["event"] == "error"
-            assert (told["code"], told.get("where"), await client.end()) == refused, message
+            messages = await client.message()
+            assert messages["event"] == "error"
+            assert (messages["code"], messages.get("where"), await client.end()) == refused, message
     await until(lambda: api.house.hub.listeners == 0)
 
 
-async def test_bytes_are_refused_and_so_is_what_is_too_long(api: Running) -> None:
+async def test_binary_and_oversized_messages_are_refused(api: Running) -> None:
     async with everything(api) as client:
         await client.socket.send_bytes(b"{}")
         assert (await client.message())["code"] == "malformed"
@@ -491,14 +479,14 @@ async def test_bytes_are_refused_and_so_is_what_is_too_long(api: Running) -> Non
         assert await client.end() == 1009
 
 
-async def test_a_query_that_cannot_be_read_is_refused_by_name(api: Running) -> None:
+async def test_invalid_query_is_refused_by_name(api: Running) -> None:
     for query, where in {"?after=soon": "after", "?tusk=1": "tusk", "?view=latin": "view"}.items():
         async with connect(api.http, api.url, query) as client:
             assert (await client.message())["where"] == where
             assert await client.end() == 1007
 
 
-async def test_more_than_a_server_takes_are_refused_until_one_leaves(api: Running) -> None:
+async def test_connections_over_the_maximum_are_refused_until_one_closes(api: Running) -> None:
     api.house.hub.shares.most = 2
     async with everything(api):
         async with everything(api):
@@ -513,10 +501,7 @@ async def test_more_than_a_server_takes_are_refused_until_one_leaves(api: Runnin
             assert await third.names(6) == WORKED
 
 
-# -- the end -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_server_that_stops_says_so(store_url: str) -> None:
+async def test_stopping_server_closes_streams_with_code_1012(store_url: str) -> None:
     async with running(store_url) as api, everything(api) as client, everything(api, "?view=aegis") as other:
         await worked(api)
         await client.messages(6)
@@ -526,7 +511,7 @@ async def test_a_server_that_stops_says_so(store_url: str) -> None:
     assert api.house.hub.listeners == 0
 
 
-async def test_a_client_that_just_goes_leaves_nothing_behind(api: Running) -> None:
+async def test_aborted_client_leaves_no_listener(api: Running) -> None:
     async with everything(api) as client, aiohttp.ClientSession() as http:
         async with connect(http, api.url) as rude:
             await rude.message()

@@ -1,4 +1,4 @@
-"""Many subscribers, many writers, slow readers and a store that goes away: each event is told once."""
+"""Many subscribers, many writers, slow readers and a store outage: each event is sent once."""
 
 import asyncio
 import random
@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.queue import log
+from shiftwork.engine import event_log
 from shiftwork.server import hub, live, sockets
 from shiftwork.store.store import Store, Tx
 from tests.races.fleet import handles
-from tests.server.crowd import tell_crowd
+from tests.server.crowd import send_to_subscribers
 from tests.server.running import Running, running
 from tests.server.watching import PATIENCE_SEC, follow, watch
 from tests.services import Postgres
@@ -107,7 +107,7 @@ async def restless(api: Running, chance: random.Random) -> Seen:
                     return seen
 
 
-async def test_each_event_is_told_once_beside_many_writers_of_which_some_give_up(store_url: str) -> None:
+async def test_each_event_is_sent_once_during_concurrent_and_rolled_back_writes(store_url: str) -> None:
     writers = Writers(store_url)
     async with running(store_url) as api, handles(store_url, 4) as queues:
         chances = [random.Random(seed) for seed in range(4)]
@@ -126,8 +126,8 @@ async def test_each_event_is_told_once_beside_many_writers_of_which_some_give_up
             seen.check(writers.written)
 
 
-async def test_now_is_behind_whatever_was_under_way(postgres_dsn: str) -> None:
-    """A subscriber that was told `now` misses nothing that is committed afterwards, whatever its number."""
+async def test_cursor_now_is_behind_uncommitted_events(postgres_dsn: str) -> None:
+    """A subscriber that got `now` misses nothing committed afterwards, whatever its number."""
     async with running(postgres_dsn) as api, handles(postgres_dsn, 2) as (slow, quick):
         has_number, may_commit = asyncio.Event(), asyncio.Event()
 
@@ -150,17 +150,15 @@ async def test_now_is_behind_whatever_was_under_way(postgres_dsn: str) -> None:
         assert len((await api.get("/api/events"))["events"]) == 2
 
 
-async def test_what_happens_while_the_reader_begins_is_not_left_for_later(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_event_during_reader_start_is_sent_at_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = asyncio.Event()
 
     async def newest(store: Store) -> int:
         await looked.wait()
         await queue.submit(type="write")
-        return await log.newest(store)
+        return await event_log.newest(store)
 
-    monkeypatch.setattr(hub, "event_log", SimpleNamespace(read=log.read, newest=newest))
+    monkeypatch.setattr(hub, "event_log", SimpleNamespace(read=event_log.read, newest=newest))
     reader = hub.Hub(queue.engine.store, asyncio.Event())
     async with reader.listen() as listener:
         assert await reader.after(0, "default") == ([], 0)
@@ -171,18 +169,15 @@ async def test_what_happens_while_the_reader_begins_is_not_left_for_later(
         assert (len(entries), upto) == (1, 1)
 
 
-async def test_a_crowd_is_told_everything_once_and_in_order(api: Running) -> None:
+async def test_hundreds_of_subscribers_get_every_event_once_in_order(api: Running) -> None:
     """The full size, 500 subscribers and 10,000 events, is run by `make bench`."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
-        told = await tell_crowd(http, api.url, subscribers=500, events=120)
-        assert told.events == 120
-        told = await tell_crowd(http, api.url, subscribers=10, events=3000)
-        assert told.events == 3000
-    assert api.house.hub.kept <= hub.MOST_KEPT
-
-
-# -- slow ones -----------------------------------------------------------------------------------------------------
+        reply = await send_to_subscribers(http, api.url, subscribers=500, events=120)
+        assert reply.events == 120
+        reply = await send_to_subscribers(http, api.url, subscribers=10, events=3000)
+        assert reply.events == 3000
+    assert api.house.hub.kept <= hub.MAX_KEPT
 
 
 @contextmanager
@@ -200,12 +195,12 @@ def never_reading(url: str) -> Iterator[socket.socket]:
 
 
 async def chatter(api: Running, count: int) -> None:
-    """An agent says so many long things: more in all than sockets hold."""
+    """An agent says this many long things: more in all than sockets hold."""
     made = await api.post("/api/tasks", {"type": "write"})
     (held,) = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"]
     for start in range(0, count, 20):
-        said = [{"token": held["token"], "kind": "text", "text": f"{start + n} " + "x" * 60_000} for n in range(20)]
-        await asyncio.gather(*(api.post(f"/api/tasks/{made['id']}/messages", body) for body in said))
+        stated = [{"token": held["token"], "kind": "text", "text": f"{start + n} " + "x" * 60_000} for n in range(20)]
+        await asyncio.gather(*(api.post(f"/api/tasks/{made['id']}/messages", body) for body in stated))
 
 
 def unsent(api: Running) -> int:
@@ -214,17 +209,17 @@ def unsent(api: Running) -> int:
     return sum(connection.transport.get_write_buffer_size() for connection in connections)
 
 
-async def test_who_never_reads_neither_delays_others_nor_is_kept_for(
+async def test_subscriber_that_never_reads_neither_delays_others_nor_uses_memory(
     api: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(hub, "MAX_BYTES", 1_000_000)
     monkeypatch.setattr(live, "SEND_SEC", 3600.0)
     with never_reading(api.url):
         await until(lambda: api.house.hub.listeners == 1)
         async with watch(api.http, api.url, "?after=now&name=task.message") as client:
             saying = asyncio.create_task(chatter(api, 120))
-            said = [int(told["data"]["text"].split()[0]) for told in await client.messages(120)]
-            assert sorted(said) == list(range(120))
+            stated = [int(messages["data"]["text"].split()[0]) for messages in await client.messages(120)]
+            assert sorted(stated) == list(range(120))
             await saying
             await until(lambda: unsent(api) > 0)
             assert api.house.hub.listeners == 2
@@ -232,7 +227,7 @@ async def test_who_never_reads_neither_delays_others_nor_is_kept_for(
             assert api.house.hub.kept <= 17
 
 
-async def test_who_never_reads_is_let_go(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscriber_that_never_reads_is_disconnected(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SEND_SEC", 0.2)
     await chatter(api, 120)
     with never_reading(api.url):
@@ -240,7 +235,7 @@ async def test_who_never_reads_is_let_go(api: Running, monkeypatch: pytest.Monke
         await until(lambda: api.house.hub.listeners == 0)
 
 
-async def test_who_answers_no_ping_is_cut_off(api: Running) -> None:
+async def test_subscriber_without_pong_is_disconnected(api: Running) -> None:
     api.server.config.ws_ping_interval = api.server.config.ws_ping_timeout = 0.2
     await chatter(api, 120)
     with never_reading(api.url):
@@ -249,7 +244,7 @@ async def test_who_answers_no_ping_is_cut_off(api: Running) -> None:
         await until(lambda: not api.server.server_state.connections)
 
 
-async def test_who_never_reads_does_not_hold_a_server_that_stops(
+async def test_subscriber_that_never_reads_does_not_delay_shutdown(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "LINGER_SEC", 0.1)
@@ -261,27 +256,24 @@ async def test_who_never_reads_does_not_hold_a_server_that_stops(
             await until(lambda: not api.server.server_state.connections)
 
 
-# -- a store that goes away ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def own_server() -> Iterator[Postgres]:
     with Postgres.start() as server:
         yield server
 
 
-async def test_a_stream_outlives_a_restart_of_the_database(own_server: Postgres) -> None:
+async def test_stream_survives_a_database_restart(own_server: Postgres) -> None:
     async with running(own_server.dsn(own_server.create_database())) as api, watch(api.http, api.url) as client:
         first = await api.post("/api/tasks", {"type": "write"})
-        assert [told["task_id"] for told in await client.messages(2)] == [first["id"]] * 2
+        assert [messages["task_id"] for messages in await client.messages(2)] == [first["id"]] * 2
         await asyncio.to_thread(own_server.kill9)
         await asyncio.to_thread(own_server.start_again)
         second = await api.post("/api/tasks", {"type": "write"})
-        assert [told["task_id"] for told in await client.messages(2)] == [second["id"]] * 2
+        assert [messages["task_id"] for messages in await client.messages(2)] == [second["id"]] * 2
 
 
-async def test_events_of_another_process_are_told(store_url: str) -> None:
-    """Written past this server, so that nobody nudges its reader."""
+async def test_events_of_another_process_are_sent(store_url: str) -> None:
+    """Written past this server, so that no one nudges its reader."""
     async with (
         running(store_url) as api,
         await Queue.open(store_url) as elsewhere,

@@ -1,4 +1,4 @@
-"""Events over plain HTTP: pages that wait for the first one, and server-sent events that resume."""
+"""Events over plain HTTP: long polling, and server-sent events that resume."""
 
 import asyncio
 from contextlib import suppress
@@ -23,10 +23,7 @@ def tasks(page: dict[str, Any]) -> list[str]:
     return [event["task_id"] for event in page["events"]]
 
 
-# -- pages ---------------------------------------------------------------------------------------------------------
-
-
-async def test_pages_follow_each_other_without_a_gap(api: Running) -> None:
+async def test_event_pages_follow_without_a_gap(api: Running) -> None:
     made = [await submit(api) for _ in range(10)]
     seen: list[str] = []
     after = 0
@@ -39,9 +36,7 @@ async def test_pages_follow_each_other_without_a_gap(api: Running) -> None:
     assert await api.get(f"/api/events?after={after}") == {"events": [], "next": after}
 
 
-async def test_a_page_holds_what_fits_its_filters_however_much_lies_between(
-    api: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_event_page_contains_all_matching_events(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "PAGE", 7)
     first = await submit(api, type="rare")
     await api.post("/api/tasks", [{"type": "write"}] * 40)
@@ -50,12 +45,12 @@ async def test_a_page_holds_what_fits_its_filters_however_much_lies_between(
     page = await api.get("/api/events?type=rare&limit=1")
     assert tasks(page) == [first]
     assert tasks(await api.get(f"/api/events?type=rare&after={page['next']}")) == [last]
-    monkeypatch.setattr(live, "MOST_SCANNED", 20)
+    monkeypatch.setattr(live, "MAX_SCANNED", 20)
     short = await api.get(f"/api/events?type=rare&after={page['next']}&wait_sec=25")
     assert (short["events"], page["next"] < short["next"] < 42) == ([], True)
 
 
-async def test_a_page_in_a_view_holds_named_events(api: Running) -> None:
+async def test_event_page_in_a_view_has_view_names(api: Running) -> None:
     task_id = await submit(api)
     await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True})
     page = await api.get("/api/events?view=aegis")
@@ -66,7 +61,7 @@ async def test_a_page_in_a_view_holds_named_events(api: Running) -> None:
     assert [(event["task_id"], event["names"]) for event in ours["events"]] == [(task_id, ["task.started"])]
 
 
-async def test_a_page_waits_for_the_first_event_that_fits(api: Running) -> None:
+async def test_event_page_waits_for_the_first_matching_event(api: Running) -> None:
     now = (await api.get("/api/events?after=now"))["next"]
     waiting = asyncio.create_task(api.get(f"/api/events?after={now}&type=wanted&wait_sec=25"))
     await until(lambda: api.house.hub.listeners == 1)
@@ -76,15 +71,15 @@ async def test_a_page_waits_for_the_first_event_that_fits(api: Running) -> None:
     await until(lambda: api.house.hub.listeners == 0)
 
 
-async def test_a_page_holds_what_was_committed_before_it_was_asked_for(api: Running, store_url: str) -> None:
-    """Also while the reader of the server, which somebody else keeps awake, has not come to it."""
+async def test_event_page_contains_everything_committed_before_the_request(api: Running, store_url: str) -> None:
+    """Also while the reader of the server, which someone else keeps awake, has not come to it."""
     async with follow(api.http, api.url), await Queue.open(store_url) as elsewhere:
         for number in range(1, 20):
             task_id = (await elsewhere.submit(type="write")).id
             assert tasks(await api.get(f"/api/events?after={number - 1}&wait_sec=25")) == [task_id]
 
 
-async def test_a_page_is_empty_when_the_time_is_up_or_the_server_stops(store_url: str) -> None:
+async def test_event_page_is_empty_after_timeout_or_shutdown(store_url: str) -> None:
     async with running(store_url) as api:
         assert (await api.get("/api/events?wait_sec=0.01"))["events"] == []
         waiting = asyncio.create_task(api.get("/api/events?wait_sec=25"))
@@ -93,14 +88,14 @@ async def test_a_page_is_empty_when_the_time_is_up_or_the_server_stops(store_url
         assert await waiting == {"events": [], "next": 0}
 
 
-async def test_nobody_waits_for_a_caller_that_has_gone(api: Running) -> None:
+async def test_disconnected_caller_leaves_no_listener(api: Running) -> None:
     waiting = asyncio.create_task(api.get("/api/events?wait_sec=25"))
     await until(lambda: api.house.hub.listeners == 1)
     waiting.cancel()
     await until(lambda: api.house.hub.listeners == 0)
 
 
-async def test_a_page_behind_the_end_of_the_log_is_of_another_queue(api: Running) -> None:
+async def test_cursor_beyond_the_end_of_the_log_is_refused(api: Running) -> None:
     await submit(api)
     end = (await api.get("/api/events?after=now"))["next"]
     assert await api.get(f"/api/events?after={end}") == {"events": [], "next": end}
@@ -109,27 +104,23 @@ async def test_a_page_behind_the_end_of_the_log_is_of_another_queue(api: Running
         assert (reply.status, reply.code, reply.json["where"]) == (422, "invalid_input", "after"), query
 
 
-async def test_a_body_that_a_page_would_wait_for_is_refused_as_described(
-    api: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "SLOWEST_BODY_SEC", 0.01)
+async def test_slow_body_of_an_event_request_is_refused(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_BODY_SEC", 0.01)
     async with raw.line(api.url) as line:
         line.send(b"GET /api/events?wait_sec=25 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n")
-        told = await line.answer()
-    assert (told.status, told.json["code"], told.json["where"]) == (400, "malformed", "body")
+        reply = await line.answer()
+    assert (reply.status, reply.json["code"], reply.json["where"]) == (400, "malformed", "body")
     described = await api.get("/openapi.json")
-    assert "malformed" in described["paths"]["/api/events"]["get"]["responses"]["400"]["description"]
+    reference = described["paths"]["/api/events"]["get"]["responses"]["400"]["$ref"]
+    assert "malformed" in described["components"]["responses"][reference.rpartition("/")[2]]["description"]
 
 
-async def test_what_cannot_be_asked_is_refused_by_name(api: Running) -> None:
+async def test_invalid_event_query_is_refused_by_name(api: Running) -> None:
     for query in ("after=-1", "after=then", "limit=0", "wait_sec=26", "tusk=1", "view=latin"):
         reply = await api.call("GET", f"/api/events?{query}")
         assert (reply.status, reply.json["where"]) == (422, query.partition("=")[0])
     for query in ("dag=nobody", "task=nobody"):
         assert (await api.call("GET", f"/api/events?{query}")).code == "not_found"
-
-
-# -- server-sent events --------------------------------------------------------------------------------------------
 
 
 async def to_the_end(lines: Lines) -> None:
@@ -138,17 +129,17 @@ async def to_the_end(lines: Lines) -> None:
             await lines.event()
 
 
-async def test_events_keep_coming_with_their_cursor_as_id(api: Running) -> None:
+async def test_server_sent_events_have_their_cursor_as_id(api: Running) -> None:
     async with follow(api.http, api.url) as lines:
         made = [await submit(api) for _ in range(3)]
-        told = [await lines.event() for _ in range(6)]
-        assert [(each["event"], each["task_id"]) for each in told] == [
+        reply = [await lines.event() for _ in range(6)]
+        assert [(each["event"], each["task_id"]) for each in reply] == [
             (name, task_id) for task_id in made for name in ("task.created", "task.ready")
         ]
 
 
-async def test_a_browser_that_reconnects_goes_on_behind_the_last_id_it_got(api: Running) -> None:
-    """Its address stays the same: what it got last counts more."""
+async def test_reconnecting_browser_resumes_after_its_last_event_id(api: Running) -> None:
+    """Its URL stays the same: the last event id takes precedence."""
     made = [await submit(api) for _ in range(4)]
     seen: list[tuple[str, str]] = []
     last = ""
@@ -156,15 +147,15 @@ async def test_a_browser_that_reconnects_goes_on_behind_the_last_id_it_got(api: 
         headers = {"last_event_id": last} if step else {}
         async with follow(api.http, api.url, "?after=0&view=factory", **headers) as lines:
             for _ in range(2 if step % 2 else 1):
-                told = await lines.event()
-                seen.append((told["task_id"], told["event"]))
+                reply = await lines.event()
+                seen.append((reply["task_id"], reply["event"]))
             assert lines.last_id is not None
             last = lines.last_id
     names = [(task_id, name) for task_id in made for name in ("task.created", "task.ready")]
     assert seen == names[:6]
 
 
-async def test_a_client_that_got_nothing_yet_resumes_from_where_it_began(api: Running) -> None:
+async def test_client_without_events_resumes_from_its_start(api: Running) -> None:
     await submit(api)
     async with follow(api.http, api.url) as lines:
         began = lines.last_id
@@ -174,9 +165,7 @@ async def test_a_client_that_got_nothing_yet_resumes_from_where_it_began(api: Ru
         assert (await lines.event())["task_id"] == missed
 
 
-async def test_a_quiet_stream_shows_that_it_lives_and_how_far_it_is(
-    api: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quiet_stream_sends_keepalives_with_cursor(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "ALIVE_SEC", 0.01)
     async with follow(api.http, api.url, "?type=rare&after=0") as lines:
         for newest in (1, 2, 3):
@@ -185,7 +174,7 @@ async def test_a_quiet_stream_shows_that_it_lives_and_how_far_it_is(
                 assert "data" not in block
 
 
-async def test_a_stream_ends_when_the_server_stops(store_url: str) -> None:
+async def test_event_stream_ends_when_the_server_stops(store_url: str) -> None:
     async with running(store_url) as api, follow(api.http, api.url) as lines:
         await submit(api)
         await lines.event()
@@ -193,16 +182,16 @@ async def test_a_stream_ends_when_the_server_stops(store_url: str) -> None:
         await to_the_end(lines)
 
 
-async def test_a_stream_needs_a_token_where_one_is_needed_and_ends_with_it(guarded: Running) -> None:
+async def test_event_stream_requires_a_token_and_ends_with_it(guarded: Running) -> None:
     refused = await guarded.call("GET", "/api/events", headers={"accept": "text/event-stream"})
     assert (refused.status, refused.code) == (401, "unauthorized")
     queue = guarded.house.queue.in_workspace("ours")
-    token = await queue.create_token("watcher", ["read"])
+    token = await queue.tokens.create("watcher", ["read"])
     async with follow(guarded.http, guarded.url, authorization=f"Bearer {token.secret}") as lines:
         await guarded.house.queue.submit(type="write")
         mine = await queue.submit(type="write")
         assert (await lines.event())["task_id"] == mine.id
-        await queue.revoke_token(token.id)
+        await queue.tokens.revoke(token.id)
 
         async def write() -> None:
             while True:
@@ -214,7 +203,7 @@ async def test_a_stream_needs_a_token_where_one_is_needed_and_ends_with_it(guard
         writing.cancel()
 
 
-async def test_a_cursor_of_another_queue_is_refused(api: Running) -> None:
+async def test_invalid_stream_cursor_is_refused(api: Running) -> None:
     reply = await api.call("GET", "/api/events?after=99", headers={"accept": "text/event-stream"})
     assert (reply.status, reply.json["where"]) == (422, "after")
     last = {"accept": "text/event-stream", "last-event-id": "nonsense"}
@@ -222,7 +211,7 @@ async def test_a_cursor_of_another_queue_is_refused(api: Running) -> None:
     assert (reply.status, reply.json["where"]) == (422, "after")
 
 
-async def test_a_reader_that_goes_leaves_nothing_behind(api: Running) -> None:
+async def test_closed_stream_leaves_no_listener(api: Running) -> None:
     async with aiohttp.ClientSession() as http, follow(http, api.url):
         assert api.house.hub.listeners == 1
     await until(lambda: api.house.hub.listeners == 0)

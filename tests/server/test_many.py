@@ -1,4 +1,4 @@
-"""Many servers on one store: any of them may die at any moment."""
+"""Several servers on one store: any of them can die at any time."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Daemon:
         while True:
             _, claimed = await self.call("/api/tasks/claim", {"agent_id": self._name, "start": True, "wait_sec": 25})
             for held in claimed["assignments"]:
-                status, told = await self.call(f"/api/tasks/{held['task']['id']}/complete", {"token": held["token"]})
-                if status == 200 and not told.get("repeated"):
-                    self.accepted.append(told["task_id"])
+                status, output = await self.call(f"/api/tasks/{held['task']['id']}/complete", {"token": held["token"]})
+                if status == 200 and not output.get("repeated"):
+                    self.accepted.append(output["task_id"])
 
 
 async def _submit(http: aiohttp.ClientSession, server: ServerProcess, count: int) -> list[str]:
@@ -58,22 +58,22 @@ async def _in_state(queue: Queue, status: str, count: int) -> None:
 
 async def _claim_has_looked(queue: Queue) -> None:
     async def known() -> bool:
-        return bool(await queue.agents())
+        return bool(await queue.agents.list())
 
     await until(known)
 
 
-async def test_a_claim_that_waits_at_one_server_is_woken_by_a_submission_at_another(postgres_dsn: str) -> None:
+async def test_waiting_claim_is_woken_by_submit_at_another_server(postgres_dsn: str) -> None:
     async with servers(postgres_dsn, 2) as (here, there), aiohttp.ClientSession() as http:
 
         async def claim() -> Any:
             async with http.post(here.url + "/api/tasks/claim", json={"agent_id": "a", "wait_sec": 25}) as answer:
                 return await answer.json()
 
-        async with await Queue.open(postgres_dsn) as queue:
-            await queue.set_setting("fallback_poll_sec", 3600)  # so that only the event can wake it
+        async with Queue.open(postgres_dsn) as queue:
+            await queue.settings.set("fallback_poll_sec", 3600)  # so that only the event can wake it
         claiming = asyncio.create_task(claim())
-        async with await Queue.open(postgres_dsn) as queue:
+        async with Queue.open(postgres_dsn) as queue:
             await _claim_has_looked(queue)
         [task_id] = await _submit(http, there, 1)
         claimed = await claiming
@@ -81,11 +81,11 @@ async def test_a_claim_that_waits_at_one_server_is_woken_by_a_submission_at_anot
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-async def test_one_of_two_servers_is_killed_and_no_task_is_lost_or_done_twice(store_url: str, victim: int) -> None:
+async def test_killing_one_of_two_servers_loses_and_repeats_no_task(store_url: str, victim: int) -> None:
     async with servers(store_url, 2) as pair, aiohttp.ClientSession() as http, await Queue.open(store_url) as queue:
-        await queue.set_setting("heartbeat_timeout_sec", 2)
-        await queue.set_setting("heartbeat_interval_sec", 1)
-        await queue.set_setting("max_attempts", 10)
+        await queue.settings.set("heartbeat_timeout_sec", 2)
+        await queue.settings.set("heartbeat_interval_sec", 1)
+        await queue.settings.set("max_attempts", 10)
         urls = [server.url for server in pair]
         daemons = [Daemon(http, urls[n % 2 :] + urls[: n % 2], f"agent-{n}") for n in range(6)]
         working = [asyncio.create_task(daemon.work()) for daemon in daemons]
@@ -100,25 +100,25 @@ async def test_one_of_two_servers_is_killed_and_no_task_is_lost_or_done_twice(st
         done = Counter(task_id for daemon in daemons for task_id in daemon.accepted)
         assert set(done) <= set(ids)
         assert max(done.values()) == 1
-        accepted = [a for task_id in ids for a in await queue.attempts(task_id) if a.outcome == "completed"]
+        accepted = [a for task_id in ids for a in await queue.tasks.attempts(task_id) if a.outcome == "completed"]
         assert len(accepted) == TASKS
 
 
-async def test_duties_are_done_once_however_many_servers_there_are(store_url: str) -> None:
-    """A retry that comes due is promoted by one of them: one event, one more attempt."""
+async def test_maintenance_runs_once_with_several_servers(store_url: str) -> None:
+    """A retry that is due is promoted by one of them: one event, one more attempt."""
     async with servers(store_url, 3), await Queue.open(store_url) as queue:
-        await queue.change_settings({"retry.strategy": "fixed", "retry.initial_delay_sec": 0.2, "retry.jitter": False})
-        await queue.register_agent(id="a", max_concurrent_tasks=20)
+        await queue.settings.change({"retry.strategy": "fixed", "retry.initial_delay_sec": 0.2, "retry.jitter": False})
+        await queue.agents.register(id="a", max_concurrent_tasks=20)
         made = await queue.submit_many([{"type": "noop"}] * 20)
         for held in await queue.claim("a", 20, start=True):
             await queue.fail(held.token, "crash")
         await _in_state(queue, "ready", 20)
         for task in made:
-            promoted = [event for event in await queue.history(task.id) if event.verb == "promoted"]
+            promoted = [event for event in (await queue.tasks.history(task.id)).events if event.verb == "promoted"]
             assert len(promoted) == 1
 
 
-async def test_a_server_that_is_told_to_stop_answers_who_waits_and_ends_well(store_url: str) -> None:
+async def test_stopping_server_answers_waiting_claims_and_exits_cleanly(store_url: str) -> None:
     async with (
         servers(store_url, 1) as (server,),
         aiohttp.ClientSession() as http,
@@ -132,5 +132,5 @@ async def test_a_server_that_is_told_to_stop_answers_who_waits_and_ends_well(sto
         claiming = asyncio.create_task(claim())
         await _claim_has_looked(queue)
         assert await server.stop() == 0
-        status, told = await claiming
-        assert (status, told["assignments"]) == (200, [])
+        status, reply = await claiming
+        assert (status, reply["assignments"]) == (200, [])

@@ -1,4 +1,4 @@
-"""`/metrics` as the real Prometheus client reads it: every name with its labels, and the values of a known history."""
+"""`/metrics` as read by the real Prometheus client: every name with its labels, and values of a known history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shiftwork import Client
-from shiftwork.core.metrics import METRICS
+from shiftwork.observe.metric_catalogue import METRICS
 from tests.conformance.steps import take
 from tests.server.processes import servers
 from tests.server.running import Reply, Running
@@ -33,8 +33,8 @@ async def scrape(api: Running, path: str = "/metrics") -> dict[tuple[str, tuple[
 async def play(api: Running) -> None:
     """A history whose numbers are known: two completed, one dead, one silent agent, 0.30 dollars."""
     queue = api.house.queue
-    await queue.use_profile("factory")
-    await queue.register_agent(id="ada", budget_remaining_usd=45.0, max_concurrent_tasks=5)
+    await queue.settings.use_profile("factory")
+    await queue.agents.register(id="ada", budget_remaining_usd=45.0, max_concurrent_tasks=5)
     for type_, cost in (("code", 0.10), ("research", 0.20)):
         await queue.submit(type=type_)
         (held,) = await queue.claim("ada", start=True)
@@ -55,7 +55,7 @@ def key(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
 @pytest.mark.requirement(
     "F-252", "F-253", "F-254", "F-255", "F-256", "F-257", "F-258", "F-259", "F-260", "F-261", "F-262"
 )
-async def test_each_name_of_the_document_with_its_labels_and_value(api: Running) -> None:
+async def test_each_documented_metric_has_its_labels_and_value(api: Running) -> None:
     await play(api)
     found = await scrape(api)
     assert found[key("task_queue_depth", status="ready", priority_tier="normal")] == 1
@@ -80,8 +80,8 @@ async def test_each_name_of_the_document_with_its_labels_and_value(api: Running)
 
 
 @pytest.mark.requirement("F-242")
-async def test_the_text_is_what_prometheus_reads(api: Running) -> None:
-    """Types and help stand beside each name; the labels of each are those of the catalogue."""
+async def test_metrics_text_is_valid_for_prometheus(api: Running) -> None:
+    """Types and help are beside each name; the labels of each are those of the catalogue."""
     await play(api)
     reply = await api.call("GET", "/metrics")
     families = {family.name: family for family in text_string_to_metric_families(reply.body.decode())}
@@ -93,12 +93,16 @@ async def test_the_text_is_what_prometheus_reads(api: Running) -> None:
         assert family.documentation == metric.meaning
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels), sample
-    told = {name.removesuffix("_total") for name in METRICS}
-    assert set(families) <= told
-    assert told - set(families) <= {"shiftwork_refused_writes", "shiftwork_latency_seconds", "task_queue_wait_seconds"}
+    output = {name.removesuffix("_total") for name in METRICS}
+    assert set(families) <= output
+    assert output - set(families) <= {
+        "shiftwork_refused_writes",
+        "shiftwork_latency_seconds",
+        "task_queue_wait_seconds",
+    }
 
 
-async def test_histograms_add_up(api: Running) -> None:
+async def test_histogram_buckets_are_cumulative(api: Running) -> None:
     await play(api)
     found = await scrape(api)
     buckets = {
@@ -112,15 +116,15 @@ async def test_histograms_add_up(api: Running) -> None:
     assert ordered[-1] == found[key("shiftwork_wait_seconds_count", type="code")] == 2
 
 
-async def test_latencies_of_every_operation(api: Running) -> None:
+async def test_latency_is_measured_for_every_operation(api: Running) -> None:
     await api.post("/api/tasks", {"type": "code"})
     await api.call("GET", "/api/tasks/nothing")
     found = await scrape(api)
     assert found[key("shiftwork_request_seconds_count", operation="submit", status="201")] == 1
-    assert found[key("shiftwork_request_seconds_count", operation="get_task", status="404")] == 1
+    assert found[key("shiftwork_request_seconds_count", operation="get", status="404")] == 1
 
 
-async def test_refused_writes_are_counted(api: Running) -> None:
+async def test_refused_writes_are_counted_by_code(api: Running) -> None:
     queue = api.house.queue
     await queue.submit(type="code")
     held = await take(queue)
@@ -129,41 +133,41 @@ async def test_refused_writes_are_counted(api: Running) -> None:
     assert (await scrape(api))[key("shiftwork_refused_writes_total", code="lease_lost")] == 1
 
 
-async def test_who_may_read_may_scrape(guarded: Running) -> None:
+async def test_metrics_require_the_read_scope(guarded: Running) -> None:
     queue = guarded.house.queue
     assert (await guarded.call("GET", "/metrics")).status == 401
-    reader = await queue.create_token("prometheus", scopes=["read"])
+    reader = await queue.tokens.create("prometheus", scopes=["read"])
     headers = {"Authorization": f"Bearer {reader.secret}"}
     assert (await guarded.call("GET", "/metrics", headers=headers)).status == 200
 
 
-async def test_a_scrape_is_of_one_workspace(api: Running) -> None:
+async def test_metrics_cover_one_workspace(api: Running) -> None:
     await api.house.queue.in_workspace("other").submit(type="elsewhere")
     assert key("shiftwork_tasks_created_total", type="elsewhere") not in await scrape(api)
     assert key("shiftwork_tasks_created_total", type="elsewhere") in await scrape(api, "/metrics?workspace=other")
 
 
 @pytest.mark.requirement("C-133")
-async def test_a_supervisor_reads_status_and_metrics(api: Running) -> None:
-    await api.house.queue.use_profile("coscientist")
+async def test_supervisor_reads_status_and_metrics(api: Running) -> None:
+    await api.house.queue.settings.use_profile("coscientist")
     await api.post("/api/tasks", {"type": "Ranking", "priority": 20})
     await api.pass_time(31)
-    told = await api.get("/api/metrics")
+    reply = await api.get("/api/metrics")
     depth = {"name": "shiftwork_queue_depth", "labels": {"priority": "high"}, "value": 1.0}
-    assert depth in told["samples"]
+    assert depth in reply["samples"]
     assert (await api.get("/api/queue"))["depth"]["high"] == 1
     kept = (await api.get("/api/metrics/snapshots"))["snapshots"]
     assert kept
     assert depth in kept[0]["samples"]
-    async with await Client.open(api.url) as supervisor:
-        assert (await supervisor.metrics()).value("shiftwork_queue_depth", priority="high") == 1
-        (newest,) = await supervisor.metric_snapshots(limit=1)
+    async with Client.open(api.url) as supervisor:
+        assert (await supervisor.metrics.read()).value("shiftwork_queue_depth", priority="high") == 1
+        (newest,) = await supervisor.metrics.snapshots(limit=1)
         assert newest.value("shiftwork_queue_depth", priority="high") == 1
         assert (await supervisor.status()).depth["high"] == 1
 
 
-async def test_two_servers_tell_the_same(store_url: str) -> None:
-    """What is counted is a fact of the database, whoever is asked and whoever is killed."""
+async def test_two_servers_report_the_same_metrics(store_url: str) -> None:
+    """What is counted is a fact of the database, anyone who is asked and anyone who is killed."""
     import aiohttp  # noqa: PLC0415  # for this test alone
 
     async with servers(store_url, 2) as (first, second), aiohttp.ClientSession() as http:

@@ -1,4 +1,4 @@
-"""The commands on the pages about the server work as they are written there."""
+"""The commands on the pages about the server work as written."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ from tests.services.common import free_port
 
 
 @pytest.mark.parametrize("page", ["howto/serve.md"])
-def test_the_commands_of_a_page_run_one_after_the_other(page: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_run_in_sequence(page: str, tmp_path: Path) -> None:
     script = "\n".join(commands_of(page)).replace("8080", str(free_port()))
     assert '"data":{"text":"Hello, Ada"}' in run_commands(script, tmp_path)

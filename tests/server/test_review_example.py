@@ -1,4 +1,4 @@
-"""The example of a review that GitHub starts, run against a server of its own."""
+"""The example of a review triggered by GitHub, run against its own server."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from tests.client.serving import served
 REVIEW = Path(__file__).resolve().parents[2] / "examples" / "review" / "review.py"
 
 
-def test_a_recorded_pull_request_is_reviewed(tmp_path: Path) -> None:
+def test_recorded_pull_request_is_reviewed(tmp_path: Path) -> None:
     with served(f"sqlite:///{tmp_path}/queue.db") as running:
         command = [sys.executable, str(REVIEW), running.url]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

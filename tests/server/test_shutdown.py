@@ -1,4 +1,4 @@
-"""A server that stops, and callers that go: whoever waits is answered, and no claim is left with nobody."""
+"""A server that stops, and callers that go: anyone who waits is answered, and no claim is left with no one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreFull
-from shiftwork.duties import pulse
+from shiftwork.engine import claim_requests
+from shiftwork.maintenance import write_probe
+from shiftwork.model.errors import StoreFull
 from shiftwork.server.app import build
-from shiftwork.server.routes import working
 from shiftwork.store.sqlite import SqliteStore
 from tests.conformance.steps import give_folder
 from tests.server import processes, raw
@@ -26,24 +26,21 @@ WAIT = {"agent_id": "ada", "wait_sec": 25}
 
 def parked(api: Running) -> int:
     """How many claims wait for work in this server."""
-    return len(api.house.queue._shared.parking._waiters)
+    return len(api.house.queue.executor.shared.claim_waiters._waiters)
 
 
 async def claimed(queue: Queue) -> set[str]:
     """The tokens of all claims there are."""
-    page = await queue.tasks(status=["claimed", "running"])
+    page = await queue.tasks.list(status=["claimed", "running"])
     return {task.claim.assignment_id or "" for task in page.tasks}
 
 
-def tokens(told: Any) -> set[str]:
-    return {held["token"] for held in told["assignments"]}
+def tokens(found: Any) -> set[str]:
+    return {held["token"] for held in found["assignments"]}
 
 
-# -- the server stops --------------------------------------------------------------------------------------------
-
-
-async def test_whoever_waits_is_answered_when_the_server_is_told_to_stop(store_url: str) -> None:
-    """With 200 and nothing: had they waited to the end, the server would have cut them off before."""
+async def test_waiting_claims_are_answered_when_the_server_stops(store_url: str) -> None:
+    """With 200 and no task: had they waited longer, the server would have cut them off."""
     agents = [f"agent-{number}" for number in range(5)]
     async with (
         await processes.start(store_url) as server,
@@ -57,42 +54,40 @@ async def test_whoever_waits_is_answered_when_the_server_is_told_to_stop(store_u
                 return answer.status, await answer.json()
 
         async def all_have_looked() -> bool:
-            return len(await queue.agents()) == len(agents)
+            return len(await queue.agents.list()) == len(agents)
 
         claims = [asyncio.create_task(claim(agent)) for agent in agents]
         await until(all_have_looked)
         assert await server.stop() == 0
-        for status, told in await asyncio.gather(*claims):
-            assert (status, told["assignments"]) == (200, [])
+        for status, reply in await asyncio.gather(*claims):
+            assert (status, reply["assignments"]) == (200, [])
         await waiting(queue)
         assert len(await queue.claim("other")) == 1
 
 
-async def test_no_claim_is_lost_between_a_submission_and_the_stop(store_url: str) -> None:
-    """Tasks come while the server stops: each is either ready, or held by somebody who was told so."""
+async def test_no_claim_is_lost_between_submit_and_stop(store_url: str) -> None:
+    """Tasks come while the server stops: each is either ready, or held by someone who was told so."""
     for _ in range(5):
         async with running(store_url) as api:
             sent = [api.post("/api/tasks/claim", {**WAIT, "agent_id": f"agent-{n}"}) for n in range(10)]
             claims = [asyncio.create_task(each) for each in sent]
             await until(lambda api=api: parked(api) == 10)  # type: ignore[misc]  # bound here on purpose
             await asyncio.gather(*(waiting(api.house.queue) for _ in range(10)), _stop(api))
-            told = await asyncio.gather(*claims)
-        async with await Queue.open(store_url) as queue:
-            assert await claimed(queue) == set().union(*map(tokens, told))
+            outcome = await asyncio.gather(*claims)
+        async with Queue.open(store_url) as queue:
+            assert await claimed(queue) == set().union(*map(tokens, outcome))
             for token in await claimed(queue):
                 await queue.release(token)
-            assert await queue.purge(type="noop") == 10
+            assert await queue.control.purge(type="noop") == 10
 
 
 async def _stop(api: Running) -> None:
     api.server.stop()
 
 
-async def test_a_server_whose_store_takes_no_writes_is_not_ready(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It still reads, and a balancer that sends writes to it sends them into nothing."""
-    monkeypatch.setattr(pulse, "BEAT_SEC", 0.05)
+async def test_server_with_read_only_store_is_not_ready(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It still reads, but writes that a load balancer sends to it would fail."""
+    monkeypatch.setattr(write_probe, "BEAT_SEC", 0.05)
     async with running(sqlite_url) as api:
         store = api.house.queue.engine.store
         assert isinstance(store, SqliteStore)
@@ -115,8 +110,8 @@ async def test_a_server_whose_store_takes_no_writes_is_not_ready(
         await until(ready)
 
 
-async def test_a_call_that_finds_the_disk_full_is_known_to_readyz(sqlite_url: str) -> None:
-    async with await Queue.open(sqlite_url) as queue:
+async def test_readyz_reports_a_full_disk(sqlite_url: str) -> None:
+    async with Queue.open(sqlite_url) as queue:
         store = queue.engine.store
         assert isinstance(store, SqliteStore)
         store._connection.pragma("max_page_count", store._connection.pragma("page_count"))
@@ -124,11 +119,11 @@ async def test_a_call_that_finds_the_disk_full_is_known_to_readyz(sqlite_url: st
             await queue.submit(type="code", payload={"text": "x" * 100_000})
         assert isinstance(store.refusal, StoreFull)
         store._connection.pragma("max_page_count", 1 << 30)
-        await pulse.Pulse(queue.engine).beat()
+        await write_probe.ProcessHeartbeat(queue.engine).beat()
         assert store.refusal is None
 
 
-async def test_a_server_that_stops_is_not_ready(api: Running) -> None:
+async def test_stopping_server_is_not_ready(api: Running) -> None:
     assert (await api.get("/readyz"))["status"] == "ok"
     api.house.stopping.set()
     reply = await api.call("GET", "/readyz")
@@ -136,12 +131,12 @@ async def test_a_server_that_stops_is_not_ready(api: Running) -> None:
     assert (await api.get("/healthz"))["status"] == "ok"
 
 
-async def test_a_claim_at_a_server_that_stops_does_not_wait(api: Running) -> None:
+async def test_claim_at_a_stopping_server_does_not_wait(api: Running) -> None:
     api.house.stopping.set()
     assert (await api.post("/api/tasks/claim", WAIT))["assignments"] == []
 
 
-async def test_idle_connections_and_half_requests_do_not_hold_up_the_stop(store_url: str) -> None:
+async def test_idle_connections_and_partial_requests_do_not_delay_shutdown(store_url: str) -> None:
     async with (
         await processes.start(store_url) as server,
         raw.line(server.url) as idle,
@@ -159,22 +154,22 @@ async def test_idle_connections_and_half_requests_do_not_hold_up_the_stop(store_
 
 
 @pytest.mark.parametrize("target", ["/api/tasks", "/api/artifacts"])
-async def test_a_body_that_has_not_come_is_not_waited_for_when_the_server_stops(api: Running, target: str) -> None:
-    """It is refused so that its sender tries again; a traceback and 500 is what the end of the grace came to."""
+async def test_incomplete_body_is_refused_when_the_server_stops(api: Running, target: str) -> None:
+    """It is refused so that its sender retries; otherwise the end of the grace period caused a traceback and 500."""
     give_folder(api.house.queue)
     async with raw.line(api.url) as line:
         line.send(raw.request("POST", target, b'{"ty', **{"content-length": "100"}))
         await until(lambda: len(api.house.reads) == 1)
         api.server.stop()
-        told = await line.answer()
-        assert (told.status, told.json["code"], told.json["where"]) == (503, "overloaded", "body")
-        assert told.headers["content-type"] == "application/problem+json"
-        assert int(told.headers["retry-after"]) > 0
+        found = await line.answer()
+        assert (found.status, found.json["code"], found.json["where"]) == (503, "overloaded", "body")
+        assert found.headers["content-type"] == "application/problem+json"
+        assert int(found.headers["retry-after"]) > 0
         assert await line.is_over()
-    assert (await api.house.queue.tasks()).tasks == []
+    assert (await api.house.queue.tasks.list()).tasks == []
 
 
-async def test_a_process_that_waits_for_a_body_stops_at_once(store_url: str) -> None:
+async def test_process_waiting_for_a_body_stops_at_once(store_url: str) -> None:
     async with await processes.start(store_url) as server, raw.line(server.url) as line:
         line.send(raw.request("POST", "/api/tasks", b'{"ty', **{"content-length": "100"}, expect="100-continue"))
         assert (await line.answer()).status == 100, "it waits for the rest"
@@ -182,47 +177,42 @@ async def test_a_process_that_waits_for_a_body_stops_at_once(store_url: str) -> 
         assert (await line.answer()).status == 503
 
 
-async def test_a_body_that_has_come_is_read_though_the_server_stops(api: Running) -> None:
+async def test_received_body_is_processed_while_the_server_stops(api: Running) -> None:
     api.house.stop()
     assert (await api.call("POST", "/api/tasks", {"type": "noop"})).status == 201
-
-
-# -- the caller goes ---------------------------------------------------------------------------------------------
 
 
 def claim_request(agent: str = "ada") -> bytes:
     return raw.request("POST", "/api/tasks/claim", json.dumps({**WAIT, "agent_id": agent}).encode())
 
 
-async def test_a_caller_that_hung_up_while_waiting_gets_nothing(api: Running) -> None:
+async def test_disconnected_waiting_caller_gets_no_task(api: Running) -> None:
     async with raw.line(api.url) as line:
         line.send(claim_request())
         await until(lambda: parked(api) == 1)
     await until(lambda: parked(api) == 0)
     task_id = await waiting(api.house.queue)
-    told = await api.post("/api/tasks/claim", {"agent_id": "bob"})
-    assert [held["task"]["id"] for held in told["assignments"]] == [task_id]
+    reply = await api.post("/api/tasks/claim", {"agent_id": "bob"})
+    assert [held["task"]["id"] for held in reply["assignments"]] == [task_id]
 
 
-async def test_a_task_that_comes_as_its_caller_goes_is_not_kept_from_others(api: Running) -> None:
-    """However the two meet, another agent gets it, long before any lease runs out."""
+async def test_task_arriving_as_caller_disconnects_goes_to_another(api: Running) -> None:
+    """In every order another agent gets it, long before any lease expires."""
     for _ in range(20):
         async with raw.line(api.url) as line:
             line.send(claim_request())
             await until(lambda: parked(api) == 1)
         task_id = await waiting(api.house.queue)
-        told = await api.post("/api/tasks/claim", {"agent_id": "bob", "wait_sec": 25, "start": True})
-        assert [held["task"]["id"] for held in told["assignments"]] == [task_id]
-        await api.post(f"/api/tasks/{task_id}/complete", {"token": told["assignments"][0]["token"]})
+        reply = await api.post("/api/tasks/claim", {"agent_id": "bob", "wait_sec": 25, "start": True})
+        assert [held["task"]["id"] for held in reply["assignments"]] == [task_id]
+        await api.post(f"/api/tasks/{task_id}/complete", {"token": reply["assignments"][0]["token"]})
 
 
-async def test_a_claim_made_for_a_caller_that_has_gone_is_given_back(
-    api: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It hung up after the claim was made, and before it could be told."""
+async def test_claim_made_for_a_disconnected_caller_is_released(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It disconnected after the claim was made, and before it was answered."""
     task_id = await waiting(api.house.queue)
     messages = iter([{"type": "http.request", "body": json.dumps({"agent_id": "ada"}).encode(), "more_body": False}])
-    claimed, claim = asyncio.Event(), working._claim
+    claimed, claim = asyncio.Event(), claim_requests._claim
 
     async def claim_and_say_so(*args: Any) -> Any:
         answer = await claim(*args)
@@ -235,7 +225,7 @@ async def test_a_claim_made_for_a_caller_that_has_gone_is_given_back(
         await claimed.wait()
         return {"type": "http.disconnect"}
 
-    monkeypatch.setattr(working, "_claim", claim_and_say_so)
+    monkeypatch.setattr(claim_requests, "_claim", claim_and_say_so)
 
     async def send(_message: Any) -> None:
         pass
@@ -252,11 +242,15 @@ async def test_a_claim_made_for_a_caller_that_has_gone_is_given_back(
     await build(api.house)(scope, receive, send)
     task = await api.house.queue.get(task_id)
     assert (task.status, task.attempts) == ("ready", 0)
-    assert [event.verb for event in await api.house.queue.history(task_id)] == ["submitted", "claimed", "released"]
+    assert [event.verb for event in (await api.house.queue.tasks.history(task_id)).events] == [
+        "submitted",
+        "claimed",
+        "released",
+    ]
 
 
 @pytest.mark.parametrize("runtime", [False, True])
-async def test_a_claim_for_a_runtime_is_given_up_likewise(api: Running, *, runtime: bool) -> None:
+async def test_waiting_runtime_claim_ends_when_caller_disconnects(api: Running, *, runtime: bool) -> None:
     body = {"runtime_id": "host", "wait_sec": 25} if runtime else WAIT
     async with raw.line(api.url) as line:
         line.send(raw.request("POST", "/api/tasks/claim", json.dumps(body).encode()))

@@ -1,11 +1,11 @@
-"""What a supervisor and its workers do over HTTP: batches, waking, groups, and the whole task at the claim."""
+"""Supervisor and workers over HTTP: batches, wake-ups, groups, and the whole task at the claim."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from shiftwork.core.task import Task
+from shiftwork.model.task import Task
 from tests.server.running import Running
 from tests.worker.steps import until
 
@@ -13,7 +13,7 @@ NOOP = {"type": "noop"}
 
 
 @pytest.mark.requirement("C-237")
-async def test_a_batch_is_one_call_and_creates_all_its_tasks(api: Running) -> None:
+async def test_batch_submit_is_one_call_and_creates_all_tasks(api: Running) -> None:
     made = await api.post("/api/tasks", [{**NOOP, "payload": {"n": n}} for n in range(5)])
     listed = (await api.get("/api/tasks"))["tasks"]
     assert [task["id"] for task in made] == [task["id"] for task in listed]
@@ -30,7 +30,7 @@ async def test_a_batch_is_one_call_and_creates_all_its_tasks(api: Running) -> No
         ({"type": "noop", "id": "taken"}, "id_in_use"),
     ],
 )
-async def test_one_bad_task_refuses_the_whole_batch(api: Running, bad: dict[str, Any], code: str) -> None:
+async def test_one_invalid_task_refuses_the_whole_batch(api: Running, bad: dict[str, Any], code: str) -> None:
     await api.call("PATCH", "/api/settings", {"set": {"missing_dependency": "reject"}})
     await api.post("/api/tasks", {**NOOP, "id": "taken"})
     refused = await api.call("POST", "/api/tasks", [NOOP, bad, NOOP])
@@ -39,7 +39,7 @@ async def test_one_bad_task_refuses_the_whole_batch(api: Running, bad: dict[str,
 
 
 @pytest.mark.requirement("C-239")
-async def test_nobody_sees_a_part_of_a_batch(api: Running) -> None:
+async def test_partial_batch_is_never_visible(api: Running) -> None:
     seen: set[int] = set()
     stored = asyncio.Event()
 
@@ -56,8 +56,8 @@ async def test_nobody_sees_a_part_of_a_batch(api: Running) -> None:
 
 
 @pytest.mark.requirement("C-077")
-async def test_an_idle_worker_is_woken_by_a_submission(api: Running) -> None:
-    """No poll could do it: the next one is an hour away."""
+async def test_idle_worker_is_woken_by_a_submit(api: Running) -> None:
+    """Not by polling: the next poll is an hour away."""
     await api.call("PATCH", "/api/settings", {"set": {"fallback_poll_sec": 3600}})
     waiting = asyncio.create_task(api.post("/api/tasks/claim", {"agent_id": "idle", "wait_sec": 25}))
 
@@ -71,7 +71,7 @@ async def test_an_idle_worker_is_woken_by_a_submission(api: Running) -> None:
 
 
 @pytest.mark.requirement("C-151")
-async def test_the_progress_of_a_group_can_be_asked_for(api: Running) -> None:
+async def test_progress_of_a_tag_group_can_be_read(api: Running) -> None:
     await api.post("/api/tasks", [{**NOOP, "tags": ["tournament-1"]}] * 3)
     held = (await api.post("/api/tasks/claim", {"agent_id": "a", "start": True}))["assignments"][0]
     await api.post(f"/api/tasks/{held['task']['id']}/complete", {"token": held["token"]})
@@ -80,7 +80,7 @@ async def test_the_progress_of_a_group_can_be_asked_for(api: Running) -> None:
 
 
 @pytest.mark.requirement("F-138", "F-251")
-async def test_a_claim_answers_with_every_field_of_the_task_and_with_nothing_of_the_store(api: Running) -> None:
+async def test_claim_returns_every_task_field_and_no_store_columns(api: Running) -> None:
     made = await api.post("/api/tasks", {**NOOP, "spec": {"prompt": "write"}, "tags": ["t"]})
     [held] = (await api.post("/api/tasks/claim", {"agent_id": "a"}))["assignments"]
     assert held["task"].keys() == set(Task.__struct_fields__)
@@ -96,7 +96,7 @@ COMPUTED = {"age_minutes", "effective_priority", "priority_parts", "claim"}
 
 
 @pytest.mark.requirement("F-250", "F-001")
-async def test_agents_alone_drain_hundreds_of_tasks(api: Running) -> None:
+async def test_agents_complete_hundreds_of_tasks_without_a_supervisor(api: Running) -> None:
     tasks = 400
     await api.post("/api/tasks", [NOOP] * tasks)
 

@@ -1,13 +1,13 @@
-"""Tasks over HTTP: submitted, read, changed, cancelled and run again."""
+"""Tasks over HTTP: submitted, read, changed, cancelled and rerun."""
 
 import pytest
 
-from shiftwork.core import ids
-from shiftwork.views import VIEWS
+from shiftwork.compat.views import VIEWS
+from shiftwork.model import ids
 from tests.server.running import Running
 
 
-async def test_a_task_is_submitted_worked_and_read(api: Running) -> None:
+async def test_task_is_submitted_completed_and_read(api: Running) -> None:
     made = await api.post("/api/tasks", {"type": "write", "payload": {"n": 1}})
     claimed = await api.post("/api/tasks/claim", {"agent_id": "ada"})
     token = claimed["assignments"][0]["token"]
@@ -19,7 +19,7 @@ async def test_a_task_is_submitted_worked_and_read(api: Running) -> None:
     assert (task["status"], task["result"]["data"]) == ("completed", {"m": 2})
 
 
-async def test_the_history_in_a_view_has_the_states_of_the_document(api: Running) -> None:
+async def test_history_in_a_view_has_document_states(api: Running) -> None:
     made = await api.post("/api/tasks", {"type": "write"})
     held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"][0]
     await api.post(f"/api/tasks/{made['id']}/complete", {"token": held["token"]})
@@ -31,9 +31,7 @@ async def test_the_history_in_a_view_has_the_states_of_the_document(api: Running
 
 
 @pytest.mark.parametrize("output", [None, {"type": "json", "validation": "regex", "validation_schema": "^a"}])
-async def test_a_task_as_the_factory_reads_it_can_be_submitted_again(
-    api: Running, output: dict[str, str] | None
-) -> None:
+async def test_task_read_in_factory_view_can_be_submitted_again(api: Running, output: dict[str, str] | None) -> None:
     made = await api.post("/api/tasks", {"type": "write", "output": output})
     read = await api.get(f"/api/tasks/{made['id']}?view=factory")
     again = await api.post("/api/tasks?view=factory", {**read, "id": "again"})
@@ -42,14 +40,14 @@ async def test_a_task_as_the_factory_reads_it_can_be_submitted_again(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-async def test_a_heartbeat_names_its_task_as_its_view_does(api: Running, view: str) -> None:
+async def test_heartbeat_returns_the_task_id_of_its_view(api: Running, view: str) -> None:
     made = await api.post("/api/tasks", {"type": "write"})
     held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "start": True}))["assignments"][0]
-    told = await api.post(f"/api/tasks/{made['id']}/heartbeat?view={view}", {"token": held["token"]})
-    assert told["task_id"] == (ids.parse(made["id"]) if view in {"aegis", "loki"} else made["id"])
+    reply = await api.post(f"/api/tasks/{made['id']}/heartbeat?view={view}", {"token": held["token"]})
+    assert reply["task_id"] == (ids.parse(made["id"]) if view in {"aegis", "loki"} else made["id"])
 
 
-async def test_a_token_of_another_task_than_the_path_names_changes_neither(api: Running) -> None:
+async def test_token_not_matching_the_path_changes_neither_task(api: Running) -> None:
     await api.post("/api/agents", {"id": "ada", "max_concurrent_tasks": 2})
     made = [await api.post("/api/tasks", {"type": "write", "id": name}) for name in ("one", "two")]
     held = (await api.post("/api/tasks/claim", {"agent_id": "ada", "count": 2, "start": True}))["assignments"]

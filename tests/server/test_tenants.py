@@ -1,4 +1,4 @@
-"""Workspaces of one server belong to strangers: no token of one of them reaches the server itself."""
+"""Workspaces of one server belong to strangers: no workspace token controls the server itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreUnavailable
-from shiftwork.wire import access
+from shiftwork.access import authenticator
+from shiftwork.model.errors import StoreUnavailable
 from tests.conformance.steps import give_folder
 from tests.server.running import Running, running
 from tests.server.test_access import token
@@ -22,7 +22,7 @@ from tests.server.watching import connect, watch
 from tests.worker.steps import until
 
 
-async def test_snapshots_are_for_the_operator_of_the_server(guarded: Running) -> None:
+async def test_snapshots_require_the_server_scope(guarded: Running) -> None:
     tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
     operator = await token(guarded.house.queue, "server")
     for method in ("GET", "POST"):
@@ -33,13 +33,13 @@ async def test_snapshots_are_for_the_operator_of_the_server(guarded: Running) ->
 
 
 @pytest.mark.requirement("C-092")
-async def test_without_tokens_this_machine_has_the_snapshots(api: Running) -> None:
+async def test_without_tokens_local_caller_can_use_snapshots(api: Running) -> None:
     give_folder(api.house.queue)
     taken = (await api.call("POST", "/api/snapshots")).json
     assert (await api.get("/api/snapshots"))["snapshots"] == [taken]
 
 
-async def test_a_second_snapshot_within_a_minute_is_refused(guarded: Running) -> None:
+async def test_second_snapshot_within_a_minute_is_refused(guarded: Running) -> None:
     operator = await token(guarded.house.queue, "server")
     clock = guarded.house.clock
     assert clock is not None
@@ -51,9 +51,9 @@ async def test_a_second_snapshot_within_a_minute_is_refused(guarded: Running) ->
     assert (await guarded.call("POST", "/api/snapshots", headers=operator)).status == 201
 
 
-async def test_an_admin_of_a_workspace_cannot_give_or_revoke_the_scope_server(guarded: Running) -> None:
+async def test_workspace_admin_cannot_grant_or_revoke_the_server_scope(guarded: Running) -> None:
     queue = guarded.house.queue
-    admin, operator = await token(queue, "admin"), await queue.create_token("operations", ["admin", "server"])
+    admin, operator = await token(queue, "admin"), await queue.tokens.create("operations", ["admin", "server"])
     wanted = {"name": "mine", "scopes": ["read", "server"]}
     refused = await guarded.call("POST", "/api/tokens", wanted, headers=admin)
     assert (refused.status, refused.json["facts"]["needs"]) == (403, "server")
@@ -69,17 +69,14 @@ async def test_an_admin_of_a_workspace_cannot_give_or_revoke_the_scope_server(gu
     "change",
     [{"set": {"snapshots.keep": 1}}, {"set": {"maintenance.reclaim_sec": 9e9}}, {"unset": ["operation_max_sec"]}],
 )
-async def test_settings_of_the_whole_server_need_its_scope(guarded: Running, change: dict[str, object]) -> None:
+async def test_server_wide_settings_require_the_server_scope(guarded: Running, change: dict[str, object]) -> None:
     admin, operator = await token(guarded.house.queue, "admin"), await token(guarded.house.queue, "admin", "server")
     refused = await guarded.call("PATCH", "/api/settings", change, headers=admin)
     assert (refused.status, refused.code) == (403, "forbidden")
     assert (await guarded.call("PATCH", "/api/settings", change, headers=operator)).status == 200
 
 
-# -- shares ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_token_has_a_share_of_the_streams(guarded: Running) -> None:
+async def test_token_has_a_limited_share_of_streams(guarded: Running) -> None:
     guarded.house.hub.shares.most = 8
     queue = guarded.house.queue
     greedy, sibling = await token(queue, "read"), await token(queue, "read")
@@ -104,12 +101,12 @@ async def test_a_token_has_a_share_of_the_streams(guarded: Running) -> None:
         await stack.enter_async_context(watch(guarded.http, guarded.url, headers=other))
 
 
-async def test_a_token_has_a_share_of_the_waiting_claims(guarded: Running) -> None:
+async def test_token_has_a_limited_share_of_waiting_claims(guarded: Running) -> None:
     guarded.house.waits.most = 4
     header, other = await token(guarded.house.queue, "work"), await token(guarded.house.queue, "work")
     waits = {"agent_id": "ada", "wait_sec": 25}
     waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", waits, headers=header))
-    await until(lambda: bool(guarded.house.queue._shared.parking._waiters))
+    await until(lambda: bool(guarded.house.queue.executor.shared.claim_waiters._waiters))
     refused = await guarded.call("POST", "/api/tasks/claim", waits, headers=header)
     assert (refused.status, refused.code) == (429, "too_many_requests")
     at_once = await guarded.call("POST", "/api/tasks/claim", {"agent_id": "ada"}, headers=header)
@@ -120,37 +117,31 @@ async def test_a_token_has_a_share_of_the_waiting_claims(guarded: Running) -> No
     assert len((await waiting).json["assignments"]) == 1
 
 
-# -- revoked while it waits --------------------------------------------------------------------------------------
-
-
 async def has_looked(queue: Queue, agent_id: str) -> bool:
     """An agent is known from its first look for work on."""
-    return agent_id in {agent.id for agent in await queue.agents()}
+    return agent_id in {agent.id for agent in await queue.agents.list()}
 
 
 @pytest.mark.parametrize("who", [{"agent_id": "ada"}, {"runtime_id": "host"}])
 @pytest.mark.parametrize("wakeup", ["notify", "poll"])
-async def test_a_claim_that_waits_gets_no_task_once_its_token_is_revoked(
+async def test_waiting_claim_of_a_revoked_token_gets_no_task(
     guarded: Running, monkeypatch: pytest.MonkeyPatch, who: dict[str, str], wakeup: str
 ) -> None:
-    monkeypatch.setattr(access, "FRESH_SEC", 0.0)
+    monkeypatch.setattr(authenticator, "FRESH_SEC", 0.0)
     queue = guarded.house.queue
-    await queue.change_settings({"wakeup": wakeup, "poll_interval_sec": 0.05})
-    made = await queue.create_token("worker", ["work"])
+    await queue.settings.change({"wakeup": wakeup, "poll_interval_sec": 0.05})
+    made = await queue.tokens.create("worker", ["work"])
     header = {"Authorization": f"Bearer {made.secret}"}
     waiting = asyncio.create_task(guarded.call("POST", "/api/tasks/claim", {**who, "wait_sec": 25}, headers=header))
     await until(lambda: has_looked(queue, *who.values()))
-    await queue.revoke_token(made.id)
+    await queue.tokens.revoke(made.id)
     task = await queue.submit(type="noop")
     refused = await waiting
     assert (refused.status, refused.code) == (401, "unauthorized")
     assert (await queue.get(task.id)).status == "ready"
 
 
-# -- quotas ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_quota_is_set_by_the_operator_and_shown_to_the_workspace(guarded: Running) -> None:
+async def test_quota_is_set_by_operator_and_shown_to_workspace(guarded: Running) -> None:
     tenant = await token(guarded.house.queue.in_workspace("tenant"), "admin")
     operator = await token(guarded.house.queue, "server")
     quota = {"max_tasks": 1, "submits_per_minute": 100}
@@ -171,10 +162,7 @@ async def test_a_quota_is_set_by_the_operator_and_shown_to_the_workspace(guarded
     assert int(slow.headers["retry-after"]) == 60
 
 
-# -- what one workspace learns of the others ---------------------------------------------------------------------
-
-
-async def test_latencies_and_refusals_of_all_are_for_the_operator(guarded: Running) -> None:
+async def test_server_wide_metrics_require_the_server_scope(guarded: Running) -> None:
     reader, operator = await token(guarded.house.queue, "read"), await token(guarded.house.queue, "server")
     guarded.house.queue.engine.conflict("lease_lost", agent="theirs")
     for header, shown in ((reader, False), (operator, True)):
@@ -183,7 +171,7 @@ async def test_latencies_and_refusals_of_all_are_for_the_operator(guarded: Runni
         assert ("shiftwork_request_seconds" in text, "shiftwork_refused_writes_total" in text) == (shown, shown)
 
 
-async def test_a_cursor_from_elsewhere_does_not_tell_where_the_log_ends(guarded: Running) -> None:
+async def test_refused_cursor_does_not_reveal_the_end_of_the_log(guarded: Running) -> None:
     reader = await token(guarded.house.queue, "read")
     await guarded.house.queue.in_workspace("theirs").submit_many([{"type": "noop"}] * 30)
     refused = await guarded.call("GET", "/api/events?after=999999", headers=reader)
@@ -198,7 +186,7 @@ async def test_every_answer_forbids_sniffing(api: Running) -> None:
         assert (await api.call("GET", path)).headers["x-content-type-options"] == "nosniff"
 
 
-async def test_readiness_does_not_name_the_database(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_does_not_reveal_the_database_address(api: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(_verb: object) -> None:
         raise StoreUnavailable("10.0.0.7:5432 refused user queue")
 
@@ -208,10 +196,7 @@ async def test_readiness_does_not_name_the_database(api: Running, monkeypatch: p
     assert "10.0.0.7" not in reply.body.decode()
 
 
-# -- folders and networks of the server's machine ----------------------------------------------------------------
-
-
-async def test_a_claim_folder_must_be_one_that_the_server_was_started_with(store_url: str, tmp_path: Path) -> None:
+async def test_claim_folder_must_be_allowed_at_server_start(store_url: str, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours" / ".loki", tmp_path / "theirs" / ".loki"
     async with running(store_url, tokens=True, claim_folders=(str(ours),)) as server:
         admin = await token(server.house.queue.in_workspace("tenant"), "admin")
@@ -230,12 +215,12 @@ async def test_a_claim_folder_must_be_one_that_the_server_was_started_with(store
 SINK = {"name": "inside", "kind": "webhook", "address": "http://127.0.0.1:9/", "allow_private": True}
 
 
-async def test_private_sinks_need_a_server_that_was_started_for_them(store_url: str) -> None:
+async def test_private_sinks_must_be_allowed_at_server_start(store_url: str) -> None:
     async with running(store_url, tokens=True) as server:
         admin = await token(server.house.queue, "admin")
         refused = await server.call("POST", "/api/sinks", SINK, headers=admin)
         assert (refused.status, refused.json["where"]) == (403, "allow_private")
-        assert "--private-sinks" in refused.json["mend"]
+        assert "--private-sinks" in refused.json["hint"]
         public = {**SINK, "address": "https://example.com/", "allow_private": False}
         assert (await server.call("POST", "/api/sinks", public, headers=admin)).status == 201
         refused = await server.call("PATCH", "/api/sinks/inside", {"allow_private": True}, headers=admin)
@@ -245,10 +230,7 @@ async def test_private_sinks_need_a_server_that_was_started_for_them(store_url: 
         assert (await server.call("POST", "/api/sinks", {**SINK, "name": "two"}, headers=admin)).status == 201
 
 
-# -- the log of the server ---------------------------------------------------------------------------------------
-
-
-async def test_addresses_of_websockets_are_not_logged(guarded: Running, caplog: pytest.LogCaptureFixture) -> None:
+async def test_websocket_urls_are_not_logged(guarded: Running, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with connect(guarded.http, guarded.url, "?token=sw_hush") as client:
         await client.message()
@@ -257,7 +239,7 @@ async def test_addresses_of_websockets_are_not_logged(guarded: Running, caplog: 
     assert not [record for record in server_side if "sw_hush" in record.getMessage()]
 
 
-async def test_text_that_is_not_utf_8_ends_a_websocket_without_a_traceback(
+async def test_invalid_utf8_closes_a_websocket_without_traceback(
     api: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with watch(api.http, api.url) as client:

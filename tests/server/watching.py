@@ -23,22 +23,22 @@ class Watcher:
 
     async def message(self) -> dict[str, Any]:
         """The next message, which must be there."""
-        told: dict[str, Any] = json.loads(await self.socket.receive_str(timeout=PATIENCE_SEC))
-        self.cursor = told.get("cursor", self.cursor)
-        return told
+        data: dict[str, Any] = json.loads(await self.socket.receive_str(timeout=PATIENCE_SEC))
+        self.cursor = data.get("cursor", self.cursor)
+        return data
 
     async def messages(self, count: int) -> list[dict[str, Any]]:
         return [await self.message() for _ in range(count)]
 
     async def names(self, count: int) -> list[str]:
-        return [told["event"] for told in await self.messages(count)]
+        return [messages["event"] for messages in await self.messages(count)]
 
     async def subscribe(self, after: Any = None, **filters: Any) -> dict[str, Any]:
         """Ask for something else; whatever comes before the answer belongs to what was asked for earlier."""
         await self.socket.send_json({"subscribe": filters, **({} if after is None else {"after": after})})
-        while (told := await self.message())["event"] != "subscribed":
+        while (found := await self.message())["event"] != "subscribed":
             pass
-        return told
+        return found
 
     async def end(self) -> int:
         """Read to the end; the code it was closed with."""
@@ -60,8 +60,8 @@ async def connect(http: aiohttp.ClientSession, url: str, query: str = "", **opti
 async def watch(http: aiohttp.ClientSession, url: str, query: str = "", **options: Any) -> AsyncIterator[Watcher]:
     """A client that has been told from where it goes."""
     async with connect(http, url, query, **options) as watcher:
-        told = await watcher.message()
-        assert told["event"] == "subscribed", told
+        messages = await watcher.message()
+        assert messages["event"] == "subscribed", messages
         yield watcher
 
 
@@ -90,9 +90,9 @@ class Lines:
         """The next event, whose id and name must be what its data says."""
         while "data" not in (block := await self.block()):
             pass
-        told: dict[str, Any] = json.loads(block["data"])
-        assert (told["cursor"], told["event"]) == (block["id"], block["event"])
-        return told
+        data: dict[str, Any] = json.loads(block["data"])
+        assert (data["cursor"], data["event"]) == (block["id"], block["event"])
+        return data
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ def main(command: Sequence[str]) -> int:
 
 @contextmanager
 def _fast_folders() -> Iterator[dict[str, str]]:
-    """The folders of the tests lie in memory: a test on SQLite spends more time waiting for the disk than working.
+    """The folders of the tests are in memory: a test on SQLite spends more time waiting for the disk than working.
 
     Under a folder of this run alone, so that another run that ends does not tidy it away.
     """
@@ -49,7 +49,7 @@ def _run(command: Sequence[str], variables: dict[str, str]) -> int:
 
     def interrupt(number: int, _: object) -> None:
         # A terminal sends Ctrl-C to both of us, and the command ends in its own way. Other signals come to us
-        # alone and are passed on as Ctrl-C, so that the command can clean up; but not for ever.
+        # alone and are passed on as Ctrl-C, so that the command can clean up; but not forever.
         if child is not None and number != signal.SIGINT:
             child.send_signal(signal.SIGKILL if number == signal.SIGALRM else signal.SIGINT)
             signal.alarm(PATIENCE)

@@ -38,7 +38,7 @@ kill -s KILL 0
 
 
 def unprivileged_user() -> str | None:
-    """PostgreSQL and PgBouncer refuse to run as root; None means to run as whoever we are."""
+    """PostgreSQL and PgBouncer refuse to run as root; None means to run as anyone who we are."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -53,7 +53,7 @@ def memory_is_roomy() -> bool:
 
 
 def free_port() -> int:
-    """A port nobody listens on, below the range from which the kernel numbers outgoing connections.
+    """A port no one listens on, below the range from which the kernel numbers outgoing connections.
 
     In that range a stopped server could lose its port to some client before it starts again.
     """

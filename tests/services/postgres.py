@@ -28,7 +28,7 @@ WANTED = Wanted(
 
 
 class Databases:
-    """Somebody's running server, as seen by a test: databases to make, to reach and to drop."""
+    """Someone's running server, as seen by a test: databases to make, to reach and to drop."""
 
     def __init__(self, host: str, port: int, user: str, password: str | None = None) -> None:
         self.host = host
@@ -47,13 +47,13 @@ class Databases:
         return f"postgresql://{login}@{self.host}:{self.port}/{database}"
 
     def create_database(self, template: str | None = None) -> str:
-        """A new database, empty or a copy of `template`, to which nobody may be connected meanwhile."""
+        """A new database, empty or a copy of `template`, to which no one may be connected meanwhile."""
         name = f"test_{secrets.token_hex(6)}"
         execute(self.dsn(), f'CREATE DATABASE "{name}" TEMPLATE "{template or "template0"}"')
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop it, also under the feet of whoever is still connected."""
+        """Drop it, also under the feet of anyone who is still connected."""
         execute(self.dsn(), f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 

@@ -58,7 +58,7 @@ class S3(Server):
         connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
         try:
             connection.request("GET", "/")
-            return 400 <= connection.getresponse().status < 500  # nobody comes in without a key
+            return 400 <= connection.getresponse().status < 500  # no one comes in without a key
         except OSError:
             return False
         finally:
@@ -100,9 +100,9 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, por
         to_server.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, told: Callable[[bytes], bytes]) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, found: Callable[[bytes], bytes]) -> None:
     while part := await reader.read(65_536):
-        writer.write(told(part))
+        writer.write(found(part))
         await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()

@@ -25,7 +25,7 @@ def postgres() -> Iterator[Databases]:
     if given := os.environ.get(POSTGRES):
         yield Databases.at(given)
         return
-    # Nobody kills the shared server, so it can do without the disk: a database costs 20 ms instead of 250.
+    # No one kills the shared server, so it can do without the disk: a database costs 20 ms instead of 250.
     with Postgres.start(durable=False) as server:
         yield server
 

@@ -9,7 +9,7 @@ from tests.sinks.receivers import Receiver, receiving
 
 @pytest.fixture(autouse=True)
 def _private(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receivers are on this machine, so whoever sends to them must have been started to."""
+    """The receivers are on this machine, so anyone who sends to them must have been started to."""
     monkeypatch.setenv("SHIFTWORK_PRIVATE_SINKS", "1")
 
 

@@ -55,7 +55,7 @@ class Receiver:
         return web.Response(status=self.status, headers=self.headers)
 
     async def wait_for(self, count: int) -> None:
-        """Until so many have come."""
+        """Until this many have come."""
         async with asyncio.timeout(60):
             while len(self.got) < count:
                 self.came.clear()

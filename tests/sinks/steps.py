@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.queue.notification.sinks import AddedSink
-from shiftwork.sinks.courier import Courier
+from shiftwork.notifications.model import AddedSink
+from shiftwork.notifications.sender import NotificationSender
 from shiftwork.testing import MovedClock, pass_time
 from tests.sinks.receivers import Receiver
 
@@ -16,15 +16,15 @@ NOT_PUBLIC = "its address is not public: that needs allow_private, and SHIFTWORK
 async def add(queue: Queue, receiver: Receiver, name: str = "ops", **fields: Any) -> AddedSink:
     """A webhook to a receiver of this machine."""
     known = {"kind": "webhook", "address": receiver.url, "allow_private": True}
-    return await queue.add_sink({"name": name, **known, **fields})
+    return await queue.sinks.add(name, **{**known, **fields})
 
 
 async def tell(queue: Queue, clock: MovedClock, seconds: float = 0.0) -> int:
-    """Time passes, the duties run, and what is due is sent; how many attempts that took."""
+    """Time passes, the maintenance jobs run, and what is due is sent; how many attempts that took."""
     await pass_time(queue, clock, seconds)
-    return await Courier(queue.engine).send_due()
+    return await NotificationSender(queue.engine).send_due()
 
 
 async def statuses(queue: Queue, sink: str | None = None) -> list[str]:
     """Of all deliveries, the oldest first."""
-    return [each.status for each in reversed(await queue.deliveries(sink))]
+    return [each.status for each in reversed(await queue.deliveries.list(sink))]

@@ -1,18 +1,18 @@
-"""Each sink hears what it wants of its own workspace, and a sink that cannot be is refused."""
+"""Each sink gets the events it wants from its own workspace, and an invalid sink is refused."""
 
 from typing import Any
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import ConflictError, InputError, NotFound, ShiftworkError
+from shiftwork.model.errors import ConflictError, InputError, NotFound, ShiftworkError
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury, everything
+from tests.conformance.steps import dead_letter, everything
 from tests.sinks.receivers import Receiver, receiving
 from tests.sinks.steps import add, tell
 
-HOOK = {"name": "ops", "kind": "webhook", "address": "https://example.com/in"}
-MAIL = {
+HOOK: dict[str, Any] = {"name": "ops", "kind": "webhook", "address": "https://example.com/in"}
+MAIL: dict[str, Any] = {
     "name": "mail",
     "kind": "email",
     "address": "ada@example.com",
@@ -38,40 +38,40 @@ def kinds(receiver: Receiver) -> list[str]:
         ({"alerts": [], "events": ["breaker.*", "task.cancelled"]}, ["breaker.opened", "task.cancelled"]),
     ],
 )
-async def test_a_sink_hears_what_it_wants(
+async def test_sink_gets_only_events_it_wants(
     queue: Queue, clock: MovedClock, receiver: Receiver, wants: dict[str, Any], heard: list[str]
 ) -> None:
     await add(queue, receiver, wants=wants)
-    await bury(queue, type="code")
-    await bury(queue, type="docs")
-    await queue.trip_breaker("docs")
+    await dead_letter(queue, type="code")
+    await dead_letter(queue, type="docs")
+    await queue.breakers.trip("docs")
     await queue.cancel((await queue.submit(type="code")).id)
     await tell(queue, clock)
     assert kinds(receiver) == heard
 
 
-async def test_other_workspaces_are_not_told(queue: Queue, clock: MovedClock, receiver: Receiver) -> None:
+async def test_sinks_get_no_events_of_other_workspaces(queue: Queue, clock: MovedClock, receiver: Receiver) -> None:
     other = queue.in_workspace("other")
     async with receiving() as theirs:
         await add(queue, receiver)
         await add(other, theirs)
-        await bury(other)
+        await dead_letter(other)
         await tell(queue, clock)
         assert (kinds(receiver), kinds(theirs)) == ([], ["dead_lettered"])
-    assert await queue.deliveries() == []
-    (sent,) = await other.deliveries()
+    assert await queue.deliveries.list() == []
+    (sent,) = await other.deliveries.list()
     with pytest.raises(NotFound):
-        await queue.delivery(sent.id)
+        await queue.deliveries.get(sent.id)
     with pytest.raises(NotFound):
-        await queue.redeliver(sent.id)
+        await queue.deliveries.redeliver(sent.id)
 
 
 @pytest.mark.requirement("C-208")
-async def test_the_creator_of_a_cancelled_dependent_is_told(
+async def test_creator_of_a_cancelled_dependent_is_notified(
     queue: Queue, clock: MovedClock, receiver: Receiver
 ) -> None:
-    await queue.use_profile("coscientist")
-    await queue.set_setting("idempotency.source", "caller")
+    await queue.settings.use_profile("coscientist")
+    await queue.settings.set("idempotency.source", "caller")
     wants = {"alerts": ["dependency_failed"], "creators": ["ada"]}
     await add(queue, receiver, wants=wants)
     first = await queue.submit(type="code", max_attempts=1)
@@ -79,43 +79,41 @@ async def test_the_creator_of_a_cancelled_dependent_is_told(
         await queue.submit(type="code", dependencies=[first.id], created_by=creator)
     (held,) = await queue.claim("worker", start=True)
     await queue.fail(held.token, "crash", "boom", retry=False)
-    dependents = (await queue.tasks(status="cancelled")).tasks
+    dependents = (await queue.tasks.list(status="cancelled")).tasks
     assert {task.created_by for task in dependents} == {"ada", "bob"}
     await tell(queue, clock)
     (got,) = receiver.got
     assert got.json["data"]["message"] == f"Task {first.id} failed; 1 tasks of ada depend on it"
 
 
-async def test_what_was_not_wanted_is_not_told_after_a_change(
+async def test_events_unwanted_before_a_change_are_not_sent_later(
     queue: Queue, clock: MovedClock, receiver: Receiver
 ) -> None:
     await add(queue, receiver)
     await queue.submit(type="code")
-    await queue.update_sink("ops", wants={"alerts": [], "events": ["task.created"]})
+    await queue.sinks.update("ops", wants={"alerts": [], "events": ["task.created"]})
     new = await queue.submit(type="code")
     await tell(queue, clock)
     assert [got.json["data"]["task_id"] for got in receiver.got] == [new.id]
 
 
-async def test_a_storm_waits_in_the_log_until_some_is_sent(
+async def test_event_storm_waits_in_the_log_until_deliveries_are_sent(
     queue: Queue, clock: MovedClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftwork.duties.notifications.MOST_PENDING", 10)
-    monkeypatch.setattr("shiftwork.duties.notifications.PAGE", 8)
+    monkeypatch.setattr("shiftwork.notifications.maintenance.MAX_PENDING", 10)
+    monkeypatch.setattr("shiftwork.notifications.maintenance.PAGE", 8)
     await add(queue, receiver, wants={"alerts": [], "events": ["task.created"]})
     await queue.submit_many([{"type": "code"}] * 40)
     await pass_time(queue, clock, 1)
-    assert len(await queue.deliveries()) < 40
+    assert len(await queue.deliveries.list()) < 40
     for _ in range(4):
         await tell(queue, clock, 1)
     assert len({got.id for got in receiver.got}) == len(receiver.got) == 40
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({**HOOK, "name": ""}, "sink.name"),
-    ({**HOOK, "kind": "pigeon"}, "sink.kind"),
+    ({**HOOK, "name": ""}, "name"),
+    ({**HOOK, "kind": "pigeon"}, "kind"),
     ({**HOOK, "address": "ftp://example.com"}, "address"),
     ({**HOOK, "address": "https://"}, "address"),
     ({**HOOK, "address": "https://example.com:99999"}, "address"),
@@ -134,7 +132,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**HOOK, "wants": {"alerts": [], "events": []}}, "wants"),
     ({**HOOK, "wants": {"alerts": ["nonsense"]}}, "wants.alerts"),
     ({**HOOK, "wants": {"events": ["task.nonsense"]}}, "wants.events"),
-    ({**HOOK, "wants": {"severity": "loud"}}, "sink.wants.severity"),
+    ({**HOOK, "wants": {"severity": "loud"}}, "wants.severity"),
     ({**MAIL, "server": None}, "server"),
     ({**MAIL, "sender": None}, "sender"),
     ({**MAIL, "sender": "a@b.c, d@e.f"}, "sender"),
@@ -148,55 +146,52 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "where"), REFUSED)
-async def test_what_cannot_be_a_sink_is_refused(queue: Queue, fields: dict[str, Any], where: str) -> None:
+async def test_invalid_sink_is_refused_without_changes(queue: Queue, fields: dict[str, Any], where: str) -> None:
     before = await everything(queue)
     with pytest.raises(ShiftworkError) as refused:
-        await queue.add_sink(fields)
+        await queue.sinks.add(**fields)
     assert (refused.value.code, refused.value.where) == ("invalid_input", where)
     assert await everything(queue) == before
 
 
-async def test_a_name_is_used_once(queue: Queue) -> None:
-    await queue.add_sink(HOOK)
+async def test_sink_name_is_unique_per_workspace(queue: Queue) -> None:
+    await queue.sinks.add(**HOOK)
     with pytest.raises(ConflictError) as refused:
-        await queue.add_sink(HOOK)
+        await queue.sinks.add(**HOOK)
     assert refused.value.code == "id_in_use"
-    await queue.in_workspace("other").add_sink(HOOK)
-    await queue.remove_sink("ops")
-    await queue.add_sink(HOOK)
+    await queue.in_workspace("other").sinks.add(**HOOK)
+    await queue.sinks.remove("ops")
+    await queue.sinks.add(**HOOK)
 
 
-async def test_a_change_is_checked_like_a_new_sink(queue: Queue) -> None:
-    await queue.add_sink(HOOK)
+async def test_sink_update_is_checked_like_a_new_sink(queue: Queue) -> None:
+    await queue.sinks.add(**HOOK)
     before = await everything(queue)
     changes: list[dict[str, Any]] = [
         *({}, {"address": "http://10.0.0.1/"}, {"secret": "hush"}, {"wants": {"alerts": []}}),
     ]
     for change in changes:
         with pytest.raises(InputError):
-            await queue.update_sink("ops", change)
+            await queue.sinks.update("ops", **change)
     with pytest.raises(NotFound):
-        await queue.update_sink("nobody", wants={})
+        await queue.sinks.update("nobody", wants={})
     assert await everything(queue) == before
 
 
-async def test_a_paused_sink_takes_no_test_message(queue: Queue) -> None:
-    await queue.add_sink(HOOK)
-    await queue.pause_sink("ops")
+async def test_paused_sink_refuses_a_test_message(queue: Queue) -> None:
+    await queue.sinks.add(**HOOK)
+    await queue.sinks.pause("ops")
     with pytest.raises(ConflictError):
-        await queue.test_sink("ops")
+        await queue.sinks.test("ops")
 
 
-# -- secrets -----------------------------------------------------------------------------------------------------
-
-
-async def test_no_secret_is_shown_again(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    hook = await queue.add_sink({**HOOK, "address": "https://user:hush@example.com/services/T0/hush?key=hush"})
-    await queue.add_sink(MAIL)
+async def test_sink_secrets_are_never_shown_again(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    hook = await queue.sinks.add(**{**HOOK, "address": "https://user:hush@example.com/services/T0/hush?key=hush"})
+    await queue.sinks.add(**MAIL)
     assert hook.secret is not None
     assert hook.secret not in repr(hook)
     assert hook.sink.address == "https://example.com/…"
-    events, _ = await queue.events()
-    shown = f"{await queue.sinks()} {events} {hook.sink} {caplog.text}"
+    events = (await queue.events()).events
+    shown = f"{await queue.sinks.list()} {events} {hook.sink} {caplog.text}"
     for secret in ("hush", hook.secret, "pass word"):
         assert secret not in shown

@@ -1,4 +1,4 @@
-"""E-mail by a real mail server on this machine: plain, with TLS and a login, refusing, and hanging."""
+"""Email through a real mail server on this machine: plain, with TLS and login, refusing, and hanging."""
 
 import asyncio
 import socket
@@ -16,12 +16,11 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError
-from shiftwork.queue.notification import deliveries
-from shiftwork.sinks import guard, mail
-from shiftwork.sinks.mail import Post
+from shiftwork.model.errors import InputError
+from shiftwork.notifications import deliveries, dial, mail
+from shiftwork.notifications.mail import MailSender
 from shiftwork.testing import MovedClock, pass_time
-from tests.conformance.steps import bury
+from tests.conformance.steps import dead_letter
 from tests.sinks.steps import NOT_PUBLIC, statuses, tell
 
 PASSWORD = "pass word"
@@ -88,7 +87,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 async def guarded(mailbox: Mailbox, certificate: tuple[Path, Path]) -> AsyncIterator[str]:
-    """A server that lets nobody in without TLS and a password."""
+    """A server that lets no one in without TLS and a password."""
     key, cert = certificate
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(cert, key)
@@ -100,15 +99,15 @@ async def guarded(mailbox: Mailbox, certificate: tuple[Path, Path]) -> AsyncIter
 async def add(queue: Queue, at: str, **fields: Any) -> None:
     known: dict[str, Any] = {"name": "mail", "kind": "email", "address": "ada@example.com, bob@example.com"}
     known |= {"server": f"smtp://{at}", "sender": "queue@example.com", "allow_private": True}
-    await queue.add_sink({**known, **fields})
+    await queue.sinks.add(**{**known, **fields})
 
 
-async def test_a_dead_letter_comes_as_a_letter(queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox) -> None:
+async def test_dead_letter_is_sent_as_mail(queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox) -> None:
     await add(queue, server)
-    task_id = await bury(queue)
+    task_id = await dead_letter(queue)
     await tell(queue, clock)
     (letter,) = mailbox.got
-    (sent,) = await queue.deliveries()
+    (sent,) = await queue.deliveries.list()
     assert letter["subject"] == f"Shiftwork: [warning] Task {task_id} moved to dead letter queue"
     assert (letter["from"], letter["to"]) == ("queue@example.com", "ada@example.com, bob@example.com")
     assert letter["message-id"] == f"<{sent.id}@shiftwork>"
@@ -117,25 +116,25 @@ async def test_a_dead_letter_comes_as_a_letter(queue: Queue, clock: MovedClock, 
     assert sent.status == "sent"
 
 
-async def test_a_subject_cannot_hold_another_header(
+async def test_mail_subject_cannot_contain_another_header(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server, wants={"alerts": [], "events": ["queue.paused"]})
-    await queue.as_caller("human:eve\r\nBcc: all@example.com").pause()
+    await queue.as_caller("human:eve\r\nBcc: all@example.com").control.pause()
     await tell(queue, clock)
     (letter,) = mailbox.got
     assert letter["bcc"] is None
     assert letter["subject"] == "Shiftwork: queue.paused (by human:eve Bcc: all@example.com)"
 
 
-async def test_a_server_that_refuses_is_tried_again(
+async def test_refusing_mail_server_is_tried_again(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server)
-    await bury(queue)
+    await dead_letter(queue)
     mailbox.answer = "451 later, and your password was xyz"
     await tell(queue, clock)
-    (kept,) = await queue.deliveries()
+    (kept,) = await queue.deliveries.list()
     assert (kept.status, kept.error) == ("pending", "the mail server answered 451")
     mailbox.answer = "250 taken"
     await tell(queue, clock, 60)
@@ -147,45 +146,45 @@ LATER = "450 4.2.0 greylisted, try again later"
 NEVER = "550 5.1.1 nobody of this name"
 
 
-async def test_who_is_refused_for_now_is_told_later_and_the_others_once(
+async def test_temporarily_refused_recipient_is_retried_alone(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server)
-    await bury(queue)
+    await dead_letter(queue)
     await pass_time(queue, clock, 0)
-    post = Post()
+    post = MailSender()
     mailbox.refused = {"bob@example.com": LATER}
     for _ in range(2):
         assert await attempt(queue, clock, post) == "pending"
     assert mailbox.to == [["ada@example.com"]]
-    (kept,) = await queue.deliveries()
+    (kept,) = await queue.deliveries.list()
     assert kept.error == "the mail server refused recipient 2 of 2"
     mailbox.refused = {}
     assert await attempt(queue, clock, post) == "sent"
     assert mailbox.to == [["ada@example.com"], ["bob@example.com"]]
     assert {letter["message-id"] for letter in mailbox.got} == {f"<{kept.id}@shiftwork>"}
-    await queue.redeliver(kept.id)
+    await queue.deliveries.redeliver(kept.id)
     assert await attempt(queue, clock, post) == "sent"
     assert mailbox.to[2:] == [["ada@example.com", "bob@example.com"]], "what was sent is forgotten"
     post.close()
 
 
-async def attempt(queue: Queue, clock: MovedClock, post: Post) -> str | None:
-    """One by the same sender, as in a process that goes on."""
+async def attempt(queue: Queue, clock: MovedClock, post: MailSender) -> str | None:
+    """One by the same sender, as in a process that continues."""
     clock.advance(600)
-    (parcel,) = await queue.engine.store.run(lambda tx: deliveries.lease(tx, queue.engine, {}, 1))
-    outcome = await post.send(parcel, clock())
-    return await queue.engine.store.run(lambda tx: deliveries.record(tx, queue.engine, parcel, outcome))
+    (pending,) = await queue.engine.store.run(lambda tx: deliveries.lease(tx, queue.engine, {}, 1))
+    outcome = await post.send(pending, clock())
+    return await queue.engine.store.run(lambda tx: deliveries.record(tx, queue.engine, pending, outcome))
 
 
-async def test_another_process_tells_all_of_them_again(
+async def test_another_process_sends_to_all_recipients_again(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server)
-    await bury(queue)
+    await dead_letter(queue)
     mailbox.refused = {"bob@example.com": LATER}
     await tell(queue, clock)
-    (kept,) = await queue.deliveries()
+    (kept,) = await queue.deliveries.list()
     assert (kept.status, kept.error) == ("pending", "the mail server refused recipient 2 of 2 for now")
     mailbox.refused = {}
     await tell(queue, clock, 60)
@@ -193,11 +192,11 @@ async def test_another_process_tells_all_of_them_again(
     assert await statuses(queue) == ["sent"]
 
 
-async def test_who_is_refused_for_good_does_not_hold_up_the_others(
+async def test_permanently_refused_recipient_does_not_block_others(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add(queue, server)
-    await bury(queue)
+    await dead_letter(queue)
     mailbox.refused = {"bob@example.com": NEVER}
     await tell(queue, clock)
     assert mailbox.to == [["ada@example.com"]]
@@ -206,17 +205,17 @@ async def test_who_is_refused_for_good_does_not_hold_up_the_others(
     assert "bob@" not in caplog.text
 
 
-async def test_a_letter_that_nobody_takes_is_for_all_of_them_again(
+async def test_mail_refused_for_every_recipient_is_retried_for_all(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server)
-    await bury(queue)
+    await dead_letter(queue)
     mailbox.refused = {"ada@example.com": LATER, "bob@example.com": NEVER}
     await tell(queue, clock)
-    assert (await queue.deliveries())[0].error == "the mail server refused every recipient"
+    assert (await queue.deliveries.list())[0].error == "the mail server refused every recipient"
 
 
-async def test_a_password_goes_by_tls(
+async def test_password_is_sent_only_over_tls(
     queue: Queue,
     clock: MovedClock,
     guarded: str,
@@ -226,66 +225,66 @@ async def test_a_password_goes_by_tls(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[1]))
     await add(queue, guarded, server=f"smtp://queue@{guarded}", secret=PASSWORD)
-    await bury(queue)
+    await dead_letter(queue)
     await tell(queue, clock)
     assert len(mailbox.got) == 1
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(
+async def test_untrusted_certificate_is_refused(
     queue: Queue, clock: MovedClock, guarded: str, mailbox: Mailbox
 ) -> None:
     await add(queue, guarded, server=f"smtp://queue@{guarded}", secret=PASSWORD)
-    await bury(queue)
+    await dead_letter(queue)
     await tell(queue, clock)
-    assert (await queue.deliveries())[0].error == "the mail server's certificate is not good"
+    assert (await queue.deliveries.list())[0].error == "the mail server's certificate is not good"
     assert mailbox.got == []
 
 
-async def test_a_password_is_not_sent_in_the_clear(
+async def test_password_is_not_sent_without_encryption(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server, server=f"smtp://queue@{server}", secret=PASSWORD)
-    await bury(queue)
+    await dead_letter(queue)
     await tell(queue, clock)
-    told = "the mail server offers no encryption, and a password is not sent without"
-    assert (await queue.deliveries())[0].error == told
+    text = "the mail server offers no encryption, and a password is not sent without"
+    assert (await queue.deliveries.list())[0].error == text
     assert mailbox.got == []
 
 
-async def test_a_private_mail_server_is_not_dialled(
+async def test_private_mail_server_is_not_contacted(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox
 ) -> None:
     await add(queue, server, allow_private=False)
-    await bury(queue)
+    await dead_letter(queue)
     await tell(queue, clock)
-    assert (await queue.deliveries())[0].error == NOT_PUBLIC
+    assert (await queue.deliveries.list())[0].error == NOT_PUBLIC
 
 
-async def test_an_attempt_that_was_given_up_sends_nothing_once_it_is_connected(
+async def test_timed_out_attempt_sends_nothing_when_connected_later(
     queue: Queue, clock: MovedClock, server: str, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftwork.sinks.mail.TIMEOUT_SEC", 0.1)
+    monkeypatch.setattr("shiftwork.notifications.mail.TIMEOUT_SEC", 0.1)
     go_on, ended = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    connect, send = guard.connect, mail._Attempt.send
+    connect, send = dial.connect, mail._Attempt.send
 
     def connect_late(host: str, port: int, _timeout: float, *, allow_private: bool) -> socket.socket:
         """As where a name takes long to be found."""
         go_on.wait()
         return connect(host, port, 10, allow_private=allow_private)
 
-    def send_and_tell(*args: Any) -> Any:
+    def send_and_signal(*args: Any) -> Any:
         try:
             return send(*args)
         finally:
             loop.call_soon_threadsafe(ended.set)
 
-    monkeypatch.setattr(guard, "connect", connect_late)
-    monkeypatch.setattr(mail._Attempt, "send", send_and_tell)
+    monkeypatch.setattr(dial, "connect", connect_late)
+    monkeypatch.setattr(mail._Attempt, "send", send_and_signal)
     await add(queue, server)
-    await bury(queue)
+    await dead_letter(queue)
     await tell(queue, clock)
-    (kept,) = await queue.deliveries()
+    (kept,) = await queue.deliveries.list()
     assert (kept.status, kept.error) == ("pending", "the mail server did not answer in time")
     go_on.set()
     async with asyncio.timeout(30):
@@ -293,10 +292,10 @@ async def test_an_attempt_that_was_given_up_sends_nothing_once_it_is_connected(
     assert mailbox.got == []
 
 
-async def test_a_server_that_says_nothing_is_cut_off(
+async def test_silent_mail_server_is_disconnected(
     queue: Queue, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiftwork.sinks.mail.TIMEOUT_SEC", 0.2)
+    monkeypatch.setattr("shiftwork.notifications.mail.TIMEOUT_SEC", 0.2)
     gone = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -307,19 +306,19 @@ async def test_a_server_that_says_nothing_is_cut_off(
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     async with silent:
         await add(queue, f"localhost:{silent.sockets[0].getsockname()[1]}")
-        await bury(queue)
+        await dead_letter(queue)
         await tell(queue, clock)
         async with asyncio.timeout(10):
             await gone.wait()
     assert await statuses(queue) == ["pending"]
-    assert "mail server" in ((await queue.deliveries())[0].error or "")
+    assert "mail server" in ((await queue.deliveries.list())[0].error or "")
 
 
-async def test_a_password_does_not_follow_the_sink_to_another_server(queue: Queue) -> None:
+async def test_mail_password_is_not_reused_for_another_server(queue: Queue) -> None:
     await add(queue, "ada@127.0.0.1:9", secret="hush")
     with pytest.raises(InputError) as refused:
-        await queue.update_sink("mail", server="smtp://ada@127.0.0.1:10")
+        await queue.sinks.update("mail", server="smtp://ada@127.0.0.1:10")
     assert refused.value.where == "secret"
-    await queue.update_sink("mail", sender="other@example.com")
-    changed = await queue.update_sink("mail", server="smtp://ada@127.0.0.1:10", secret="hush")
+    await queue.sinks.update("mail", sender="other@example.com")
+    changed = await queue.sinks.update("mail", server="smtp://ada@127.0.0.1:10", secret="hush")
     assert changed.server == "smtp://ada@127.0.0.1:10"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 import asyncpg
 
 from shiftwork import Queue
-from shiftwork.core.ids import parse
+from shiftwork.model.ids import parse
 from shiftwork.store import postgres
 from shiftwork.store.store import Store, Tx
 
@@ -37,7 +37,7 @@ def impatient(seconds: float = 0.2) -> Iterator[None]:
 
 @asynccontextmanager
 async def stalled(queue: Queue, task_id: str) -> AsyncIterator[None]:
-    """While it lasts, nobody gets to change this task."""
+    """While it lasts, no one gets to change this task."""
     if queue.url.startswith("postgres"):
         other = await asyncpg.connect(queue.url)
         async with other.transaction():

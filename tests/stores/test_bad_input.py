@@ -1,19 +1,21 @@
-"""What a verb does not take is refused with a code and a place, and nothing is changed."""
+"""Invalid calls are refused with a code and a path, and nothing changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import ShiftworkError, StoreError
-from shiftwork.core.task import NewTask
-from shiftwork.queue.face.working import Report
+from shiftwork.agents.model import AgentStatus
+from shiftwork.model.errors import ShiftworkError, StoreError
+from shiftwork.model.reports import Completion
+from shiftwork.model.task import NewTask
 from tests.services.postgres import Databases
 
 Call = Callable[[Queue], Awaitable[Any]]
 UNKNOWN = "task_01KCGY3EG0E06B0T9A01BJFZ9H"
+WRONG: Any = "perhaps"
 SURROGATE = "half \ud800 a character"
 
 
@@ -82,14 +84,14 @@ async def refusal(call: Awaitable[Any]) -> tuple[str, str | None]:
     return "taken", None
 
 
-async def test_tasks_that_cannot_be_taken(queue: Queue) -> None:
+async def test_invalid_tasks_are_refused_with_code_and_path(queue: Queue) -> None:
     await queue.submit(type="code", id="taken")
     answers = [(fields, *await refusal(queue.submit(fields))) for fields, _, _ in SUBMITS]
     assert answers == SUBMITS
     assert (await queue.status()).counts == {"ready": 1}
 
 
-async def test_a_payload_deeper_than_any_stack(queue: Queue) -> None:
+async def test_very_deep_payload_is_refused(queue: Queue) -> None:
     with pytest.raises(ShiftworkError) as refused:
         await queue.submit(type="code", payload=nested(100_000))
     assert (refused.value.code, refused.value.where) == ("too_large", "task")
@@ -102,7 +104,7 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "claim too many": (lambda q: q.claim("w", 1001), "invalid_input", "count"),
     "claim yes": (lambda q: q.claim("w", True), "invalid_input", "count"),
     "claim for too long": (lambda q: q.claim("w", wait=26), "invalid_input", "wait"),
-    "claim for ever": (lambda q: q.claim("w", wait=float("inf")), "invalid_input", "wait"),
+    "claim forever": (lambda q: q.claim("w", wait=float("inf")), "invalid_input", "wait"),
     "claim odd types": (lambda q: q.claim("w", types=[SURROGATE]), "bad_text", "types"),
     "claim odd skills": (lambda q: q.claim("w", capabilities=["a\0b"]), "bad_text", "capabilities"),
     "claim odd models": (lambda q: q.claim("w", models=[SURROGATE]), "bad_text", "models"),
@@ -130,10 +132,10 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "fail with NUL": (lambda q: q.fail("taken.1", "crash", "a\0b"), "bad_text", "error"),
     "fail without a reason's text": (lambda q: q.fail("taken.1", 7), "invalid_input", "reason"),  # type: ignore[arg-type]  # on purpose
     "release with a surrogate": (lambda q: q.release("taken.1", SURROGATE), "bad_text", "reason"),
-    "progress with NaN": (lambda q: q.progress("taken.1", float("inf")), "invalid_input", "progress"),
-    "message of no kind": (lambda q: q.message("taken.1", "shout", "hey"), "invalid_input", "kind"),
-    "message with NUL": (lambda q: q.message("taken.1", "text", "a\0b"), "bad_text", "text"),
-    "pin a surrogate": (lambda q: q.pin_session("taken.1", SURROGATE), "bad_text", "session_id"),
+    "progress with NaN": (lambda q: q.claims.progress("taken.1", float("inf")), "invalid_input", "progress"),
+    "message of no kind": (lambda q: q.claims.message("taken.1", cast(Any, "shout"), "hey"), "invalid_input", "kind"),
+    "message with NUL": (lambda q: q.claims.message("taken.1", "text", "a\0b"), "bad_text", "text"),
+    "pin a surrogate": (lambda q: q.claims.pin_session("taken.1", SURROGATE), "bad_text", "session_id"),
     "spawn nothing": (lambda q: q.spawn("taken.1", []), "invalid_input", "tasks"),
     "spawn what is no task": (lambda q: q.spawn("taken.1", [{"type": 1}]), "invalid_input", "tasks[0].type"),
     "get an unknown id": (lambda q: q.get(UNKNOWN), "not_found", None),
@@ -143,51 +145,52 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
     "cancel an unknown id": (lambda q: q.cancel(UNKNOWN), "not_found", None),
     "cancel a surrogate": (lambda q: q.cancel(SURROGATE), "bad_text", "task_id"),
     "cancel for no text": (lambda q: q.cancel("taken", 7), "invalid_input", "reason"),  # type: ignore[arg-type]  # on purpose
-    "rerun what has not ended": (lambda q: q.rerun("taken"), "wrong_state", None),
-    "update with an unknown field": (lambda q: q.update("taken", {"colour": 1}), "invalid_input", "changes"),
-    "update to NaN": (lambda q: q.update("taken", {"deadline": float("nan")}), "invalid_input", "changes"),
-    "update tags with NUL": (lambda q: q.update("taken", {"tags": ["a\0b"]}), "bad_text", "changes"),
+    "rerun what has not ended": (lambda q: q.tasks.rerun("taken"), "wrong_state", None),
+    "update with an unknown field": (lambda q: q.tasks.update("taken", {"colour": 1}), "invalid_input", "changes"),
+    "update to NaN": (lambda q: q.tasks.update("taken", {"deadline": float("nan")}), "invalid_input", "changes"),
+    "update tags with NUL": (lambda q: q.tasks.update("taken", {"tags": ["a\0b"]}), "bad_text", "changes"),
     "update dependencies with a surrogate": (
-        lambda q: q.update("taken", {"dependencies": [SURROGATE]}), "bad_text", "changes"),
-    "update an old version": (lambda q: q.update("taken", {"priority": 1}, version=7), "version_conflict", None),
-    "review what is no dead letter": (lambda q: q.review("taken", "retry"), "wrong_state", None),
-    "review by chance": (lambda q: q.review("taken", "perhaps"), "invalid_input", "decision"),
-    "retry later without a time": (lambda q: q.review("taken", "retry_later"), "invalid_input", "at"),
-    "retry at no time": (lambda q: q.review("taken", "retry_later", at=float("nan")), "invalid_input", "at"),
+        lambda q: q.tasks.update("taken", {"dependencies": [SURROGATE]}), "bad_text", "changes"),
+    "update an old version": (lambda q: q.tasks.update("taken", {"priority": 1}, version=7), "version_conflict", None),
+    "review what is no dead letter": (lambda q: q.dead_letters.review("taken", "retry"), "wrong_state", None),
+    "review by chance": (lambda q: q.dead_letters.review("taken", WRONG), "invalid_input", "decision"),
+    "retry later without a time": (lambda q: q.dead_letters.review("taken", "retry_later"), "invalid_input", "at"),
+    "retry at no time": (
+        lambda q: q.dead_letters.review("taken", "retry_later", at=float("nan")), "invalid_input", "at"),
     "update to no attempts": (
-        lambda q: q.update("taken", {"max_attempts": 0}), "invalid_input", "changes.max_attempts"),
+        lambda q: q.tasks.update("taken", {"max_attempts": 0}), "invalid_input", "changes.max_attempts"),
     "update to no time": (
-        lambda q: q.update("taken", {"timeout_sec": -1}), "invalid_input", "changes.timeout_sec"),
+        lambda q: q.tasks.update("taken", {"timeout_sec": -1}), "invalid_input", "changes.timeout_sec"),
     "a task object of the wrong kind": (
         lambda q: q.submit(NewTask(type="code", priority=500)), "invalid_input", "task.priority"),
     "a DAG with a bad title": (
         lambda q: q.submit_dag({"title": "a\0b", "tasks": [{"type": "code"}]}), "bad_text", "dag.title"),
     "a budget of no amount": (
-        lambda q: q.set_agent_budget("w", float("nan")), "invalid_input", "remaining_usd"),
+        lambda q: q.agents.set_budget("w", float("nan")), "invalid_input", "budget_remaining_usd"),
     "an actor without a name": (lambda q: asyncio.to_thread(q.as_caller, ""), "invalid_input", "actor"),
     "an actor of half a name": (lambda q: asyncio.to_thread(q.as_caller, SURROGATE), "bad_text", "actor"),
     "get a number": (lambda q: q.get(7), "invalid_input", "task_id"),  # type: ignore[arg-type]  # on purpose
-    "modify nothing": (lambda q: q.review("taken", "modify_and_retry"), "invalid_input", "change"),
-    "purge everything": (lambda q: q.purge(), "invalid_input", "purge"),
-    "purge no status": (lambda q: q.purge(status=["tired"]), "invalid_input", "purge.status"),
-    "list no status": (lambda q: q.tasks(status="tired"), "invalid_input", "status"),
-    "list too many": (lambda q: q.tasks(limit=1001), "invalid_input", "limit"),
-    "list a surrogate": (lambda q: q.tasks(tag=SURROGATE), "bad_text", None),
-    "a DAG that is none": (lambda q: q.dag("my-dag"), "not_found", None),
-    "a DAG of nothing known": (lambda q: q.dag("dag_01KCGY3EG0E06B0T9A01BJFZ9H"), "not_found", None),
+    "modify nothing": (lambda q: q.dead_letters.review("taken", "modify_and_retry"), "invalid_input", "change"),
+    "purge everything": (lambda q: q.control.purge(), "invalid_input", "purge"),
+    "purge no status": (lambda q: q.control.purge(status=["tired"]), "invalid_input", "status"),
+    "list no status": (lambda q: q.tasks.list(status="tired"), "invalid_input", "status"),
+    "list too many": (lambda q: q.tasks.list(limit=1001), "invalid_input", "limit"),
+    "list a surrogate": (lambda q: q.tasks.list(tag=SURROGATE), "bad_text", "tag"),
+    "a DAG that is none": (lambda q: q.dags.get("my-dag"), "not_found", None),
+    "a DAG of nothing known": (lambda q: q.dags.get("dag_01KCGY3EG0E06B0T9A01BJFZ9H"), "not_found", None),
     "add to no DAG": (
-        lambda q: q.add_to_dag("dag_01KCGY3EG0E06B0T9A01BJFZ9H", [{"type": "a"}]), "not_found", "dag_id"),
-    "a setting nobody knows": (lambda q: q.set_setting("colour", 1), "unknown_setting", "colour"),
-    "a setting of the wrong kind": (lambda q: q.set_setting("max_attempts", "x"), "invalid_input", "max_attempts"),
-    "a profile nobody knows": (lambda q: q.use_profile("colourful"), "invalid_input", "profile"),
-    "an agent without a name": (lambda q: q.register_agent(id=""), "invalid_input", "agent.id"),
+        lambda q: q.dags.add_tasks("dag_01KCGY3EG0E06B0T9A01BJFZ9H", [{"type": "a"}]), "not_found", "dag_id"),
+    "a setting nobody knows": (lambda q: q.settings.set("colour", 1), "unknown_setting", "colour"),
+    "a setting of the wrong kind": (lambda q: q.settings.set("max_attempts", "x"), "invalid_input", "max_attempts"),
+    "a profile nobody knows": (lambda q: q.settings.use_profile("colourful"), "invalid_input", "profile"),
+    "an agent without a name": (lambda q: q.agents.register(id=""), "invalid_input", "agent.id"),
     "an agent of odd skills": (
-        lambda q: q.register_agent(id="w", capabilities=[SURROGATE]), "bad_text", "agent"),
+        lambda q: q.agents.register(id="w", capabilities=[SURROGATE]), "bad_text", "agent"),
     "an agent of no slots": (
-        lambda q: q.register_agent(id="w", max_concurrent_tasks=0), "invalid_input", "agent.max_concurrent_tasks"),
-    "drain nobody": (lambda q: q.set_agent_status("nobody", "draining"), "not_found", "agent"),
-    "a tired agent": (lambda q: q.set_agent_status("nobody", "tired"), "invalid_input", "status"),
-    "pause a surrogate": (lambda q: q.pause(SURROGATE), "bad_text", "type"),
+        lambda q: q.agents.register(id="w", max_concurrent_tasks=0), "invalid_input", "agent.max_concurrent_tasks"),
+    "drain nobody": (lambda q: q.agents.set_status("nobody", "draining"), "not_found", "agent"),
+    "a tired agent": (lambda q: q.agents.set_status("nobody", cast(Any, "tired")), "invalid_input", "status"),
+    "pause a surrogate": (lambda q: q.control.pause(SURROGATE), "bad_text", "type"),
     "a workspace without a name": (
         lambda q: asyncio.to_thread(q.in_workspace, ""), "invalid_input", "workspace"),
     "a batch with one bad task": (
@@ -204,25 +207,25 @@ CALLS: dict[str, tuple[Call, str, str | None]] = {
 }  # fmt: skip
 
 
-async def test_calls_that_cannot_be_done(queue: Queue) -> None:
+async def test_invalid_calls_are_refused_with_code_and_path(queue: Queue) -> None:
     task = await queue.submit(type="code", id="taken")
     before = await queue.events()
     answers = {name: await refusal(call(queue)) for name, (call, _, _) in CALLS.items()}
     assert answers == {name: (code, where) for name, (_, code, where) in CALLS.items()}
     assert await queue.events() == before
     assert (await queue.get(task.id)).status == "ready"
-    assert queue.engine.store.hearing.stalls == []  # bad input is no outage
+    assert queue.engine.store.stall_detector.stalls == []  # bad input is not an outage
 
 
-async def test_a_dependency_that_must_exist_and_does_not(queue: Queue) -> None:
-    await queue.set_setting("missing_dependency", "reject")
+async def test_missing_dependency_is_refused_by_setting(queue: Queue) -> None:
+    await queue.settings.set("missing_dependency", "reject")
     with pytest.raises(ShiftworkError) as refused:
         await queue.submit(type="code", dependencies=[UNKNOWN])
     assert (refused.value.code, refused.value.where) == ("unknown_dependency", "dependencies")
     assert (await queue.status()).counts == {}
 
 
-async def test_a_task_awaited_in_two_workspaces_is_no_riddle(queue: Queue) -> None:
+async def test_dependency_awaited_in_another_workspace_is_refused(queue: Queue) -> None:
     uuid = "019b21e1-ba00-7000-8000-000000000001"
     await queue.submit(type="code", dependencies=[uuid])
     with pytest.raises(ShiftworkError) as refused:
@@ -230,7 +233,7 @@ async def test_a_task_awaited_in_two_workspaces_is_no_riddle(queue: Queue) -> No
     assert (refused.value.code, refused.value.where) == ("unknown_dependency", "dependencies")
 
 
-async def test_a_stale_fence_changes_nothing(queue: Queue) -> None:
+async def test_stale_fence_changes_nothing(queue: Queue) -> None:
     task = await queue.submit(type="code")
     (first,) = await queue.claim("one", start=True)
     await queue.release(first.token)
@@ -240,11 +243,11 @@ async def test_a_stale_fence_changes_nothing(queue: Queue) -> None:
         queue.complete(first.token, {"late": True}),
         queue.fail(first.token, "crash"),
         queue.release(first.token),
-        queue.progress(first.token, 0.5),
-        queue.pin_session(first.token, "s"),
-        queue.message(first.token, "text", "hello"),
+        queue.claims.progress(first.token, 0.5),
+        queue.claims.pin_session(first.token, "s"),
+        queue.claims.message(first.token, "text", "hello"),
         queue.spawn(first.token, [{"type": "code"}]),
-        queue.wait_for(first.token, [task.id]),
+        queue.waits.wait_for_tasks(first.token, [task.id]),
     ]
     before = await queue.events()
     for write in writes:
@@ -256,35 +259,32 @@ async def test_a_stale_fence_changes_nothing(queue: Queue) -> None:
     assert (await queue.get(task.id)).claim.assignment_id == second.token
 
 
-async def test_an_agent_that_must_register_first(queue: Queue) -> None:
-    await queue.set_setting("require_registration", True)
+async def test_unregistered_agent_is_refused_by_setting(queue: Queue) -> None:
+    await queue.settings.set("require_registration", True)
     task = await queue.submit(type="code")
     with pytest.raises(ShiftworkError) as refused:
         await queue.claim("stranger")
     assert refused.value.code == "agent_unregistered"
-    await queue.register_agent(id="stranger")
+    await queue.agents.register(id="stranger")
     assert [taken.id for taken in await queue.claim("stranger")] == [task.id]
 
 
 @pytest.mark.parametrize("status", ["draining", "offline"])
-async def test_an_agent_that_takes_no_more_work(queue: Queue, status: str) -> None:
-    await queue.register_agent(id="worker", max_concurrent_tasks=2)
+async def test_draining_agent_is_refused_new_tasks(queue: Queue, status: AgentStatus) -> None:
+    await queue.agents.register(id="worker", max_concurrent_tasks=2)
     await queue.submit_many([{"type": "code"}, {"type": "code"}])
     (held,) = await queue.claim("worker", start=True)
-    await queue.set_agent_status("worker", status)
+    await queue.agents.set_status("worker", status)
     with pytest.raises(ShiftworkError) as refused:
         await queue.claim("worker")
     assert refused.value.code == "agent_unavailable"
     await queue.complete(held.token)
-    await queue.set_agent_status("worker", "active")
+    await queue.agents.set_status("worker", "active")
     assert len(await queue.claim("worker")) == 1
 
 
-# -- one bad item among good ones --------------------------------------------------------------------------------
-
-
-async def test_a_bad_task_among_concurrent_submits_fails_alone(queue: Queue) -> None:
-    """All join one batch; what is wrong with one is found by the database at the earliest."""
+async def test_invalid_task_among_concurrent_submits_fails_alone(queue: Queue) -> None:
+    """All join one batch; an error in one is found by the database at the earliest."""
     await queue.submit(type="code", id="taken")
     tasks: list[dict[str, Any]] = [{"type": "code", "payload": {"n": n}} for n in range(20)]
     tasks[7] = {"type": "code", "id": "taken"}
@@ -295,8 +295,8 @@ async def test_a_bad_task_among_concurrent_submits_fails_alone(queue: Queue) -> 
     assert (await queue.status()).counts == {"ready": 19}
 
 
-async def test_a_bad_result_among_concurrent_completes_fails_alone(queue: Queue) -> None:
-    await queue.register_agent(id="worker", max_concurrent_tasks=None)
+async def test_invalid_result_among_concurrent_completions_fails_alone(queue: Queue) -> None:
+    await queue.agents.register(id="worker", max_concurrent_tasks=None)
     await queue.submit_many([{"type": "code"}] * 10)
     taken = await queue.claim("worker", 10, start=True)
     results: list[Any] = [{"n": n} for n in range(10)]
@@ -312,13 +312,15 @@ async def test_a_bad_result_among_concurrent_completes_fails_alone(queue: Queue)
 async def test_each_report_of_a_batch_has_its_own_outcome(queue: Queue) -> None:
     await queue.submit(type="code")
     (taken,) = await queue.claim("worker", start=True)
-    outcomes = await queue.complete_many([Report(f"{UNKNOWN}.1"), Report(taken.token), Report(taken.token)])
+    outcomes = await queue.batch.complete(
+        [Completion(token=f"{UNKNOWN}.1"), Completion(token=taken.token), Completion(token=taken.token)]
+    )
     assert [outcome.error and outcome.error.code for outcome in outcomes] == ["not_found", None, None]
     assert [outcome.repeated for outcome in outcomes] == [False, False, True]
 
 
-async def test_a_driver_that_is_called_wrongly_is_no_outage(postgres: Databases) -> None:
-    """It is told at once, and not tried again as if the server were away."""
+async def test_wrong_driver_call_is_not_retried_as_an_outage(postgres: Databases) -> None:
+    """It is reported at once, and not retried as if the server were away."""
     name = postgres.create_database()
     tries = 0
 
@@ -328,7 +330,7 @@ async def test_a_driver_that_is_called_wrongly_is_no_outage(postgres: Databases)
         await tx.one("read_workspace", name="a")
         await tx._connection.execute("select $1::int", 1, 2)
 
-    async with await Queue.open(postgres.dsn(name)) as queue:
+    async with Queue.open(postgres.dsn(name)) as queue:
         with pytest.raises(StoreError, match="expects 1 argument") as raised:
             await queue.engine.store.run(too_many_values)
     postgres.drop_database(name)

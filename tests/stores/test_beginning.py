@@ -35,7 +35,7 @@ FIRST: dict[str, Callable[[Session], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-async def test_all_of_it_is_one_transaction(session: Session, first: str, end: str) -> None:
+async def test_first_statement_and_the_rest_are_one_transaction(session: Session, first: str, end: str) -> None:
     for kept in range(2):  # the second time the driver knows the statement
         session.begin_with_next(store.BEGIN)
         await FIRST[first](session)
@@ -47,7 +47,7 @@ async def test_all_of_it_is_one_transaction(session: Session, first: str, end: s
         await session.execute("delete from notes")
 
 
-async def test_a_reader_gets_the_moment_it_asked_for(session: Session) -> None:
+async def test_reading_transaction_is_repeatable_read_and_read_only(session: Session) -> None:
     session.begin_with_next(store.BEGIN_READING)
     assert await session.fetchval("show transaction_isolation") == "repeatable read"
     with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
@@ -59,7 +59,7 @@ async def test_a_reader_gets_the_moment_it_asked_for(session: Session) -> None:
     ("text", "values"),
     [("select 1 / $1::int", (0,)), ("select $1::int", ("one",)), ("no such words", ()), ("select 1 / 0", ())],
 )
-async def test_a_first_statement_that_fails_says_why_and_leaves_the_session_as_it_was(
+async def test_failing_first_statement_leaves_the_session_usable(
     session: Session, text: str, values: tuple[object, ...]
 ) -> None:
     session.begin_with_next(store.BEGIN)
@@ -70,7 +70,7 @@ async def test_a_first_statement_that_fails_says_why_and_leaves_the_session_as_i
     assert await session.fetchval("select 7") == 7
 
 
-async def test_one_that_nothing_follows_is_rolled_back_like_any(session: Session) -> None:
+async def test_empty_transaction_is_rolled_back(session: Session) -> None:
     session.begin_with_next(store.BEGIN)
     await session.execute("rollback")
     assert not session.is_in_transaction()

@@ -1,4 +1,4 @@
-"""Where artifacts lie when nobody said so, and what is told where they cannot lie."""
+"""Where artifacts lie when no one said so, and what is told where they cannot lie."""
 
 import subprocess
 import sys
@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Queue
-from shiftwork.artifacts.depot import check_place, new_place
-from shiftwork.artifacts.folder import FolderDepot
-from shiftwork.core.errors import ArtifactDamaged, ArtifactsUnavailable, NotFound, StoreUnavailable
+from shiftwork.artifacts.blob_folder import FolderBlobStore
+from shiftwork.artifacts.blob_store import check_place, new_place
+from shiftwork.model.errors import ArtifactDamaged, ArtifactsUnavailable, NotFound, StoreUnavailable
 
 FILLS_ITS_DISK = """
 import asyncio, resource, signal, sys
 from shiftwork import Queue
-from shiftwork.core.errors import StoreFull
+from shiftwork.model.errors import StoreFull
 
 async def main() -> None:
-    async with await Queue.open(sys.argv[1], artifacts=sys.argv[2]) as queue:
-        kept = await queue.put_artifact(b"before")
+    async with Queue.open(sys.argv[1], artifacts=sys.argv[2]) as queue:
+        kept = await queue.artifacts.put(b"before")
         resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
         try:
-            await queue.put_artifact(bytes(4_000_000))
+            await queue.artifacts.put(bytes(4_000_000))
         except StoreFull as error:
             print(error.code)
-        print(b"".join([part async for part in queue.get_artifact(kept.id)]).decode())
+        print(b"".join([part async for part in queue.artifacts.get(kept.id)]).decode())
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 asyncio.run(main())
@@ -35,46 +35,46 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_artifacts_lie_beside_a_sqlite_file(tmp_path: Path) -> None:
-    async with await Queue.open(f"sqlite:///{tmp_path}/work.db") as queue:
+async def test_artifacts_are_stored_beside_a_sqlite_file(tmp_path: Path) -> None:
+    async with Queue.open(f"sqlite:///{tmp_path}/work.db") as queue:
         assert not (tmp_path / "work.db.artifacts").exists(), "made when it is needed"
-        await queue.put_artifact(b"x")
+        await queue.artifacts.put(b"x")
     assert len(files(tmp_path / "work.db.artifacts")) == 1
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
-async def test_a_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+async def test_artifact_folder_can_be_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     url = f"sqlite:///{tmp_path}/work.db"
     monkeypatch.setenv("SHIFTWORK_ARTIFACTS", form.format(tmp_path / "named"))
-    async with await Queue.open(url) as queue:
-        kept = await queue.put_artifact(b"x")
-    async with await Queue.open(url, artifacts=form.format(tmp_path / "other")) as queue:
+    async with Queue.open(url) as queue:
+        kept = await queue.artifacts.put(b"x")
+    async with Queue.open(url, artifacts=form.format(tmp_path / "other")) as queue:
         with pytest.raises(ArtifactDamaged):
-            await anext(queue.get_artifact(kept.id))
+            await anext(queue.artifacts.get(kept.id))
     assert len(files(tmp_path / "named")) == 1
     assert not (tmp_path / "work.db.artifacts").exists()
 
 
 @pytest.mark.parametrize("where", ["memory", "postgres"])
-async def test_without_a_place_nothing_can_be_put(where: str, postgres_dsn: str) -> None:
-    async with await Queue.open(postgres_dsn if where == "postgres" else "sqlite://:memory:") as queue:
+async def test_without_an_artifact_store_put_is_refused(where: str, postgres_dsn: str) -> None:
+    async with Queue.open(postgres_dsn if where == "postgres" else "sqlite://:memory:") as queue:
         with pytest.raises(ArtifactsUnavailable) as refused:
-            await queue.put_artifact(b"x")
-        assert "SHIFTWORK_ARTIFACTS" in refused.value.how_to_mend
+            await queue.artifacts.put(b"x")
+        assert "SHIFTWORK_ARTIFACTS" in refused.value.hint
         with pytest.raises(NotFound):
-            await queue.artifact(f"artifact:sha256-{'0' * 64}")
+            await queue.artifacts.info(f"artifact:sha256-{'0' * 64}")
         await queue.submit(type="code")
 
 
-async def test_a_place_that_is_no_folder_is_told(tmp_path: Path) -> None:
+async def test_artifact_path_that_is_not_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    async with await Queue.open(f"sqlite:///{tmp_path}/work.db", artifacts=str(tmp_path / "file")) as queue:
+    async with Queue.open(f"sqlite:///{tmp_path}/work.db", artifacts=str(tmp_path / "file")) as queue:
         with pytest.raises(StoreUnavailable) as refused:
-            await queue.put_artifact(b"x")
+            await queue.artifacts.put(b"x")
     assert refused.value.where == "artifacts"
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_leaves_no_partial_file(tmp_path: Path) -> None:
     line = [sys.executable, "-c", FILLS_ITS_DISK, f"sqlite:///{tmp_path}/work.db", str(tmp_path / "bytes")]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["store_full", "before"], done.stderr
@@ -84,25 +84,25 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["", "x", "/etc/passwd", "../x", f"{new_place('0' * 16, 'w', '0' * 64)}/..", "0/0/0/0", "incoming/x"]
 )
-async def test_only_a_place_of_ours_leads_to_a_file(tmp_path: Path, place: str) -> None:
-    """Whatever somebody wrote into the database."""
+async def test_invalid_artifact_place_never_reaches_a_file(tmp_path: Path, place: str) -> None:
+    """Whatever someone wrote into the database."""
     with pytest.raises(ArtifactDamaged):
         check_place(place)
-    depot = FolderDepot(tmp_path)
+    blob_store = FolderBlobStore(tmp_path)
     with pytest.raises(ArtifactDamaged):
-        await anext(depot.read(place, 0, 10))
+        await anext(blob_store.read(place, 0, 10))
     with pytest.raises(ArtifactDamaged):
-        await depot.remove([place])
+        await blob_store.remove([place])
 
 
-async def test_a_folder_is_paged_in_its_order(tmp_path: Path) -> None:
-    depot, mark = FolderDepot(tmp_path), "0" * 16
+async def test_folder_places_are_paged_in_order(tmp_path: Path) -> None:
+    blob_store, mark = FolderBlobStore(tmp_path), "0" * 16
     places = sorted(new_place(mark, workspace, f"{n:064x}") for workspace in ("a", "b") for n in range(5))
     for place in places:
-        file = await depot.incoming() / "file"
+        file = await blob_store.incoming() / "file"
         file.write_bytes(b"x")
-        await depot.keep(file, place)
+        await blob_store.keep(file, place)
     paged: list[str] = []
-    while page := await depot.page(mark, paged[-1] if paged else None, 3):
+    while page := await blob_store.page(mark, paged[-1] if paged else None, 3):
         paged += [found.place for found in page]
     assert paged == places

@@ -1,4 +1,4 @@
-"""PostgreSQL's planner is told of a load: plans that were made for an empty queue are not used for a full one."""
+"""PostgreSQL's planner is notified of a load: plans that were made for an empty queue are not used for a full one."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.copying.copy import copy
+from shiftwork.snapshots.copy import copy
 from shiftwork.store import postgres as store
 from shiftwork.store import statements
 from shiftwork.store.catalogue import tables
@@ -40,8 +40,8 @@ def one_task(id_: str) -> Hot:
     return Hot("read_tasks", {"items": [(id_,)]}, "tasks_pkey", 1)
 
 
-async def test_whoever_sees_a_load_has_new_plans(postgres_dsn: str, reader: asyncpg.Connection) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_bulk_load_refreshes_the_planner_statistics(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    async with Queue.open(postgres_dsn) as queue:
         nobody = one_task("00000000-0000-7000-8000-000000000000")
         await prepare(reader, nobody, "old")
         assert read_of(await explain_prepared(reader, nobody, "old"), TASKS).rows == 0
@@ -52,31 +52,31 @@ async def test_whoever_sees_a_load_has_new_plans(postgres_dsn: str, reader: asyn
         assert len(made) == 1000
 
 
-async def test_so_has_whoever_sees_a_copy(postgres_dsn: str, reader: asyncpg.Connection, sqlite_url: str) -> None:
-    async with await Queue.open(sqlite_url) as queue:
+async def test_copy_refreshes_the_planner_statistics(
+    postgres_dsn: str, reader: asyncpg.Connection, sqlite_url: str
+) -> None:
+    async with Queue.open(sqlite_url) as queue:
         await queue.submit_many([{"type": "code"}] * 1000)
     await copy(sqlite_url, postgres_dsn)
     assert await reader.fetchval(KNOWN) == 1000
 
 
-async def test_many_small_loads_are_noticed(postgres_dsn: str, reader: asyncpg.Connection) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_many_small_loads_refresh_the_statistics(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    async with Queue.open(postgres_dsn) as queue:
         for _ in range(60):
             await queue.submit_many([{"type": "code"}] * 10)
         await until(partial(is_known, reader))
 
 
-async def test_a_load_that_is_refused_leaves_nothing_but_the_statistics(
-    postgres_dsn: str, reader: asyncpg.Connection
-) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_refused_load_leaves_only_the_statistics(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    async with Queue.open(postgres_dsn) as queue:
         await reader.execute(
             "create function no() returns trigger language plpgsql as 'begin raise check_violation; end'"
         )
         await reader.execute(
             "create constraint trigger no after insert on bodies initially deferred for each row execute function no()"
         )
-        with pytest.raises(Exception, match="PostgreSQL says"):
+        with pytest.raises(Exception, match="PostgreSQL, during the commit: "):
             await queue.submit_many([{"type": "code"}] * 1000)
         await reader.execute("drop trigger no on bodies")
         assert await reader.fetchval("select count(*) from tasks") == 0
@@ -84,49 +84,49 @@ async def test_a_load_that_is_refused_leaves_nothing_but_the_statistics(
         assert len(await queue.claim("worker")) == 1
 
 
-async def test_an_analysis_by_others_is_not_waited_for_and_made_up_for(
+async def test_concurrent_analyze_is_not_waited_for_and_repeated_later(
     postgres_dsn: str, reader: asyncpg.Connection
 ) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+    async with Queue.open(postgres_dsn) as queue:
         await reader.execute("begin; lock tasks in share update exclusive mode")  # as an analysis has it
         await queue.submit_many([{"type": "code"}] * 1000)
         await reader.execute("rollback")
         await until(partial(is_known, reader))
 
 
-async def test_an_analysis_by_others_who_do_not_see_the_load_yet_is_not_enough(
+async def test_analyze_before_the_commit_is_repeated(
     postgres_dsn: str, reader: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It knows of the pages, and takes them for empty."""
+    """It sees the pages, but considers them empty."""
 
     async def come_second(connection: asyncpg.Connection, added: Counter[str]) -> list[str]:
         await reader.execute("analyze tasks")
         return await tell_planner(connection, added)
 
     monkeypatch.setattr(store, "tell_planner", come_second)
-    async with await Queue.open(postgres_dsn) as queue:
+    async with Queue.open(postgres_dsn) as queue:
         await queue.submit_many([{"type": "code"}] * 1000)
         assert await reader.fetchval(KNOWN) == 1000
 
 
-async def test_a_load_goes_on_where_its_analysis_fails(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+async def test_load_continues_when_its_analyze_fails(postgres_dsn: str, reader: asyncpg.Connection) -> None:
     await reader.execute(
         "create function broken(text) returns text immutable language plpgsql as"
         " $$ begin if current_query() like '%analyze%' then raise 'not now'; end if; return $1; end $$"
     )
     await reader.execute("create index idx_broken on tasks (broken(type))")
-    async with await Queue.open(postgres_dsn) as queue:
+    async with Queue.open(postgres_dsn) as queue:
         assert len(await queue.submit_many([{"type": "code"}] * 1000)) == 1000
     with pytest.raises(asyncpg.PostgresError, match="not now"):
         await reader.execute("analyze tasks")
     assert await reader.fetchval("select count(*) from tasks") == 1000
 
 
-async def test_who_does_not_own_the_tables_does_not_try(postgres_dsn: str, reader: asyncpg.Connection) -> None:
-    """It would be passed over by the server, with a warning in its log, and tried again each second."""
+async def test_role_without_ownership_does_not_analyze(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    """The server would skip it with a warning in its log, and it would be repeated each second."""
     added = {"tasks": 1000}
     role = f"worker_{postgres_dsn.rpartition('/')[2]}"
-    async with await Queue.open(postgres_dsn) as queue:
+    async with Queue.open(postgres_dsn) as queue:
         await queue.submit_many([{"type": "code"}] * 1000)
     await reader.execute("update pg_class set relpages = 0, reltuples = 0 where oid = 'tasks'::regclass")
     await reader.execute(
@@ -142,8 +142,8 @@ async def test_who_does_not_own_the_tables_does_not_try(postgres_dsn: str, reade
         await reader.execute(f"drop owned by {role}; drop role {role}")
 
 
-async def test_what_inserts_in_bulk_names_tables_alone() -> None:
-    """`on conflict do update set` is no table of the name `set`."""
+async def test_bulk_insert_statements_name_only_tables() -> None:
+    """`on conflict do update set` is not a table of the name `set`."""
     known = {table.name for table in tables()} | {"migrations", "duties"}
     assert {name: _reach(name).writes - known for name in statements.load("postgres")} == dict.fromkeys(
         statements.load("postgres"), frozenset()
@@ -151,18 +151,16 @@ async def test_what_inserts_in_bulk_names_tables_alone() -> None:
 
 
 @pytest.mark.timeout(180)
-async def test_many_subtasks_that_are_waited_for_are_no_exception(postgres_dsn: str) -> None:
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_three_hundred_awaited_subtasks_are_spawned(postgres_dsn: str) -> None:
+    async with Queue.open(postgres_dsn) as queue:
         await queue.submit(type="code")
         (held,) = await queue.claim("worker", start=True)
         assert len(await queue.spawn(held.token, [{"type": "part"}] * 300, wait=True)) == 300
 
 
-async def test_what_a_budget_cannot_pay_is_held_without_a_look_at_all_other_tasks(
-    postgres_dsn: str, reader: asyncpg.Connection
-) -> None:
-    """Also where the planner takes the tables for empty: it looked for them again for every task there is."""
-    async with await Queue.open(postgres_dsn) as queue:
+async def test_held_budget_tasks_are_found_by_index(postgres_dsn: str, reader: asyncpg.Connection) -> None:
+    """Also where the planner considers the tables empty: it repeated the search for every task."""
+    async with Queue.open(postgres_dsn) as queue:
         dag = {"tasks": [{"type": "code", "estimated_cost_usd": 0.10}] * 3, "budget_ceiling_usd": 0.05}
         for _ in range(10):
             await queue.submit_dag(dag)

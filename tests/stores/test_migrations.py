@@ -1,4 +1,4 @@
-"""The schema: what a fresh queue has is what its migrations make, one after the other."""
+"""The schema of a new queue equals the sum of its migrations."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ where relnamespace = 'public'::regnamespace and relkind = 'r'
 order by 1, 2, 3"""
 
 
-async def test_a_fresh_file_equals_the_sum_of_the_migrations(tmp_path: Path) -> None:
+async def test_new_sqlite_file_equals_the_sum_of_migrations(tmp_path: Path) -> None:
     await (await Queue.open(f"sqlite:///{tmp_path}/fresh.db")).close()
     fresh, made = apsw.Connection(f"{tmp_path}/fresh.db"), apsw.Connection(f"{tmp_path}/made.db")
     made.execute(migrate.LEDGER)
@@ -41,7 +41,7 @@ async def test_a_fresh_file_equals_the_sum_of_the_migrations(tmp_path: Path) -> 
     made.close()
 
 
-async def test_a_fresh_database_equals_the_sum_of_the_migrations(postgres_dsn: str, migrated_template: str) -> None:
+async def test_new_postgres_database_equals_the_sum_of_migrations(postgres_dsn: str, migrated_template: str) -> None:
     made = await asyncpg.connect(postgres_dsn)
     await made.execute(migrate.LEDGER)
     for migration in migrate.migrations("postgres"):
@@ -53,8 +53,8 @@ async def test_a_fresh_database_equals_the_sum_of_the_migrations(postgres_dsn: s
     await made.close()
 
 
-async def test_the_ledger_names_every_migration_with_its_checksum(store_url: str) -> None:
-    async with await Queue.open(store_url):
+async def test_migration_table_names_every_migration_with_its_checksum(store_url: str) -> None:
+    async with Queue.open(store_url):
         dialect: Dialect = "sqlite" if store_url.startswith("sqlite") else "postgres"
         ledger = "select number, name, checksum from migrations order by number"
         if dialect == "sqlite":
@@ -82,7 +82,7 @@ def test_both_databases_have_the_same_checksums() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_many_that_open_an_empty_place_at_once_make_one_queue(
+async def test_concurrent_opens_of_an_empty_store_create_one_queue(
     kind: str, tmp_path: Path, postgres_dsn: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/queue.db" if kind == "sqlite" else postgres_dsn
@@ -94,7 +94,7 @@ async def test_many_that_open_an_empty_place_at_once_make_one_queue(
         await queue.close()
 
 
-def test_what_a_database_has_had_is_not_missing() -> None:
+def test_applied_migrations_are_not_missing() -> None:
     assert [m.number for m in migrate.missing("sqlite", [])] == [m.number for m in migrate.migrations("sqlite")]
     done = [(m.number, m.name, m.checksum) for m in migrate.migrations("sqlite")]
     assert migrate.missing("sqlite", done) == []

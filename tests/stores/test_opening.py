@@ -1,4 +1,4 @@
-"""Places where a queue cannot live: each is refused with its own code, at once, and nothing is left behind."""
+"""Invalid stores: each is refused at once with its own code, and nothing is left behind."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import ShiftworkError, StoreUnsuitable
+from shiftwork.model.errors import ShiftworkError, StoreUnsuitable
 from shiftwork.store import files
 from shiftwork.store import postgres as postgres_store
 from tests.services import Databases
@@ -48,23 +48,23 @@ async def refusal(url: str, **options: object) -> ShiftworkError:
         ("sqlite:////no/such/folder/queue.db", "store_unavailable", None),
     ],
 )
-async def test_an_address_that_leads_nowhere(url: str, code: str, where: str | None) -> None:
+async def test_invalid_store_url_is_refused(url: str, code: str, where: str | None) -> None:
     error = await refusal(url)
     assert (error.code, error.where) == (code, where)
 
 
-async def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+async def test_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     assert (await refusal(f"sqlite:///{tmp_path}")).code == "store_unavailable"
 
 
-async def test_a_text_file_in_place_of_a_database(tmp_path: Path) -> None:
+async def test_text_file_in_place_of_a_database_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("Dear diary, this is no database at all. " * 100)
     assert (await refusal(f"sqlite:///{file}")).code == "store_damaged"
     assert file.read_text().startswith("Dear diary")
 
 
-async def test_a_database_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
+async def test_foreign_sqlite_database_is_refused_and_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "other.db"
     other = apsw.Connection(str(file))
     other.execute("create table tasks (title text); pragma user_version = 1").fetchall()
@@ -75,7 +75,7 @@ async def test_a_database_of_somebody_else_is_not_touched(tmp_path: Path) -> Non
     other.close()
 
 
-async def test_a_server_database_of_somebody_else_is_not_touched(postgres_dsn: str) -> None:
+async def test_foreign_postgres_database_is_refused_and_unchanged(postgres_dsn: str) -> None:
     execute(postgres_dsn, "create table tasks (title text)")
     assert (await refusal(postgres_dsn)).code == "store_unsuitable"
     connection = await asyncpg.connect(postgres_dsn)
@@ -83,8 +83,8 @@ async def test_a_server_database_of_somebody_else_is_not_touched(postgres_dsn: s
     await connection.close()
 
 
-async def test_a_queue_that_is_newer_than_the_program(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_queue_newer_than_the_program_is_refused(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await queue.engine.store.run(add_migration)
     error = await refusal(store_url)
     assert error.code == "store_newer"
@@ -98,8 +98,8 @@ async def add_migration(tx: object) -> None:
         await result
 
 
-async def test_a_queue_whose_migrations_are_not_ours(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_queue_with_unknown_migrations_is_refused(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         await queue.engine.store.run(change_checksum)
     assert (await refusal(store_url)).code == "store_unsuitable"
 
@@ -110,17 +110,15 @@ async def change_checksum(tx: object) -> None:
         await result
 
 
-async def test_an_empty_place_is_not_migrated_where_that_is_not_allowed(tmp_path: Path, postgres_dsn: str) -> None:
+async def test_empty_store_is_refused_when_migration_is_not_allowed(tmp_path: Path, postgres_dsn: str) -> None:
     assert (await refusal(f"sqlite:///{tmp_path}/new.db", migrate=False)).code == "store_needs_migration"
     assert (await refusal(postgres_dsn, migrate=False)).code == "store_needs_migration"
 
 
-async def test_a_profile_or_workspace_that_does_not_exist_leaves_nothing_open(store_url: str) -> None:
+async def test_invalid_profile_or_workspace_leaves_nothing_open(store_url: str) -> None:
     assert (await refusal(store_url, profile="no-such-profile")).code == "invalid_input"
     assert (await refusal(store_url, workspace="")).where == "workspace"
 
-
-# -- locked ------------------------------------------------------------------------------------------------------
 
 HOLDER = """
 import apsw, fcntl, sys
@@ -136,28 +134,25 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("what", ["turn", "database"])
-async def test_a_file_that_another_process_holds_past_our_patience(tmp_path: Path, what: str) -> None:
-    """Many callers wait together, not one after the other; afterwards all goes on."""
+async def test_locked_sqlite_file_is_refused_after_patience(tmp_path: Path, what: str) -> None:
+    """Many callers wait together, not one after the other; afterwards all continues."""
     file = tmp_path / "queue.db"
-    async with await Queue.open(f"sqlite:///{file}", patience=0.3) as queue:
+    async with Queue.open(f"sqlite:///{file}", patience=0.3) as queue:
         program = [sys.executable, "-c", HOLDER, what, str(file)]
-        holder = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
-        assert holder.stdout is not None
-        assert await holder.stdout.readline() == b"held\n"
+        owner = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
+        assert owner.stdout is not None
+        assert await owner.stdout.readline() == b"held\n"
         calls = [queue.submit_many([{"type": "code"}]) for _ in range(40)]
         answers = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 8)
         assert {getattr(answer, "code", answer) for answer in answers} == {"store_locked"}
         assert (await queue.status()).counts == {}  # readers are not in the way of a writer, nor it in theirs
-        await holder.communicate(b"enough\n")
+        await owner.communicate(b"enough\n")
         assert (await queue.submit(type="code")).status == "ready"
-
-
-# -- read-only ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may write everywhere; permissions mean something only to somebody else."""
+    """Root may write everywhere; permissions mean something only to someone else."""
     if os.geteuid() != 0:
         yield
         return
@@ -171,7 +166,7 @@ def without_privileges() -> Iterator[None]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that everybody may enter; those of pytest are for their owner."""
+    """A folder that everyone may enter; those of pytest are for their owner."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -185,7 +180,7 @@ def allowed(path: Path, mode: int) -> Iterator[None]:
     path.chmod(before)
 
 
-async def test_a_file_and_a_folder_that_may_not_be_written(open_folder: Path) -> None:
+async def test_unwritable_file_or_folder_is_refused(open_folder: Path) -> None:
     file = open_folder / "queue.db"
     await (await Queue.open(f"sqlite:///{file}")).close()
     with allowed(file, 0o444), allowed(open_folder, 0o555), without_privileges():
@@ -195,15 +190,15 @@ async def test_a_file_and_a_folder_that_may_not_be_written(open_folder: Path) ->
         assert (error.code, error.where) == ("store_read_only", str(open_folder))
 
 
-async def test_a_folder_that_may_not_be_entered(open_folder: Path) -> None:
+async def test_inaccessible_folder_is_refused(open_folder: Path) -> None:
     (open_folder / "private" / "inside").mkdir(parents=True)
     with allowed(open_folder / "private", 0), without_privileges():
         error = await refusal(f"sqlite:///{open_folder}/private/inside/queue.db")
     assert error.code == "store_unavailable"
 
 
-async def test_a_file_opened_for_queries_alone_refuses_every_write(tmp_path: Path) -> None:
-    async with await Queue.open(f"sqlite:///{tmp_path}/queue.db") as queue:
+async def test_query_only_file_refuses_every_write(tmp_path: Path) -> None:
+    async with Queue.open(f"sqlite:///{tmp_path}/queue.db") as queue:
         task = await queue.submit(type="code")
         queue.engine.store._connection.pragma("query_only", True)  # type: ignore[attr-defined]  # of this store
         with pytest.raises(ShiftworkError) as refused:
@@ -212,8 +207,8 @@ async def test_a_file_opened_for_queries_alone_refuses_every_write(tmp_path: Pat
         assert (await queue.get(task.id)).status == "ready"
 
 
-async def test_a_server_that_only_reads_refuses_every_write(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A demoted primary: after looking for a new one for a while, it is told so."""
+async def test_read_only_server_refuses_every_write(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demoted primary: after searching for a new one for a while, the call is refused."""
     monkeypatch.setattr(postgres_store, "RECONNECT_SEC", 0.2)
     await (await Queue.open(postgres_dsn)).close()
     database = postgres_dsn.rpartition("/")[2]
@@ -223,14 +218,14 @@ async def test_a_server_that_only_reads_refuses_every_write(postgres_dsn: str, m
 
 async def can_look_but_not_write(url: str) -> None:
     assert (await refusal(url, profile="standard")).code == "store_read_only"
-    async with await Queue.open(url) as queue:
-        assert (await queue.tasks()).tasks == []
+    async with Queue.open(url) as queue:
+        assert (await queue.tasks.list()).tasks == []
         with pytest.raises(ShiftworkError) as refused:
             await queue.submit(type="code")
         assert refused.value.code == "store_read_only"
 
 
-async def test_a_role_that_may_only_read(postgres: Databases, postgres_dsn: str) -> None:
+async def test_read_only_role_refuses_every_write(postgres: Databases, postgres_dsn: str) -> None:
     await (await Queue.open(postgres_dsn)).close()
     database = postgres_dsn.rpartition("/")[2]
     role = f"reader_{database}"
@@ -241,9 +236,7 @@ async def test_a_role_that_may_only_read(postgres: Databases, postgres_dsn: str)
         execute(postgres_dsn, f"drop owned by {role}; drop role {role}")
 
 
-async def test_a_role_without_the_right_to_make_tables_opens_a_migrated_queue(
-    postgres: Databases, postgres_dsn: str
-) -> None:
+async def test_role_without_create_right_opens_a_migrated_queue(postgres: Databases, postgres_dsn: str) -> None:
     database = postgres_dsn.rpartition("/")[2]
     role = f"worker_{database}"
     execute(postgres_dsn, f"revoke create on schema public from public; create role {role} login")
@@ -253,7 +246,7 @@ async def test_a_role_without_the_right_to_make_tables_opens_a_migrated_queue(
         rights = "select, insert, update, delete on all tables"
         execute(postgres_dsn, f"grant {rights} in schema public to {role}")
         for migrate in (False, True):
-            async with await Queue.open(as_role(postgres_dsn, role), migrate=migrate) as queue:
+            async with Queue.open(as_role(postgres_dsn, role), migrate=migrate) as queue:
                 await queue.submit(type="code")
                 assert len(await queue.claim(f"worker-{migrate}")) == 1
     finally:
@@ -263,8 +256,6 @@ async def test_a_role_without_the_right_to_make_tables_opens_a_migrated_queue(
 def as_role(dsn: str, role: str) -> str:
     return dsn.replace("postgres@", f"{role}@", 1)
 
-
-# -- network file systems ----------------------------------------------------------------------------------------
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -286,7 +277,7 @@ MOUNTS = """\
         ("/mnt/ssh/deep/down", "fuse.sshfs"),
     ],
 )
-def test_the_file_system_of_a_folder_is_the_innermost_mount(folder: str, kind: str) -> None:
+def test_network_file_system_is_detected_by_the_innermost_mount(folder: str, kind: str) -> None:
     assert files.file_system(Path(folder), MOUNTS) == kind
     if kind == "ext4":
         files.refuse_network_file_system(Path(folder), MOUNTS)
@@ -295,10 +286,7 @@ def test_the_file_system_of_a_folder_is_the_innermost_mount(folder: str, kind: s
             files.refuse_network_file_system(Path(folder), MOUNTS)
 
 
-# -- closed ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_closed_queue_refuses_every_call(store_url: str) -> None:
+async def test_closed_queue_refuses_every_call(store_url: str) -> None:
     queue = await Queue.open(store_url)
     task = await queue.submit(type="code")
     await queue.close()
@@ -317,7 +305,7 @@ async def test_a_closed_queue_refuses_every_call(store_url: str) -> None:
     assert [getattr(answer, "code", answer) for answer in answers] == ["store_closed"] * len(calls)
 
 
-async def test_closing_answers_what_is_under_way(store_url: str) -> None:
+async def test_closing_answers_calls_under_way(store_url: str) -> None:
     queue = await Queue.open(store_url)
     submitting = [asyncio.create_task(queue.submit(type="code")) for _ in range(20)]
     waiting = asyncio.create_task(queue.claim("worker", wait=20, types=["other"]))
@@ -326,5 +314,5 @@ async def test_closing_answers_what_is_under_way(store_url: str) -> None:
     with pytest.raises(ShiftworkError) as refused:
         await asyncio.wait_for(waiting, 10)
     assert refused.value.code == "store_closed"
-    async with await Queue.open(store_url) as again:
+    async with Queue.open(store_url) as again:
         assert (await again.status()).counts == {"ready": 20}

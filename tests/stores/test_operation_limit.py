@@ -1,4 +1,4 @@
-"""No call lasts longer than the setting says: it ends with an error, and nothing has changed."""
+"""No call lasts longer than its setting: it ends with an error, and nothing has changed."""
 
 import asyncio
 import threading
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import OperationTimeout, StoreUnavailable
-from shiftwork.queue.coalesce import Coalescer
+from shiftwork.engine.coalesce import Coalescer
+from shiftwork.model.errors import OperationTimeout, StoreUnavailable
 from shiftwork.store import deadline
 from shiftwork.store.sqlite import SqliteStore
 from shiftwork.store.store import Tx
@@ -17,11 +17,11 @@ from tests.worker.steps import until
 
 
 @pytest.mark.requirement("C-224")
-async def test_a_stalled_call_is_given_up_with_nothing_changed(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_stalled_call_times_out_with_nothing_changed(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         assert queue.engine.store.operation_max_sec == 30
-        await queue.set_setting("operation_max_sec", 1)
-    async with await Queue.open(store_url) as queue:
+        await queue.settings.set("operation_max_sec", 1)
+    async with Queue.open(store_url) as queue:
         limit = queue.engine.store.operation_max_sec
         assert limit == 1
         with given(queue.engine.store, 30):
@@ -34,8 +34,8 @@ async def test_a_stalled_call_is_given_up_with_nothing_changed(store_url: str) -
 
 
 @pytest.mark.requirement("C-224")
-async def test_a_call_that_waits_behind_a_batch_is_given_up_in_its_own_time(store_url: str) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_call_waiting_behind_a_batch_times_out_alone(store_url: str) -> None:
+    async with Queue.open(store_url) as queue:
         first, second = await queue.submit_many([{"type": "code"}, {"type": "code"}])
         claims = [await queue.claim(agent, start=True) for agent in ("ada", "bob")]
         tokens = {held.id: held.token for (held,) in claims}
@@ -52,12 +52,12 @@ async def test_a_call_that_waits_behind_a_batch_is_given_up_in_its_own_time(stor
 
 def under_way(queue: Queue) -> bool:
     """Whether a batch has been begun, and nothing waits to join the next."""
-    joined = queue._shared.coalescers.values()
+    joined = queue.executor.shared.coalescers.values()
     return any(each._flusher is not None and not each._flusher.done() and not each._calls for each in joined)
 
 
-async def test_a_batch_whose_oldest_call_is_out_of_time_is_done_for_the_others() -> None:
-    """Of calls that were joined, those with time left are tried again: nothing was changed for any of them."""
+async def test_batch_is_retried_without_its_timed_out_call() -> None:
+    """Joined calls with time left are retried: nothing was changed for any of them."""
     tried: list[list[int]] = []
 
     async def run(items: Sequence[int]) -> Sequence[int]:
@@ -81,9 +81,9 @@ async def test_a_batch_whose_oldest_call_is_out_of_time_is_done_for_the_others()
     assert tried == [[1, 2], [2]]
 
 
-async def test_a_commit_that_takes_too_long_is_said_to_be_unknown(sqlite_url: str) -> None:
-    """The verb has run: whether its commit comes about, nobody can say yet."""
-    async with await Queue.open(sqlite_url) as queue:
+async def test_slow_commit_is_reported_as_unknown(sqlite_url: str) -> None:
+    """The verb has run: whether its commit comes about, no one can say yet."""
+    async with Queue.open(sqlite_url) as queue:
         store = queue.engine.store
         assert isinstance(store, SqliteStore)
         begun, enough = threading.Event(), threading.Event()
@@ -111,8 +111,8 @@ async def until_counted(queue: Queue, ready: int) -> None:
     await until(counted)
 
 
-async def test_a_verb_that_takes_too_long_is_undone(sqlite_url: str) -> None:
-    async with await Queue.open(sqlite_url) as queue:
+async def test_verb_that_takes_too_long_is_rolled_back(sqlite_url: str) -> None:
+    async with Queue.open(sqlite_url) as queue:
         begun, enough = threading.Event(), threading.Event()
 
         async def slow(tx: Tx) -> None:

@@ -1,4 +1,4 @@
-"""How often a verb asks PostgreSQL, in a queue that uses nothing special: each time costs more than what is asked."""
+"""The number of PostgreSQL round trips per verb in a queue without special features."""
 
 from collections.abc import Awaitable
 
@@ -32,7 +32,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-async def test_a_verb_asks_no_more_often_than_it_must(
+async def test_each_verb_uses_its_minimum_of_round_trips(
     postgres: Databases, migrated_template: str, sent: list[str]
 ) -> None:
     name = postgres.create_database(migrated_template)
@@ -44,8 +44,8 @@ async def test_a_verb_asks_no_more_often_than_it_must(
         asked[verb] = len([text for text in sent if not text.startswith("notify")])
         return answer
 
-    async with await Queue.open(postgres.dsn(name)) as queue:
-        await queue.register_agent(id="ada", max_concurrent_tasks=5)
+    async with Queue.open(postgres.dsn(name)) as queue:
+        await queue.agents.register(id="ada", max_concurrent_tasks=5)
         for _ in range(2):  # the first time lanes, settings and types are learned
             task = await queue.submit(type="code")
             await count("submit", queue.submit(type="code"))
@@ -80,14 +80,14 @@ async def test_a_verb_asks_no_more_often_than_it_must(
     }
 
 
-async def test_an_idle_submit_tells_other_processes_in_its_only_statement(
+async def test_idle_submit_notifies_in_its_only_statement(
     postgres_url: str, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "IDLE_SEC", 0.0)
     heard: list[object] = []
     listener = await asyncpg.connect(postgres_url)
     await listener.add_listener(store.CHANNEL, lambda *words: heard.append(words[-1]))
-    async with await Queue.open(postgres_url) as queue:
+    async with Queue.open(postgres_url) as queue:
         await queue.submit(type="code")  # settings and lanes are learned
         await until(lambda: len(heard) == 1)
         await until(queue.engine.store._is_quiet)  # type: ignore[attr-defined]  # of this store

@@ -1,4 +1,4 @@
-"""What a verb only writes goes to PostgreSQL in one statement, and means the same as one after the other."""
+"""Writes of a verb go to PostgreSQL in one statement, with the same result as one by one."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shiftwork.core.errors import InputError
+from shiftwork.model.errors import InputError
 from shiftwork.store import statements
 from shiftwork.store.postgres_sessions import Session
 from shiftwork.store.postgres_tx import PostgresTx, _reach, _together
@@ -62,7 +62,7 @@ async def test_writes_to_different_tables_are_one_round_trip(connection: Counted
     assert len(connection.sent) == 3
 
 
-async def test_a_write_sees_what_was_written_before_it(connection: Counted) -> None:
+async def test_write_sees_earlier_writes(connection: Counted) -> None:
     tx = PostgresTx(connection, NOW, "begin")
     await tx.run("add_workspace", name="a", profile="standard", now=NOW)
     await tx.run("set_profile", name="a", profile="loki")
@@ -71,7 +71,7 @@ async def test_a_write_sees_what_was_written_before_it(connection: Counted) -> N
     assert found["profile"] == "loki"
 
 
-async def test_the_server_runs_them_in_the_order_in_which_they_were_asked(connection: Counted) -> None:
+async def test_joined_statements_run_in_order(connection: Counted) -> None:
     await connection.execute("create temp sequence turn")
     tables = {"add_workspace": "workspaces", "close_gate": "gates", "insert_alerts": "alerts"}
     for table in tables.values():
@@ -81,11 +81,13 @@ async def test_the_server_runs_them_in_the_order_in_which_they_were_asked(connec
     await tx.run("close_gate", workspace="a", scope="*", kind="pause", reason=None, now=NOW, actor="me")
     await tx.insert("insert_alerts", [alert("first")])
     await tx.flush()
-    turns = [(await connection.fetchrow(f"select max(turn) as turn from {table}"))["turn"] for table in tables.values()]
-    assert turns == sorted(turns)
+    round_robin = [
+        (await connection.fetchrow(f"select max(turn) as turn from {table}"))["turn"] for table in tables.values()
+    ]
+    assert round_robin == sorted(round_robin)
 
 
-def test_parameters_are_kept_apart() -> None:
+def test_parameters_of_joined_statements_are_kept_apart() -> None:
     bodies, tags = (statements.load("postgres")[name] for name in ("insert_bodies", "insert_tags"))
     assert _together(bodies.text) == bodies.text
     both = _together(bodies.text, tags.single)
@@ -94,8 +96,8 @@ def test_parameters_are_kept_apart() -> None:
     assert tags.text.endswith("on conflict do nothing")
 
 
-def test_only_what_writes_waits() -> None:
-    """A part that only reads or locks would not be run at all."""
+def test_only_writing_statements_are_deferred() -> None:
+    """A part that only reads or locks would not be executed at all."""
     waiting = [name for name in statements.load("postgres") if _reach(name).can_wait]
     assert "save_tasks" in waiting
     for name in waiting:
@@ -106,8 +108,8 @@ def test_only_what_writes_waits() -> None:
 
 
 @pytest.mark.parametrize("id_", ["", "}", "'", f"{ONE},{TWO}", f'{ONE}"', ONE[:-1]])
-async def test_a_batch_of_ids_holds_as_many_as_it_was_given(connection: Counted, id_: str) -> None:
-    """They go as one text: what is no id is refused, and none is read as two."""
+async def test_invalid_id_in_a_batch_is_refused(connection: Counted, id_: str) -> None:
+    """They go as one text: what is not an id is refused, and none is read as two."""
     tx = PostgresTx(connection, NOW, "begin")
     with pytest.raises(InputError):
         await tx.one("read_tasks", items=[(id_,)])

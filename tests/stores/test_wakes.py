@@ -1,4 +1,4 @@
-"""Who is woken by a commit on SQLite, where other processes are heard of by looking at the file."""
+"""Which waiters a commit wakes on SQLite, where other processes are noticed through the file."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,26 +30,26 @@ async def hearing(queue: Queue) -> AsyncIterator[list[frozenset[int]]]:
     task.cancel()
 
 
-async def test_a_commit_of_our_own_wakes_only_the_lanes_it_touched(tmp_path: Path) -> None:
-    """With 200 who wait, each task would else set off 200 claims."""
-    async with await Queue.open(f"sqlite:///{tmp_path}/q.db") as queue, hearing(queue) as heard:
+async def test_own_commit_wakes_only_the_lanes_it_touched(tmp_path: Path) -> None:
+    """With 200 waiting claims, each task would otherwise cause 200 claims."""
+    async with Queue.open(f"sqlite:///{tmp_path}/q.db") as queue, hearing(queue) as heard:
         for number in range(1, 201):
             await queue.submit(type="noop")
             await until(lambda number=number: len(heard) >= number)  # type: ignore[misc]  # mypy cannot type the default
         assert EVERYBODY not in heard
 
 
-async def test_a_commit_of_another_process_wakes_everybody(tmp_path: Path) -> None:
+async def test_commit_of_another_process_wakes_all_waiters(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
-    async with await Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
+    async with Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
         await theirs.submit(type="noop")
         await until(lambda: EVERYBODY in heard)
 
 
-async def test_a_commit_of_another_process_that_brings_no_work_wakes_nobody(tmp_path: Path) -> None:
-    """A fleet's heartbeats, claims and results would else set off a look by each who waits."""
+async def test_commit_of_another_process_without_new_work_wakes_no_waiter(tmp_path: Path) -> None:
+    """Heartbeats, claims and results of a fleet would otherwise wake every waiter."""
     url = f"sqlite:///{tmp_path}/q.db"
-    async with await Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
+    async with Queue.open(url) as ours, await Queue.open(url) as theirs, hearing(ours) as heard:
         held = await theirs.claim("worker", start=True)
         assert held
         await theirs.heartbeat(held[0].token)

@@ -1,98 +1,98 @@
-"""The circuit breaker's own rules, without a store: what opens it, who is tested, what closes it."""
+"""Rules of the circuit breaker, without a store: what opens it, what is probed, what closes it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import Breaker
-from shiftwork.policy import breaker
-from shiftwork.policy.breaker import Circuit, End
+from shiftwork.limits import breaker_policy
+from shiftwork.limits.breaker_policy import Circuit, TrialEnd
+from shiftwork.settings.model import Breaker
 
 RULE = Breaker(failure_threshold=3, half_open_after=60)
 NOW = 1000.0
 PROBE = ("task", 7)
 
 
-def failed(number: int = 1, reason: str = "crash", **facts: bool) -> End:
-    return End((f"other-{number}", 1), "failed", reason, **facts)
+def failed(number: int = 1, reason: str = "crash", **facts: bool) -> TrialEnd:
+    return TrialEnd((f"other-{number}", 1), "failed", reason, **facts)
 
 
-def probe_ended(outcome: str, reason: str | None = None) -> End:
-    return End(PROBE, outcome, reason)
+def probe_ended(outcome: str, reason: str | None = None) -> TrialEnd:
+    return TrialEnd(PROBE, outcome, reason)
 
 
 def opened(at: float = NOW) -> Circuit:
-    return breaker.trip(Circuit(), at)
+    return breaker_policy.trip(Circuit(), at)
 
 
 def half_open() -> Circuit:
-    under_test = breaker.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
+    under_test = breaker_policy.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
     assert under_test is not None
     return under_test
 
 
-def test_it_opens_with_the_failure_that_reaches_the_threshold() -> None:
+def test_breaker_opens_at_the_failure_threshold() -> None:
     circuit = Circuit()
     for number in range(2):
-        circuit = breaker.after(circuit, RULE, failed(number), NOW + number)
+        circuit = breaker_policy.after(circuit, RULE, failed(number), NOW + number)
         assert (circuit.state, circuit.failures, circuit.last_failure) == ("closed", number + 1, NOW + number)
-    circuit = breaker.after(circuit, RULE, failed(3), NOW + 9)
+    circuit = breaker_policy.after(circuit, RULE, failed(3), NOW + 9)
     assert (circuit.state, circuit.failures, circuit.opened_at) == ("open", 3, NOW + 9)
 
 
-def test_a_success_between_failures_clears_the_count_or_not_as_the_rule_says() -> None:
+def test_reset_on_success_setting_decides_failure_count() -> None:
     counted = Circuit(failures=2)
-    success = End(("other", 1), "completed")
-    assert breaker.after(counted, RULE, success, NOW).failures == 0
+    success = TrialEnd(("other", 1), "completed")
+    assert breaker_policy.after(counted, RULE, success, NOW).failures == 0
     only_the_tested = Breaker(failure_threshold=3, reset_on_success="half_open_only")
-    assert breaker.after(counted, only_the_tested, success, NOW).failures == 2
+    assert breaker_policy.after(counted, only_the_tested, success, NOW).failures == 2
 
 
-def test_what_is_ignored_counts_for_nothing() -> None:
-    assert breaker.after(Circuit(), RULE, failed(reason="rate_limit"), NOW) == Circuit()
-    assert breaker.after(Circuit(), RULE, End(("t", 1), "released"), NOW) == Circuit()
+def test_ignored_reasons_do_not_count() -> None:
+    assert breaker_policy.after(Circuit(), RULE, failed(reason="rate_limit"), NOW) == Circuit()
+    assert breaker_policy.after(Circuit(), RULE, TrialEnd(("t", 1), "released"), NOW) == Circuit()
 
 
-def test_where_only_dead_letters_count_a_retry_does_not() -> None:
+def test_with_dead_letter_counting_a_retry_does_not_count() -> None:
     rule = Breaker(count="dead_letter", ignore=())
-    assert breaker.after(Circuit(), rule, failed(), NOW) == Circuit()
-    assert breaker.after(Circuit(), rule, failed(final=True), NOW).failures == 1
+    assert breaker_policy.after(Circuit(), rule, failed(), NOW) == Circuit()
+    assert breaker_policy.after(Circuit(), rule, failed(final=True), NOW).failures == 1
 
 
-def test_nobody_is_tested_before_the_time_and_one_is_from_then_on() -> None:
-    assert breaker.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 59.9) is None
-    circuit = breaker.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
+def test_one_probe_is_allowed_only_after_the_interval() -> None:
+    assert breaker_policy.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 59.9) is None
+    circuit = breaker_policy.put_to_test(opened(), RULE, PROBE, NOW + 600, NOW + 60)
     assert circuit is not None
     assert (circuit.state, circuit.half_open_at, circuit.probe) == ("half-open", NOW + 60, PROBE)
-    assert breaker.put_to_test(circuit, RULE, ("second", 1), NOW + 900, NOW + 61) is None
-    assert breaker.put_to_test(Circuit(), RULE, PROBE, NOW + 600, NOW) is None
+    assert breaker_policy.put_to_test(circuit, RULE, ("second", 1), NOW + 900, NOW + 61) is None
+    assert breaker_policy.put_to_test(Circuit(), RULE, PROBE, NOW + 600, NOW) is None
 
 
-def test_a_test_that_never_ends_gives_its_place_to_the_next() -> None:
-    circuit = breaker.put_to_test(half_open(), RULE, ("second", 1), NOW + 900, NOW + 600)
+def test_probe_that_never_ends_is_replaced_by_the_next() -> None:
+    circuit = breaker_policy.put_to_test(half_open(), RULE, ("second", 1), NOW + 900, NOW + 600)
     assert circuit is not None
     assert (circuit.probe, circuit.half_open_at) == (("second", 1), NOW + 60)
-    late = breaker.after(circuit, RULE, probe_ended("completed"), NOW + 700)
-    assert late == circuit  # whoever was tested before no longer decides
+    late = breaker_policy.after(circuit, RULE, probe_ended("completed"), NOW + 700)
+    assert late == circuit  # anyone who was tested before no longer decides
 
 
-def test_the_tested_task_decides_with_its_first_outcome() -> None:
-    closed = breaker.after(half_open(), RULE, probe_ended("completed"), NOW + 70)
+def test_probe_decides_with_its_first_outcome() -> None:
+    closed = breaker_policy.after(half_open(), RULE, probe_ended("completed"), NOW + 70)
     assert (closed.state, closed.failures, closed.probe) == ("closed", 0, None)
-    again = breaker.after(half_open(), Breaker(count="dead_letter"), probe_ended("failed", "crash"), NOW + 70)
+    again = breaker_policy.after(half_open(), Breaker(count="dead_letter"), probe_ended("failed", "crash"), NOW + 70)
     assert (again.state, again.opened_at, again.probe) == ("open", NOW + 70, None)
 
 
-def test_a_tested_task_that_says_nothing_leaves_its_place_to_another() -> None:
+def test_inconclusive_probe_is_replaced_by_another() -> None:
     for outcome, reason in [("released", None), ("cancelled", None), ("reclaimed", "crash"), ("failed", "rate_limit")]:
-        circuit = breaker.after(half_open(), RULE, probe_ended(outcome, reason), NOW + 70)
+        circuit = breaker_policy.after(half_open(), RULE, probe_ended(outcome, reason), NOW + 70)
         assert (circuit.state, circuit.probe) == ("half-open", None)
-        assert breaker.closed_until(circuit, RULE, NOW + 70) == NOW + 70
+        assert breaker_policy.closed_until(circuit, RULE, NOW + 70) == NOW + 70
 
 
-def test_work_claimed_before_it_opened_neither_closes_nor_reopens_it() -> None:
+def test_earlier_claims_neither_close_nor_reopen_the_breaker() -> None:
     for circuit in (opened(), half_open()):
-        assert breaker.after(circuit, RULE, End(("old", 1), "completed"), NOW + 70) == circuit
-        counted = breaker.after(circuit, RULE, failed(), NOW + 70)
+        assert breaker_policy.after(circuit, RULE, TrialEnd(("old", 1), "completed"), NOW + 70) == circuit
+        counted = breaker_policy.after(circuit, RULE, failed(), NOW + 70)
         assert counted == circuit._replace(failures=circuit.failures + 1, last_failure=NOW + 70)
 
 
@@ -103,7 +103,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_there_is_never_more_than_one_under_test_and_none_while_it_is_open(
+def test_at_most_one_probe_is_under_way_and_none_while_open(
     steps: list[tuple[str, int, str, float]],
 ) -> None:
     circuit, now = Circuit(), NOW
@@ -112,11 +112,11 @@ def test_there_is_never_more_than_one_under_test_and_none_while_it_is_open(
         claim = (f"task-{number}", number)
         before = circuit
         if step == "claim":
-            circuit = breaker.put_to_test(circuit, RULE, claim, now + 50, now) or circuit
+            circuit = breaker_policy.put_to_test(circuit, RULE, claim, now + 50, now) or circuit
             if circuit != before and before.probe is not None:
                 assert before.probe_until is not None
                 assert before.probe_until <= now
         else:
-            circuit = breaker.after(circuit, RULE, End(claim, outcome, "crash"), now)
+            circuit = breaker_policy.after(circuit, RULE, TrialEnd(claim, outcome, "crash"), now)
         assert (circuit.probe is None) or circuit.state == "half-open"
         assert circuit.state != "closed" or circuit.failures < RULE.failure_threshold

@@ -1,4 +1,4 @@
-"""Keys under which a task is unique, how far they reach, and how duplicates merge."""
+"""Idempotency keys: their scope, and how duplicates merge."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.errors import IdempotencyKeyRequired
-from shiftwork.core.settings import Idempotency
-from shiftwork.policy.dedupe import Mergeable, in_scope, may_merge, merge, task_key, until
+from shiftwork.engine.dedupe_policy import Mergeable, in_scope, may_merge, merge, task_key, until
+from shiftwork.model.errors import IdempotencyKeyRequired
+from shiftwork.settings.model import Idempotency
 
 CALLER = Idempotency()
 PAYLOAD = Idempotency(source="payload_hash")
@@ -30,35 +30,35 @@ def test_by_default_only_a_given_key_makes_a_task_unique() -> None:
 
 
 @pytest.mark.requirement("L-090")
-def test_the_key_of_a_payload_ignores_the_order_of_its_names() -> None:
+def test_payload_key_ignores_the_order_of_names() -> None:
     one = {"action": "build", "params": {"x": 1, "y": [1, 2]}}
     other = {"params": {"y": [1, 2], "x": 1}, "action": "build"}
     assert key(PAYLOAD, one) == key(PAYLOAD, other)
     assert key(PAYLOAD, one) != key(PAYLOAD, {**one, "action": "test"})
 
 
-def test_the_key_of_a_payload_covers_nothing_else_and_overwrites_a_given_one() -> None:
+def test_payload_key_covers_only_the_payload_and_replaces_a_given_key() -> None:
     assert key(PAYLOAD, {"a": 1}, kind="lint", given="mine") == SHA256_OF_A1
     assert key(PAYLOAD, {"a": 1}, kind="build") == SHA256_OF_A1
 
 
-def test_the_key_of_parameters_covers_the_type() -> None:
+def test_params_key_covers_the_type() -> None:
     assert key(PARAMS, {"a": 1}, kind="lint") == key(PARAMS, {"a": 1}, kind="lint")
     assert key(PARAMS, {"a": 1}, kind="lint") != key(PARAMS, {"a": 1}, kind="build")
     assert key(PARAMS, {"a": 1}, given="mine") == "mine"
 
 
 @pytest.mark.parametrize("given_key", [None, ""])
-def test_a_required_key_that_is_missing_is_refused(given_key: str | None) -> None:
+def test_missing_required_key_is_refused(given_key: str | None) -> None:
     with pytest.raises(IdempotencyKeyRequired):
         key(REQUIRED, {"a": 1}, given=given_key)
 
 
-def test_a_required_key_is_taken_as_given() -> None:
+def test_required_key_is_used_as_given() -> None:
     assert key(REQUIRED, {"a": 1}, given="k1") == "k1"
 
 
-def test_no_task_is_a_duplicate_where_keys_are_off() -> None:
+def test_without_keys_no_task_is_a_duplicate() -> None:
     assert key(NONE, {"a": 1}, given="mine") is None
 
 
@@ -78,16 +78,16 @@ def test_no_task_is_a_duplicate_where_keys_are_off() -> None:
         ("cancelled", False),
     ],
 )
-def test_a_key_is_free_again_after_failure_and_cancel(status: str, *, expected: bool) -> None:
+def test_key_is_free_again_after_failure_and_cancel(status: str, *, expected: bool) -> None:
     assert in_scope(CALLER, status) is expected
 
 
-def test_a_key_lasts_for_its_window() -> None:
+def test_key_lasts_for_its_window() -> None:
     assert until(CALLER, 1000.0) is None
     assert until(PARAMS, 1000.0) == 4600.0
 
 
-def test_a_merge_keeps_the_more_urgent_priority_and_everything_asked_for() -> None:
+def test_merge_keeps_lower_priority_number_and_all_tags_and_dependencies() -> None:
     existing = Mergeable(50, ("a", "b"), ("t1",))
     assert merge(existing, Mergeable(20, ("b", "c"), ("t2", "t1"))) == (20, ("a", "b", "c"), ("t1", "t2"))
     assert merge(existing, Mergeable(70)) == existing
@@ -106,7 +106,7 @@ def test_a_merge_keeps_the_more_urgent_priority_and_everything_asked_for() -> No
         ("completed", False),
     ],
 )
-def test_a_duplicate_changes_a_task_only_while_nobody_holds_it(status: str, *, expected: bool) -> None:
+def test_duplicate_changes_a_task_only_while_it_is_unclaimed(status: str, *, expected: bool) -> None:
     assert may_merge(status) is expected
 
 
@@ -118,7 +118,7 @@ json_values = st.recursive(
 
 
 @given(payload=st.dictionaries(st.text(), json_values, max_size=6))
-def test_any_payload_has_one_key_whatever_its_order(payload: dict[str, Any]) -> None:
+def test_payload_key_does_not_depend_on_order(payload: dict[str, Any]) -> None:
     backwards = dict(reversed(payload.items()))
     assert key(PAYLOAD, payload) == key(PAYLOAD, backwards)
     assert key(PARAMS, payload) == key(PARAMS, backwards)

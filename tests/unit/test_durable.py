@@ -1,28 +1,28 @@
-"""What is said of an effect that somebody has begun, and when steps are of use to a changed task."""
+"""What is said of an effect that someone has begun, and when steps are of use to a changed task."""
 
 from typing import Any
 
 import pytest
 
-from shiftwork.core.states import FINAL, STORED, State
-from shiftwork.policy.effects import Owner, standing
-from shiftwork.policy.steps import is_same_work
+from shiftwork.model.states import FINAL, STORED, State
+from shiftwork.steps.policy import Owner, status_of
+from shiftwork.steps.reuse import is_same_work
 
 
 @pytest.mark.parametrize("status", [*STORED, None])
 @pytest.mark.parametrize("asks", [False, True])
-def test_what_is_done_is_done_whoever_did_it(status: str | None, *, asks: bool) -> None:
-    assert standing(Owner(status, asks, holds=False), done=True) == "done"
+def test_completed_effect_is_done_for_every_caller(status: str | None, *, asks: bool) -> None:
+    assert status_of(Owner(status, asks, holds=False), done=True) == "done"
 
 
-def test_whoever_began_it_and_asks_again_does_not_know() -> None:
-    assert standing(Owner(State.RUNNING, asks=True, holds=True), done=False) == "unknown"
+def test_effect_begun_before_by_the_caller_is_unknown() -> None:
+    assert status_of(Owner(State.RUNNING, asks=True, holds=True), done=False) == "unknown"
 
 
 @pytest.mark.parametrize("status", [*STORED, None])
-def test_others_take_it_up_only_when_its_owner_never_will(status: str | None) -> None:
+def test_effect_passes_to_others_only_when_its_owner_ended(status: str | None) -> None:
     gone = status is None or status in FINAL
-    assert standing(Owner(status, asks=False, holds=False), done=False) == ("unknown" if gone else "in_flight")
+    assert status_of(Owner(status, asks=False, holds=False), done=False) == ("unknown" if gone else "in_flight")
 
 
 BODY: dict[str, Any] = {
@@ -47,7 +47,7 @@ BODY: dict[str, Any] = {
         {"output": None},
     ],
 )
-def test_who_does_it_when_and_at_what_cost_is_not_the_work(change: dict[str, Any]) -> None:
+def test_changed_agent_time_or_cost_is_the_same_work(change: dict[str, Any]) -> None:
     assert is_same_work(BODY, {**BODY, **change})
 
 
@@ -63,5 +63,5 @@ def test_who_does_it_when_and_at_what_cost_is_not_the_work(change: dict[str, Any
         {"output": {"type": "json"}},
     ],
 )
-def test_what_is_to_be_done_is(change: dict[str, Any]) -> None:
+def test_changed_content_is_different_work(change: dict[str, Any]) -> None:
     assert not is_same_work(BODY, {**BODY, **change})

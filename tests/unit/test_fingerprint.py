@@ -1,8 +1,8 @@
-"""Failures are grouped by their cause, not by ids, numbers, paths or the first line of a log."""
+"""Failures are grouped by cause, not by ids, numbers, paths or the first line of a log."""
 
 import pytest
 
-from shiftwork.policy.fingerprint import LONGEST, fingerprint
+from shiftwork.engine.fingerprint import MAX_LENGTH, fingerprint
 
 TRACEBACK = """exit code 1
 Traceback (most recent call last):
@@ -46,22 +46,22 @@ def of(error: str | None, reason: str = "agent_error") -> str:
         ("\n \n", ""),
     ],
 )
-def test_the_telling_part_of_an_error_without_what_changes(error: str | None, telling: str) -> None:
+def test_fingerprint_is_the_stable_part_of_an_error(error: str | None, telling: str) -> None:
     assert of(error) == telling
 
 
-def test_unlike_errors_of_a_command_are_of_unlike_groups() -> None:
+def test_different_command_errors_have_different_fingerprints() -> None:
     errors = ["Invalid API key · Please run /login", "npm ERR! missing script: test", "KeyError: 'x'", "disk full"]
     assert len({of(f"exit code 1\nworking\n{error}") for error in errors}) == len(errors)
 
 
-def test_a_limit_is_one_group_whenever_it_ends() -> None:
+def test_limit_error_has_one_fingerprint_regardless_of_reset_time() -> None:
     ends = ["resets 2:30pm (Europe/Paris)", "resets 9am (UTC)", "resets Nov 21, 10am"]
     assert {of(f"exit code 1\nYou've hit your session limit · {end}", "rate_limit") for end in ends} == {
         "You've hit your session limit"
     }
 
 
-def test_a_fingerprint_is_bounded() -> None:
-    assert len(of("x" * 60_000)) == LONGEST
+def test_fingerprint_length_is_bounded() -> None:
+    assert len(of("x" * 60_000)) == MAX_LENGTH
     assert of("exit code 1\n" + "log line\n" * 9_000 + "fatal: it broke") == "fatal: it broke"

@@ -1,11 +1,11 @@
-"""File patterns match what the regular expression for them would, without its going back."""
+"""File patterns match like their regular expressions, without backtracking."""
 
 import random
 import re
 
 import pytest
 
-from shiftwork.core.globs import Glob
+from shiftwork.model.globs import Glob
 
 
 def expected(pattern: str, path: str) -> bool:
@@ -31,11 +31,11 @@ def expected(pattern: str, path: str) -> bool:
         ("*.md", "résumé.md", True),
     ],
 )
-def test_pattern_fits_paths(pattern: str, path: str, *, fits: bool) -> None:
+def test_glob_pattern_matches_expected_paths(pattern: str, path: str, *, fits: bool) -> None:
     assert Glob(pattern).matches(path) is fits
 
 
-def test_pattern_fits_as_its_regular_expression_does() -> None:
+def test_glob_matches_like_its_regular_expression() -> None:
     rng = random.Random(4)  # the same ones each time
     fitting = 0
     for _ in range(20_000):

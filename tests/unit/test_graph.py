@@ -1,4 +1,4 @@
-"""Cycles, ends and chains of a graph of dependencies."""
+"""Cycles, leaves and chains of a dependency graph."""
 
 import itertools
 import time
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.graph import find_cycle, path_weights
+from shiftwork.model.graph import find_cycle, path_weights
 
 DIAMOND = {"design": [], "api": ["design"], "ui": ["design"], "ship": ["api", "ui"], "lint": []}
 
@@ -26,7 +26,7 @@ DIAMOND = {"design": [], "api": ["design"], "ui": ["design"], "ship": ["api", "u
         ({"a": ["z", "b"], "b": ["a"], "z": ["a"]}, ["a", "b", "a"]),
     ],
 )
-def test_a_cycle_is_named_by_its_path(edges: dict[str, list[str]], cycle: list[str] | None) -> None:
+def test_cycle_is_named_by_its_path(edges: dict[str, list[str]], cycle: list[str] | None) -> None:
     assert find_cycle(edges) == cycle
 
 
@@ -35,7 +35,7 @@ def test_weights_count_the_longest_chain_below() -> None:
     assert path_weights({"b": ["a"], "c": ["b"], "d": ["a", "c"]}) == {"a": 3, "b": 2, "c": 1, "d": 0}
 
 
-def test_a_parent_outside_the_batch_has_a_weight_too() -> None:
+def test_parent_outside_the_batch_has_a_weight() -> None:
     assert path_weights({"a": ["outside"]}) == {"a": 0, "outside": 1}
 
 
@@ -44,7 +44,7 @@ def test_weights_of_a_cycle_are_refused() -> None:
         path_weights({"a": ["b"], "b": ["a"]})
 
 
-def test_a_large_graph_and_a_long_chain_are_quick() -> None:
+def test_large_graph_and_long_chain_are_fast() -> None:
     size = 20_000
     wide = {str(i): {str(i * k // 7) for k in (1, 3, 5)} - {str(i)} for i in range(size)}
     chain = {str(i): [str(i - 1)] for i in range(1, size)}
@@ -61,7 +61,7 @@ graphs = st.dictionaries(names, st.frozensets(names, max_size=4))
 
 
 @given(edges=graphs)
-def test_a_cycle_found_is_one_and_none_found_leaves_an_order(edges: dict[str, frozenset[str]]) -> None:
+def test_found_cycle_is_valid_and_its_absence_gives_an_order(edges: dict[str, frozenset[str]]) -> None:
     cycle = find_cycle(edges)
     if cycle is None:
         weights = path_weights(edges)
@@ -73,5 +73,5 @@ def test_a_cycle_found_is_one_and_none_found_leaves_an_order(edges: dict[str, fr
 
 
 @given(edges=graphs)
-def test_the_answer_does_not_depend_on_the_order_of_the_names(edges: dict[str, frozenset[str]]) -> None:
+def test_result_does_not_depend_on_the_order_of_names(edges: dict[str, frozenset[str]]) -> None:
     assert find_cycle(edges) == find_cycle(dict(reversed(edges.items())))

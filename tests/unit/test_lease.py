@@ -1,4 +1,4 @@
-"""How long a claim holds, and what follows when it is lost."""
+"""How long a lease lasts, and what follows when it is lost."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import Lease, Settings
-from shiftwork.policy.lease import (
+from shiftwork.engine.lease_policy import (
     Alive,
+    ClaimedStatus,
     ClaimFacts,
     Deadlines,
     Expired,
-    Held,
     at_claim,
     at_hand_in,
     at_start,
     inspect,
     on_lost,
 )
+from shiftwork.settings.model import Lease, Settings
 
 T0 = 1_770_000_000.0
 STANDARD = Settings()
@@ -78,9 +78,7 @@ def _with_limits(facts: ClaimFacts, limits: Deadlines) -> ClaimFacts:
         ),
     ],
 )
-def test_a_claim_gets_the_limits_of_its_settings(
-    settings: Settings, own_ttl: float | None, expected: Deadlines
-) -> None:
+def test_claim_gets_the_limits_of_its_settings(settings: Settings, own_ttl: float | None, expected: Deadlines) -> None:
     assert at_claim(settings, timeout_sec=settings.timeout_sec, claim_ttl_sec=own_ttl, now=T0) == expected
 
 
@@ -100,7 +98,7 @@ def test_a_claim_gets_the_limits_of_its_settings(
         ),
     ],
 )
-def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
+def test_start_ten_seconds_later_gets_the_limits_of_its_settings(
     settings: Settings, timeout_sec: float | None, expected: Deadlines
 ) -> None:
     assert at_start(settings, timeout_sec=timeout_sec, claimed_at=T0, now=T0 + 10) == expected
@@ -178,31 +176,31 @@ def test_a_start_ten_seconds_later_gets_the_limits_of_its_settings(
         ),
     ],
 )
-def test_a_claim_holds_until_the_first_of_its_limits(
+def test_claim_holds_until_the_first_of_its_limits(
     facts: ClaimFacts, settings: Settings, last_alive: float, first_expired: float, reason: str
 ) -> None:
     assert inspect(facts, settings, T0 + last_alive) == Alive(T0 + first_expired)
     assert inspect(facts, settings, T0 + first_expired) == Expired(reason)
 
 
-def test_a_late_look_names_the_limit_that_passed_first() -> None:
+def test_late_check_names_the_limit_that_passed_first() -> None:
     assert inspect(running(STANDARD, heartbeat_at=T0 + 3400), STANDARD, T0 + 9999) == Expired("heartbeat_timeout")
     assert inspect(running(STANDARD, heartbeat_at=T0 + 3550), STANDARD, T0 + 9999) == Expired("timeout")
 
 
-def test_a_claim_without_limits_is_never_looked_at_again() -> None:
+def test_claim_without_limits_is_never_checked_again() -> None:
     settings = Settings(heartbeat_timeout_sec=None, agent_timeout_sec=None, timeout_sec=None)
     assert inspect(running(settings), settings, T0 + 1e9) == Alive(None)
 
 
 @pytest.mark.parametrize("heartbeat_timeout", [None, 300, 900])
-def test_no_silence_is_longer_than_the_workers_timeout(heartbeat_timeout: float | None) -> None:
+def test_silence_is_bounded_by_the_worker_timeout(heartbeat_timeout: float | None) -> None:
     settings = Settings(heartbeat_timeout_sec=heartbeat_timeout)
     assert inspect(running(settings), settings, T0 + 299) == Alive(T0 + 300)
     assert inspect(running(settings), settings, T0 + 300) == Expired("heartbeat_timeout")
 
 
-def test_output_under_validation_waits_for_its_verdict_without_beats() -> None:
+def test_validating_output_needs_no_heartbeats() -> None:
     facts = running(STANDARD, heartbeat_at=T0)._replace(status="validating", lease_until=T0 + 1, runtime_seen_at=T0)
     assert inspect(facts, STANDARD, T0 + 3599) == Alive(T0 + 3600)
     assert inspect(facts, STANDARD, T0 + 3600) == Expired("timeout")
@@ -219,7 +217,7 @@ def test_output_under_validation_waits_for_its_verdict_without_beats() -> None:
         (100, None, False, T0 + 90 + 100),
     ],
 )
-def test_tests_share_the_limit_of_the_work_and_a_judge_has_as_long_again(
+def test_tests_share_the_run_limit_and_a_judge_gets_its_own(
     timeout: float | None, run_until: float | None, *, judged: bool, until: float
 ) -> None:
     found = at_hand_in(STANDARD, timeout_sec=timeout, run_until=run_until, judged=judged, now=T0 + 90)
@@ -253,7 +251,7 @@ RECLAIM = Settings(on_stale="reclaim")
         (Settings(on_claim_expired="release", delivery="at_most_once"), "claim_expired", 0, "release"),
     ],
 )
-def test_a_lost_claim_ends_as_its_settings_say(settings: Settings, reason: str, reclaims: int, expected: str) -> None:
+def test_lost_claim_ends_as_its_settings_say(settings: Settings, reason: str, reclaims: int, expected: str) -> None:
     assert on_lost(settings, reason, reclaims, max_attempts=3) == expected
 
 
@@ -282,9 +280,7 @@ any_facts = st.builds(
 
 
 @given(facts=any_facts, settings=any_settings, wait=st.floats(0, 2e5))
-def test_a_living_claim_is_looked_at_again_exactly_when_it_may_have_ended(
-    facts: ClaimFacts, settings: Settings, wait: float
-) -> None:
+def test_live_claim_is_checked_again_exactly_at_its_expiry(facts: ClaimFacts, settings: Settings, wait: float) -> None:
     found = inspect(facts, settings, T0 + wait)
     if isinstance(found, Alive) and found.check_at is not None:
         assert found.check_at > T0 + wait
@@ -292,10 +288,10 @@ def test_a_living_claim_is_looked_at_again_exactly_when_it_may_have_ended(
 
 
 @given(settings=any_settings, started=st.floats(0, 1e4))
-def test_the_first_look_after_a_start_is_when_nothing_more_was_heard(settings: Settings, started: float) -> None:
+def test_first_check_after_start_is_at_the_first_limit(settings: Settings, started: float) -> None:
     now = T0 + started
     stored = at_start(settings, timeout_sec=settings.timeout_sec, claimed_at=T0, now=now)
-    status: Held = "running"
+    status: ClaimedStatus = "running"
     facts = _with_limits(ClaimFacts(status, T0, started_at=now, runtime_seen_at=now), stored)
     if stored.check_at is None or stored.check_at > now:
         assert inspect(facts, settings, now) == Alive(stored.check_at)

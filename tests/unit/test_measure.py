@@ -1,31 +1,31 @@
-"""Measuring without a store: quantiles, covered time and buckets, against the plainest way to work them out."""
+"""Quantiles, busy time and buckets, compared with the simplest implementation."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.metrics import BUCKETS
-from shiftwork.policy import measure
+from shiftwork.observe import policy
+from shiftwork.observe.metric_catalogue import BUCKETS
 
 SPELLS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda pair: (min(pair), max(pair))))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.sampled_from([0.5, 0.95, 0.99]))
-def test_a_quantile_is_the_least_value_that_enough_do_not_exceed(values: list[float], share: float) -> None:
-    found = measure.quantile(sorted(values), share)
+def test_quantile_is_the_least_value_enough_do_not_exceed(values: list[float], share: float) -> None:
+    found = policy.quantile(sorted(values), share)
     assert sum(value <= found for value in values) >= share * len(values)
     assert sum(value < found for value in values) < share * len(values)
 
 
 @given(SPELLS, st.integers(0, 60), st.integers(0, 60))
-def test_time_that_is_covered_twice_counts_once(spells: list[tuple[int, int]], since: int, length: int) -> None:
+def test_overlapping_busy_time_counts_once(spells: list[tuple[int, int]], since: int, length: int) -> None:
     until = since + length
     covered = {second for first, last in spells for second in range(first, last) if since <= second < until}
-    assert measure.busy_sec([(float(a), float(b)) for a, b in spells], since, until) == len(covered)
+    assert policy.busy_sec([(float(a), float(b)) for a, b in spells], since, until) == len(covered)
 
 
 @pytest.mark.parametrize(
     ("seconds", "bound"), [(0.0, "0.01"), (0.01, "0.01"), (0.011, "0.05"), (86_400.0, "86400.0"), (1e9, "+Inf")]
 )
-def test_a_bucket_holds_what_is_not_above_its_bound(seconds: float, bound: str) -> None:
-    assert measure.bucket(seconds, BUCKETS) == bound
+def test_bucket_contains_values_up_to_its_bound(seconds: float, bound: str) -> None:
+    assert policy.bucket(seconds, BUCKETS) == bound

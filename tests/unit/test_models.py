@@ -1,10 +1,10 @@
-"""Which model an agent works with: a preferred one, a fallback, or another that it has; none that rests."""
+"""Which model an agent uses: a preferred one, a fallback, or another; none in a cooldown."""
 
 import pytest
 
-from shiftwork.policy.models import Choice, Standing, choose
+from shiftwork.engine.model_choice import Choice, ModelFit, choose
 
-PREFERRED, FALLBACK, OTHER = Standing
+PREFERRED, FALLBACK, OTHER = ModelFit
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ PREFERRED, FALLBACK, OTHER = Standing
         (["other"], ["other"], None),
     ],
 )
-def test_the_best_model_that_the_agent_has_and_that_does_not_rest(
-    has: list[str], resting: list[str], chosen: tuple[str, Standing] | None
+def test_best_available_model_without_cooldown_is_chosen(
+    has: list[str], resting: list[str], chosen: tuple[str, ModelFit] | None
 ) -> None:
     found = choose(["opus", "sonnet"], ["haiku"], has, resting.__contains__)
     assert found == (None if chosen is None else Choice(*chosen))
 
 
-def test_without_a_fallback_it_waits() -> None:
+def test_without_a_fallback_no_model_is_chosen() -> None:
     assert choose(["opus"], [], [], {"opus"}.__contains__) is None

@@ -1,4 +1,4 @@
-"""What notifications are made of, without a queue: addresses, secrets, waiting, words."""
+"""Parts of notifications without a queue: addresses, secrets, delays, texts."""
 
 import base64
 import secrets
@@ -7,12 +7,10 @@ import time
 import pytest
 from standardwebhooks import Webhook
 
-from shiftwork.core.notifications import Notification, line
-from shiftwork.policy import delivery, redact
-from shiftwork.policy.delivery import Outcome
-from shiftwork.policy.public import is_public
-from shiftwork.queue.notification.sinks import key_of, shown
-from shiftwork.sinks import signing
+from shiftwork.notifications import policy
+from shiftwork.notifications.model import Notification
+from shiftwork.notifications.policy import DeliveryOutcome, is_public, key_of, line, shown
+from shiftwork.notifications.webhooks import signature_headers
 
 DAY = 86_400.0
 
@@ -21,7 +19,7 @@ DAY = 86_400.0
     "address",
     ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"],
 )
-def test_public(address: str) -> None:
+def test_public_address_is_recognised_as_public(address: str) -> None:
     assert is_public(address)
 
 
@@ -45,14 +43,14 @@ def test_public(address: str) -> None:
         ),
     ],
 )
-def test_not_public(address: str) -> None:
+def test_private_address_is_not_public(address: str) -> None:
     assert not is_public(address)
 
 
-def test_our_signature_is_that_of_the_standard() -> None:
+def test_signature_matches_the_standard_webhooks_library() -> None:
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
     now, body = time.time(), '{"text": "ä"}'.encode()
-    signed = signing.headers(key_of(secret), "msg_1", now, body)
+    signed = signature_headers(key_of(secret), "msg_1", now, body)
     assert Webhook(secret).verify(body, signed) == {"text": "ä"}
     with pytest.raises(Exception, match="signature"):
         Webhook(secret).verify(body + b" ", signed)
@@ -77,13 +75,13 @@ TOKEN = "sw_0123456789ab_" + "x" * 43
         ("a" * 5000, "a" * 1999 + "…"),
     ],
 )
-def test_secrets_are_taken_out_of_texts(text: str, cleaned: str) -> None:
-    assert redact.text(text) == cleaned
+def test_secrets_are_redacted_from_text(text: str, cleaned: str) -> None:
+    assert policy.redact_text(text) == cleaned
 
 
-def test_secrets_are_taken_out_by_their_names() -> None:
-    told = {"api_key": "a", "nested": [{"clientSecret": {"v": 1}}], "tokens_in": 5, "token": "t.1", "reason": "crash"}
-    assert redact.clean(told) == {
+def test_secrets_are_redacted_by_field_name() -> None:
+    found = {"api_key": "a", "nested": [{"clientSecret": {"v": 1}}], "tokens_in": 5, "token": "t.1", "reason": "crash"}
+    assert policy.redact(found) == {
         "api_key": "[redacted]",
         "nested": [{"clientSecret": "[redacted]"}],
         "tokens_in": 5,
@@ -92,31 +90,31 @@ def test_secrets_are_taken_out_by_their_names() -> None:
     }
 
 
-def test_waits_grow_and_end_within_a_day() -> None:
+def test_delivery_delays_grow_and_end_within_a_day() -> None:
     now, attempts, waits = 0.0, 0, []
-    while (then := delivery.after(Outcome("it answered 500"), attempts + 1, now, DAY, 0.5)).status == "pending":
+    while (then := policy.after(DeliveryOutcome("it answered 500"), attempts + 1, now, DAY, 0.5)).status == "pending":
         waits.append(then.next_at - now)
         now, attempts = then.next_at, attempts + 1
     assert waits == sorted(waits)
     assert (then.status, 12 * 3600 < now <= DAY) == ("dead", True)
 
 
-def test_a_delivery_is_given_up_after_so_many_attempts() -> None:
-    failed = Outcome("it answered 500")
-    assert delivery.after(failed, delivery.MOST_ATTEMPTS, 0.0, DAY, 0.0).status == "dead"
-    assert delivery.after(failed._replace(gone=True), 1, 0.0, DAY, 0.0).status == "dead"
-    assert delivery.after(Outcome(), delivery.MOST_ATTEMPTS, 0.0, DAY, 0.0).status == "sent"
+def test_delivery_ends_after_its_maximum_of_attempts() -> None:
+    failed = DeliveryOutcome("it answered 500")
+    assert policy.after(failed, policy.MAX_ATTEMPTS, 0.0, DAY, 0.0).status == "dead"
+    assert policy.after(failed._replace(gone=True), 1, 0.0, DAY, 0.0).status == "dead"
+    assert policy.after(DeliveryOutcome(), policy.MAX_ATTEMPTS, 0.0, DAY, 0.0).status == "sent"
 
 
-def test_a_sink_rests_longer_the_longer_it_fails() -> None:
-    rests = [delivery.rest(Outcome("no"), failures) for failures in range(1, 30)]
-    assert rests[: delivery.FREE_FAILURES] == [0.0] * delivery.FREE_FAILURES
+def test_sink_backoff_grows_with_its_failures() -> None:
+    rests = [policy.rest(DeliveryOutcome("no"), failures) for failures in range(1, 30)]
+    assert rests[: policy.FREE_FAILURES] == [0.0] * policy.FREE_FAILURES
     assert rests == sorted(rests)
-    assert rests[-1] == delivery.LONGEST_REST_SEC
-    assert delivery.rest(Outcome("it answered 429", 50.0), 1) == 50.0
+    assert rests[-1] == policy.MAX_REST_SEC
+    assert policy.rest(DeliveryOutcome("it answered 429", 50.0), 1) == 50.0
 
 
-def test_a_line_is_one_line() -> None:
+def test_alert_line_contains_no_line_breaks() -> None:
     alert = {"severity": "critical", "message": "one\r\ntwo\x1b[31m"}
     assert line(Notification("alert.raised", "", alert)) == "[critical] one two [31m"
 
@@ -130,5 +128,5 @@ def test_a_line_is_one_line() -> None:
         ("https://example.com?key=hush", "https://example.com/…"),
     ],
 )
-def test_of_a_url_its_host_is_shown(address: str, told: str) -> None:
+def test_only_the_host_of_a_url_is_shown(address: str, told: str) -> None:
     assert shown(address) == told

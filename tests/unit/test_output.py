@@ -1,4 +1,4 @@
-"""What agents print, as it is read: plain text, one object, and the events of two common coding agents."""
+"""Output of agents: plain text, one object, and the events of two common coding agents."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shiftwork.worker import output
-from shiftwork.worker.output import Final, Format, Said, Spent, Transcript, read_event
+from shiftwork.worker.output import AgentMessage, Final, Format, Spent, Transcript, read_event
 
 CLAUDE: list[dict[str, Any]] = [
     {"type": "system", "subtype": "init", "session_id": "S", "tools": []},
@@ -58,18 +58,18 @@ def lines(events: list[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
-def heard(transcript: Transcript, data: bytes, step: int = 7) -> list[Said]:
-    """What is told of it, though it comes in small pieces."""
-    return [said for at in range(0, len(data), step) for said in transcript.feed(data[at : at + step])]
+def heard(transcript: Transcript, data: bytes, step: int = 7) -> list[AgentMessage]:
+    """What is notified of it, though it comes in small pieces."""
+    return [message for at in range(0, len(data), step) for message in transcript.feed(data[at : at + step])]
 
 
 @pytest.mark.parametrize("format_", ["auto", "stream-json"])
-def test_events_are_told_and_end_with_their_result(format_: Format) -> None:
+def test_claude_events_are_parsed_with_their_result(format_: Format) -> None:
     transcript = Transcript(format_)
     assert heard(transcript, lines(CLAUDE)) == [
-        Said("text", "I look.\n"),
-        Said("tool_call", "Bash", {"input": '{"command":"ls"}'}),
-        Said("error", "no such file"),
+        AgentMessage("text", "I look.\n"),
+        AgentMessage("tool_call", "Bash", {"input": '{"command":"ls"}'}),
+        AgentMessage("error", "no such file"),
     ]
     assert (transcript.session_id, transcript.spent) == ("S", Spent(0.0, 23, 4))
     transcript.feed(lines([CLAUDE_END]))
@@ -77,11 +77,11 @@ def test_events_are_told_and_end_with_their_result(format_: Format) -> None:
     assert transcript.spent == Spent(0.125, 110, 50)
 
 
-def test_events_of_another_dialect_end_with_the_last_words() -> None:
+def test_codex_events_end_with_the_last_message() -> None:
     transcript = Transcript("auto")
     assert heard(transcript, lines(CODEX)) == [
-        Said("tool_call", "ls", {"kind": "command_execution", "status": "completed"}),
-        Said("text", "Done.\n"),
+        AgentMessage("tool_call", "ls", {"kind": "command_execution", "status": "completed"}),
+        AgentMessage("text", "Done.\n"),
     ]
     assert transcript.end() == Final("Done.")
     assert (transcript.session_id, transcript.spent) == ("T", Spent(0.0, 100, 9))
@@ -96,24 +96,24 @@ def test_events_of_another_dialect_end_with_the_last_words() -> None:
         ({"type": "error", "message": "stream ended"}, "stream ended"),
     ],
 )
-def test_an_agent_may_say_that_it_failed(event: dict[str, Any], text: str) -> None:
+def test_agent_failure_event_is_recognised(event: dict[str, Any], text: str) -> None:
     assert read_event(event).final == Final(text, failed=True)
 
 
-def test_an_agent_may_give_its_own_reason() -> None:
+def test_agent_can_report_its_own_failure_reason() -> None:
     final = read_event({"type": "result", "is_error": True, "reason": "context_exceeded"}).final
     assert final is not None
     assert final.reason == "context_exceeded"
 
 
-def test_an_answer_in_a_shape_is_data() -> None:
+def test_structured_output_becomes_result_data() -> None:
     final = read_event({**CLAUDE_END, "structured_output": {"n": 1}}).final
     assert final == Final("All done.", {"n": 1})
 
 
 @pytest.mark.parametrize("format_", ["auto", "json"])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_one_object_is_data_and_may_tell_its_cost(format_: Format, indent: int | None) -> None:
+def test_single_object_is_data_and_can_report_its_cost(format_: Format, indent: int | None) -> None:
     found = {"text": "fine", "type": "report", "cost_usd": 2, "session_id": "S", "usage": {"output_tokens": 3}}
     transcript = Transcript(format_)
     heard(transcript, json.dumps(found, indent=indent).encode() + b"\n")
@@ -122,7 +122,7 @@ def test_one_object_is_data_and_may_tell_its_cost(format_: Format, indent: int |
 
 
 @pytest.mark.parametrize("format_", ["auto", "json"])
-def test_one_object_may_be_an_agents_result_or_the_list_of_its_events(format_: Format) -> None:
+def test_single_object_can_be_a_result_or_an_event_list(format_: Format) -> None:
     for text in (json.dumps(CLAUDE_END), json.dumps([*CLAUDE, CLAUDE_END])):
         transcript = Transcript(format_)
         transcript.feed(text.encode())
@@ -131,33 +131,33 @@ def test_one_object_may_be_an_agents_result_or_the_list_of_its_events(format_: F
 
 
 @pytest.mark.parametrize("text", ["hello\n", "{not json}\n", "42\n", "[1, 2]\n", "", "\n\n", '{"a": 1} and more\n'])
-def test_whatever_else_is_text(text: str) -> None:
+def test_unrecognised_output_is_treated_as_text(text: str) -> None:
     transcript = Transcript("auto")
     heard(transcript, text.encode())
     assert transcript.end() == Final(text.rstrip("\n"))
 
 
-def test_text_is_told_as_it_comes_whatever_its_bytes() -> None:
+def test_text_is_streamed_with_invalid_bytes_replaced() -> None:
     transcript = Transcript("text")
-    told = "".join(said.text for said in heard(transcript, "grüße \U0001f600".encode() + b"\xff\n", step=1))
-    assert told == "grüße \U0001f600�\n"
+    text = "".join(stated.text for stated in heard(transcript, "grüße \U0001f600".encode() + b"\xff\n", step=1))
+    assert text == "grüße \U0001f600�\n"
     assert transcript.end() == Final("grüße \U0001f600�")
 
 
 @pytest.mark.parametrize(("format_", "text"), [("json", "hello"), ("json", "[1]"), ("stream-json", "hello")])
-def test_what_a_format_promised_and_is_not_there_is_no_result(format_: Format, text: str) -> None:
+def test_missing_promised_format_gives_no_result(format_: Format, text: str) -> None:
     transcript = Transcript(format_)
     transcript.feed(text.encode())
     assert transcript.end() is None
 
 
-def test_lines_between_events_that_are_none_are_told_as_text() -> None:
+def test_lines_between_events_are_reported_as_text() -> None:
     transcript = Transcript("stream-json")
-    assert transcript.feed(b"warning: old\n\n") == [Said("text", "warning: old")]
+    assert transcript.feed(b"warning: old\n\n") == [AgentMessage("text", "warning: old")]
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "MOST_BYTES", 100)
+def test_transcript_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "MAX_BYTES", 100)
     for pieces, cut in ((1, False), (2, True)):
         text = Transcript("text")
         for _ in range(pieces):
@@ -186,17 +186,17 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         {"session_id": "a\nb"},
     ],
 )
-def test_events_in_any_shape_are_no_accident(event: dict[str, Any]) -> None:
+def test_malformed_events_are_ignored(event: dict[str, Any]) -> None:
     seen = read_event(event)
     assert (seen.session_id, seen.cost_usd or 0.0, seen.tokens or (0, 0)) == (None, 0.0, (0, 0))
 
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), "1", None, -1, 10**400])
-def test_a_cost_that_is_none_costs_nothing(cost: Any) -> None:
+def test_invalid_cost_counts_as_zero(cost: Any) -> None:
     assert not read_event({"type": "result", "total_cost_usd": cost}).cost_usd
 
 
-def test_a_sum_that_becomes_less_is_not_booked_again() -> None:
+def test_decreasing_total_is_not_charged_again() -> None:
     booked = Spent(1.0, 10, 5)
     more = Spent(0.5, 12, 5).beyond(booked)
     assert more == Spent(0.0, 2, 0)
@@ -204,7 +204,7 @@ def test_a_sum_that_becomes_less_is_not_booked_again() -> None:
 
 
 @pytest.mark.parametrize("value", [10**400, -1, 1e300, float("inf"), True, None, [], "x" * 300, "a\0b", {"deep": 1}])
-def test_facts_about_a_provider_that_no_store_could_hold_are_left_out(value: Any) -> None:
+def test_provider_facts_invalid_for_databases_are_left_out(value: Any) -> None:
     transcript = Transcript("stream-json")
     info = {"status": value, "resetsAt": value, "utilization": value}
     headers = {"retry-after": value, "x-ratelimit-reset": value}
@@ -214,5 +214,5 @@ def test_facts_about_a_provider_that_no_store_could_hold_are_left_out(value: Any
         {"type": "error", "error": {"type": value, "resets_at": value, "data": data}},
     ]
     for event in events:
-        transcript._note(read_event(event))
+        transcript._record(read_event(event))
     assert transcript.facts == {"rate_limit_info": {}}

@@ -1,9 +1,9 @@
-"""A task that fails with several agents is a bad task."""
+"""A task that fails with several agents is a poison pill."""
 
 import pytest
 
-from shiftwork.core.settings import Poison
-from shiftwork.policy.poison import is_poison
+from shiftwork.engine.poison import is_poison
+from shiftwork.settings.model import Poison
 
 
 @pytest.mark.requirement("F-198")
@@ -17,16 +17,16 @@ from shiftwork.policy.poison import is_poison
         ([], False),
     ],
 )
-def test_poison_takes_three_failures_by_two_agents(agents: list[str], *, expected: bool) -> None:
+def test_three_failures_by_two_agents_are_poison(agents: list[str], *, expected: bool) -> None:
     assert is_poison(Poison(), agents, len(agents)) is expected
 
 
-def test_other_numbers_can_be_set() -> None:
+def test_poison_thresholds_can_be_set() -> None:
     strict = Poison(min_agents=3, min_attempts=4)
     assert not is_poison(strict, ["A", "B", "C"], 3)
     assert not is_poison(strict, ["A", "B", "B", "B"], 4)
     assert is_poison(strict, ["A", "B", "C", "C"], 4)
 
 
-def test_nothing_is_poison_where_the_rule_is_off() -> None:
+def test_without_a_rule_nothing_is_poison() -> None:
     assert not is_poison(None, ["A", "B", "C", "D"], 4)

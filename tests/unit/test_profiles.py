@@ -1,11 +1,11 @@
-"""The packaged profiles: each document's own numbers, written out."""
+"""The packaged profiles: the numbers of each document, written out."""
 
 from typing import Any
 
 import pytest
 
-from shiftwork.core.resolve import PROFILES, Resolver, flat, load_profile
-from shiftwork.core.settings import Settings
+from shiftwork.settings.model import Settings
+from shiftwork.settings.resolve import PROFILES, Resolver, flat, load_profile
 
 LIVE = ["pending", "waiting_approval", "ready", "claimed", "running", "validating", "retrying", "completed"]
 EVERY_STATE = {*LIVE, "failed", "dead_lettered", "cancelled"}
@@ -296,7 +296,7 @@ def values(profile: str, type_name: str | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("profile", "key", "value"), ROWS)
-def test_a_profile_has_the_numbers_of_its_document(profile: str, key: str, value: object) -> None:
+def test_profile_has_the_numbers_of_its_document(profile: str, key: str, value: object) -> None:
     assert values(profile)[key] == value
 
 
@@ -304,11 +304,11 @@ def test_every_profile_is_in_the_table() -> None:
     assert set(EXPECTED) == set(PROFILES)
 
 
-def test_the_standard_profile_is_the_defaults() -> None:
+def test_standard_profile_equals_the_defaults() -> None:
     assert Resolver(load_profile("standard")).settings() == Settings()
 
 
-def test_lokis_breakers_have_thresholds_of_their_own_for_two_types() -> None:
+def test_loki_breakers_have_own_thresholds_for_two_types() -> None:
     thresholds = {
         name: values("loki", name)["circuit_breaker.failure_threshold"]
         for name in ("ops-security", "biz-marketing", "eng-backend")
@@ -316,17 +316,17 @@ def test_lokis_breakers_have_thresholds_of_their_own_for_two_types() -> None:
     assert thresholds == {"ops-security": 3, "biz-marketing": 10, "eng-backend": 5}
 
 
-def test_lokis_type_overrides_keep_the_rest_of_the_breaker() -> None:
+def test_loki_type_overrides_keep_the_rest_of_the_breaker() -> None:
     assert values("loki", "ops-security")["circuit_breaker.count"] == "dead_letter"
 
 
 @pytest.mark.parametrize("profile", ["standard", "loki", "aegis", "coscientist"])
-def test_keys_of_settled_tasks_may_be_used_again(profile: str) -> None:
+def test_keys_of_ended_tasks_can_be_used_again(profile: str) -> None:
     assert sorted(values(profile)["idempotency.scope_states"]) == sorted(LIVE)
 
 
 @pytest.mark.parametrize("profile", ["factory", "redis"])
-def test_keys_last_for_ever_where_the_document_says_so(profile: str) -> None:
+def test_keys_are_kept_in_every_state_where_profile_says_so(profile: str) -> None:
     assert set(values(profile)["idempotency.scope_states"]) == EVERY_STATE
 
 
@@ -340,16 +340,16 @@ def test_keys_last_for_ever_where_the_document_says_so(profile: str) -> None:
         ("coscientist", "resource_permanent"),
     ],
 )
-def test_reasons_that_end_a_task_are_named(profile: str, reason: str) -> None:
+def test_final_failure_reasons_are_in_the_profile(profile: str, reason: str) -> None:
     assert reason in values(profile)["retry.no_retry_on"]
 
 
 @pytest.mark.parametrize("reason", ["timeout", "resource_unavailable", "network", "transient_api"])
-def test_the_coscientist_names_what_passes(reason: str) -> None:
+def test_coscientist_lists_its_transient_reasons(reason: str) -> None:
     assert reason in values("coscientist")["retry.retry_on"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_no_failure_reason_is_both_retried_and_not(profile: str) -> None:
+def test_no_failure_reason_is_both_retried_and_final(profile: str) -> None:
     found = values(profile)
     assert not set(found["retry.retry_on"]) & set(found["retry.no_retry_on"])

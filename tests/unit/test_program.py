@@ -1,4 +1,4 @@
-"""How a command is called for a task: its arguments, its environment, its input, and what is refused."""
+"""How a command is called for a task: arguments, environment, input, and refusals."""
 
 import shlex
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from shiftwork.core.errors import InputError
-from shiftwork.core.task import Claim, Task
+from shiftwork.model.errors import InputError
+from shiftwork.model.task import Claim, Task
 from shiftwork.worker import program, shells
 from shiftwork.worker.context import Fail
-from shiftwork.worker.exits import judge, name_of, reason_of
+from shiftwork.worker.exits import interpret, name_of, reason_of
 from shiftwork.worker.output import Final
 from shiftwork.worker.program import Call, Program
 
@@ -41,7 +41,7 @@ def call(prompt: str = "do it", session_id: str | None = None, **fields: Any) ->
         (["agent", "{resume}", "-"], ["agent", "-"]),
     ],
 )
-def test_placeholders_are_filled_and_other_braces_left_alone(command: list[str], expected: list[str]) -> None:
+def test_placeholders_are_filled_and_other_braces_kept(command: list[str], expected: list[str]) -> None:
     assert program.arguments(made(*command), call()) == expected
 
 
@@ -53,7 +53,7 @@ def test_placeholders_are_filled_and_other_braces_left_alone(command: list[str],
         (["agent"], [], ["agent"]),
     ],
 )
-def test_the_arguments_to_resume_stand_where_they_are_wanted(
+def test_resume_arguments_are_inserted_at_their_place(
     command: list[str], resume: list[str], expected: list[str]
 ) -> None:
     known = made(*command, resume_args=tuple(resume))
@@ -62,7 +62,7 @@ def test_the_arguments_to_resume_stand_where_they_are_wanted(
 
 
 @pytest.mark.parametrize("text", ["--dangerous", "-x"])
-def test_a_task_cannot_give_the_command_options(text: str) -> None:
+def test_task_text_cannot_add_command_options(text: str) -> None:
     for known, asked in (
         (made("agent", "{prompt}"), call(text)),
         (made("agent", resume_args=("--resume", "{session_id}")), call(session_id=text)),
@@ -74,7 +74,7 @@ def test_a_task_cannot_give_the_command_options(text: str) -> None:
     assert program.arguments(made("agent", "--prompt={prompt}"), call(text))[-1] == f"--prompt={text}"
 
 
-def test_a_prompt_that_is_too_long_for_a_command_line_is_fed_another_way() -> None:
+def test_prompt_too_long_for_a_command_line_is_sent_by_stdin() -> None:
     long = call("x" * 200_000)
     with pytest.raises(Fail, match="too long"):
         program.arguments(made("agent", "{prompt}"), long)
@@ -91,11 +91,11 @@ def test_a_prompt_that_is_too_long_for_a_command_line_is_fed_another_way() -> No
         ({"spec": None}, ""),
     ],
 )
-def test_the_prompt_is_what_says_most_closely_what_to_do(fields: dict[str, Any], expected: str) -> None:
+def test_prompt_is_taken_from_the_most_specific_field(fields: dict[str, Any], expected: str) -> None:
     assert program.prompt_of(call(**fields).task) == expected
 
 
-def test_the_environment_lets_the_command_speak_to_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_contains_the_connection_to_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHIFTWORK_TOKEN", "secret")
     found = program.environment(made("agent"), call(session_id="S"), "ada")
     assert found["SHIFTWORK_TOKEN"] == "secret"
@@ -110,7 +110,7 @@ def test_the_environment_lets_the_command_speak_to_the_queue(monkeypatch: pytest
     }.items()
 
 
-def test_what_is_fed() -> None:
+def test_stdin_contains_the_task_or_the_prompt() -> None:
     assert msgspec.json.decode(program.feed(made("agent"), call()))["id"] == "task_1"
     assert program.feed(made("agent", stdin="prompt"), call()) == b"do it"
     assert program.feed(made("agent", stdin="none"), call()) == b""
@@ -131,7 +131,7 @@ def test_what_is_fed() -> None:
         (["env", "sh", "-c", "echo {prompt}"], {}, "a placeholder inside a script"),
     ],
 )
-def test_a_program_that_cannot_work_is_refused(command: list[str], fields: dict[str, Any], complaint: str) -> None:
+def test_unusable_program_is_refused(command: list[str], fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         program.check(made(*command, **fields))
 
@@ -180,27 +180,27 @@ DATA = [
 
 
 @pytest.mark.parametrize("line", CODE)
-def test_a_placeholder_that_would_be_read_as_code_is_found(line: str) -> None:
+def test_placeholder_read_as_code_is_detected(line: str) -> None:
     assert shells.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
 
 
 @pytest.mark.parametrize("line", DATA)
-def test_a_placeholder_that_is_an_argument_is_left_alone(line: str) -> None:
+def test_placeholder_used_as_argument_is_accepted(line: str) -> None:
     assert not shells.reads_as_code(shlex.split(line), lambda word: "{prompt}" in word)
 
 
 @pytest.mark.parametrize("command", [["sh", "{resume}"], ["sh"]])
-def test_the_arguments_to_resume_are_looked_at_like_the_command(command: list[str]) -> None:
+def test_resume_arguments_are_checked_like_the_command(command: list[str]) -> None:
     with pytest.raises(InputError, match="a placeholder inside a script"):
         program.check(made(*command, resume_args=("-c", "agent --resume {session_id}")))
 
 
-def test_a_program_travels_to_other_processes() -> None:
+def test_program_survives_a_round_trip_to_other_processes() -> None:
     known = made("/bin/sh", "-c", "echo ü", models=("m",), clean=True, kill_after_sec=0.5)
     assert program.from_target(program.check(known).target()) == known
 
 
-def test_the_whole_path_of_a_command_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_stored_with_its_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "report"
     script.touch(0o755)
@@ -208,9 +208,6 @@ def test_the_whole_path_of_a_command_travels(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PATH", "bin")
     for name in ("bin/report", "./bin/report", "report", str(script)):
         assert program.check(made(name, "-v")).command == (str(script), "-v")
-
-
-# -- ends --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,21 +221,21 @@ def test_the_whole_path_of_a_command_travels(tmp_path: Path, monkeypatch: pytest
         (255, "agent_error", "exit code 255"),
     ],
 )
-def test_every_end_has_a_reason(code: int, reason: str, name: str) -> None:
+def test_every_exit_code_has_a_reason(code: int, reason: str, name: str) -> None:
     assert (reason_of(code), name_of(code)) == (reason, name)
 
 
-def test_what_an_agent_says_of_its_failure_counts_before_its_exit_code() -> None:
+def test_reported_failure_takes_precedence_over_exit_code() -> None:
     final = Final("the conversation is too long", failed=True, reason="context_exceeded")
     with pytest.raises(Fail) as failed:
-        judge(1, final, "", cut=False, facts={}, now=0)
+        interpret(1, final, "", cut=False, facts={}, now=0)
     assert (failed.value.reason, failed.value.error) == (
         "context_exceeded",
         "exit code 1\nthe conversation is too long",
     )
 
 
-def test_a_success_that_ends_badly_is_a_failure() -> None:
+def test_success_with_failing_exit_code_is_a_failure() -> None:
     with pytest.raises(Fail) as failed:
-        judge(75, Final("done", reason="crash"), "slow down", cut=False, facts={}, now=0)
+        interpret(75, Final("done", reason="crash"), "slow down", cut=False, facts={}, now=0)
     assert failed.value.reason == "rate_limit"

@@ -79,25 +79,25 @@ def test_status_headers_and_type_are_found(error: Exception, facts: dict[str, An
     assert provider_errors.read(error) == facts
 
 
-def test_only_headers_about_limits_leave_the_process() -> None:
+def test_only_rate_limit_headers_are_kept() -> None:
     headers = {"set-cookie": "secret", "x-request-id": "1", "x-ratelimit-remaining-tokens": "0"}
     found = provider_errors.read(ApiError(status=429, headers=headers))
     assert found == {"status": 429, "headers": {"x-ratelimit-remaining-tokens": "0"}}
 
 
-def test_the_cause_counts_where_the_exception_itself_says_nothing() -> None:
+def test_cause_is_used_when_the_exception_has_no_facts() -> None:
     wrapped = RuntimeError("the agent failed")
     wrapped.__cause__ = ApiError(status_code=429)
     assert provider_errors.read(wrapped) == {"status": 429}
 
 
-def test_an_exception_that_is_raised_from_none_hides_its_context() -> None:
+def test_suppressed_context_is_not_used() -> None:
     wrapped = RuntimeError("the agent failed")
     wrapped.__context__, wrapped.__suppress_context__ = ApiError(status_code=429), True
     assert provider_errors.read(wrapped) is None
 
 
-def test_a_hostile_exception_says_nothing() -> None:
+def test_exception_with_failing_attributes_gives_nothing() -> None:
     class Hostile(Exception):
         @property
         def response(self) -> Any:
@@ -116,10 +116,10 @@ def test_a_hostile_exception_says_nothing() -> None:
         (KeyError(429), "KeyError: 429", "crash"),
     ],
 )
-def test_an_exception_is_a_crash_unless_a_provider_is_to_blame(error: Exception, text: str, reason: str) -> None:
-    assert provider_errors.judge(error, text, NOW)[0] == reason
+def test_exception_is_a_crash_unless_it_is_a_provider_error(error: Exception, text: str, reason: str) -> None:
+    assert provider_errors.classify(error, text, NOW)[0] == reason
 
 
-def test_a_clock_time_is_reported_as_the_time_it_stands_for() -> None:
-    _, data = provider_errors.judge(RuntimeError(), "You've hit your limit · resets 1pm (UTC)", NOW)
+def test_clock_time_is_reported_as_timestamp() -> None:
+    _, data = provider_errors.classify(RuntimeError(), "You've hit your limit · resets 1pm (UTC)", NOW)
     assert data == {"provider_error": {"resets_at": NOW + 3_600}}

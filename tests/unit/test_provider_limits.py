@@ -1,4 +1,4 @@
-"""Provider limits in the data and the words of a failure, and the waits that follow."""
+"""Provider limits in the data and text of a failure, and the resulting delays."""
 
 import itertools
 from email.utils import formatdate
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import RateLimit
-from shiftwork.policy import provider_limits
-from shiftwork.policy.provider_limits import Signal, wait_for
+from shiftwork.providers import provider_limits
+from shiftwork.providers.provider_limits import Signal, wait_for
+from shiftwork.settings.model import RateLimit
 
 NOW = 1_765_800_000.0
 IN_90 = formatdate(NOW + 90, usegmt=True)
@@ -20,16 +20,13 @@ LIMIT = Signal("rate_limit")
 
 
 def reason_of(reason: str | None, error: str | None = None, data: Any = None, limit: RateLimit | None = None) -> str:
-    return provider_limits.judge(reason, error, data, limit or RateLimit(), NOW).reason
+    return provider_limits.classify_failure(reason, error, data, limit or RateLimit(), NOW).reason
 
 
 def signal_of(error: str | None = None, data: Any = None, reason: str | None = "rate_limit") -> Signal:
-    found = provider_limits.judge(reason, error, data, RateLimit(), NOW).signal
+    found = provider_limits.classify_failure(reason, error, data, RateLimit(), NOW).signal
     assert found is not None
     return found
-
-
-# -- reasons ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -48,15 +45,13 @@ def signal_of(error: str | None = None, data: Any = None, reason: str | None = "
         ("crash", None, "crash"),
     ],
 )
-def test_words_decide_where_the_agent_has_not_said_what_went_wrong(
-    reason: str | None, error: str | None, expected: str
-) -> None:
+def test_error_text_decides_when_no_reason_is_stated(reason: str | None, error: str | None, expected: str) -> None:
     assert reason_of(reason, error) == expected
 
 
 @pytest.mark.parametrize("reason", ["crash", "transient_api", "invalid_output", "timeout", "auth_failure", "my_own"])
 @pytest.mark.parametrize("error", ["HTTP 429", "Quota exceeded", "Invalid API key · Please run /login"])
-def test_words_do_not_outweigh_a_reason_that_was_stated(reason: str, error: str) -> None:
+def test_error_text_does_not_override_a_stated_reason(reason: str, error: str) -> None:
     assert reason_of(reason, error) == reason
 
 
@@ -64,7 +59,7 @@ def test_words_do_not_outweigh_a_reason_that_was_stated(reason: str, error: str)
 @pytest.mark.parametrize(
     "error", ["the report quotes a Rate Limit", "line 429", "no Retry-After", "quota exceeded page"]
 )
-def test_where_a_document_asks_for_it_its_words_count_wherever_they_stand(error: str) -> None:
+def test_loki_indicators_count_anywhere_in_the_text(error: str) -> None:
     for reason in (None, "agent_error", "crash", "transient_api"):
         assert reason_of(reason, error, limit=LOKI) == "rate_limit"
     assert reason_of("invalid_output", error, limit=LOKI) == "invalid_output"
@@ -73,7 +68,7 @@ def test_where_a_document_asks_for_it_its_words_count_wherever_they_stand(error:
 
 
 @pytest.mark.parametrize("limit", [RateLimit(classify=False), RateLimit(classify=False, matching="substrings")])
-def test_reading_can_be_switched_off(limit: RateLimit) -> None:
+def test_rate_limit_detection_can_be_disabled(limit: RateLimit) -> None:
     assert reason_of("agent_error", "quota exceeded", limit=limit) == "agent_error"
     assert reason_of(None, "HTTP 429", {"status": 429}, limit) == "agent_error"
 
@@ -108,23 +103,20 @@ def test_reading_can_be_switched_off(limit: RateLimit) -> None:
     ],
 )
 @pytest.mark.parametrize("reason", [None, "agent_error", "crash", "transient_api"])
-def test_facts_outweigh_a_vague_reason(reason: str | None, data: Any, kind: str | None) -> None:
-    found = provider_limits.judge(reason, "it did not work", data, RateLimit(), NOW)
+def test_facts_override_a_vague_reason(reason: str | None, data: Any, kind: str | None) -> None:
+    found = provider_limits.classify_failure(reason, "it did not work", data, RateLimit(), NOW)
     expected = {None: reason or "agent_error", "auth": "auth_failure"}.get(kind, "rate_limit")
     assert (found.reason, found.signal and found.signal.kind) == (expected, kind)
 
 
-def test_facts_do_not_outweigh_a_reason_that_says_more() -> None:
+def test_facts_do_not_override_a_specific_reason() -> None:
     assert reason_of("invalid_output", "x", {"status": 429}) == "invalid_output"
 
 
-def test_the_words_of_a_429_tell_a_used_up_quota_from_a_rate() -> None:
+def test_text_of_a_429_distinguishes_quota_from_rate() -> None:
     quota = "You exceeded your current quota, please check your plan and billing details."
     assert signal_of(quota, {"status": 429}, None).kind == "quota"
     assert signal_of(quota + " Please retry in 34s", {"status": 429}, None) == Signal("rate_limit", "model", 34)
-
-
-# -- when to go on ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +144,7 @@ def test_the_words_of_a_429_tell_a_used_up_quota_from_a_rate() -> None:
         (None, {"retry_after": 1e300}, 366 * DAY),
     ],
 )
-def test_how_long_the_provider_asks_to_wait(error: str | None, data: Any, seconds: float | None) -> None:
+def test_wait_requested_by_the_provider_is_read(error: str | None, data: Any, seconds: float | None) -> None:
     assert signal_of(error, data).wait_sec == seconds
 
 
@@ -196,25 +188,22 @@ def test_how_long_the_provider_asks_to_wait(error: str | None, data: Any, second
         ({"retry-after": "3", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "60"}, 3),
     ],
 )
-def test_headers_say_when_to_go_on(headers: dict[str, str], seconds: float | None) -> None:
+def test_wait_is_read_from_headers(headers: dict[str, str], seconds: float | None) -> None:
     assert signal_of(None, {"provider_error": {"status": 429, "headers": headers}}, "crash").wait_sec == seconds
 
 
 @pytest.mark.parametrize(
     ("window", "scope"), [("five_hour", "account"), ("seven_day", "account"), ("seven_day_opus", "model")]
 )
-def test_a_used_up_window_of_claude_code(window: str, scope: str) -> None:
+def test_exhausted_window_of_claude_code_is_read(window: str, scope: str) -> None:
     info = {"status": "rejected", "resetsAt": int(NOW) + 18_000, "rateLimitType": window, "utilization": 1}
     found = signal_of("You've hit your limit", {"provider_error": {"rate_limit_info": info}}, "agent_error")
     assert tuple(found) == ("rate_limit", scope, 18_000, NOW + 18_000, window)
 
 
 @pytest.mark.parametrize("data", [{str(n): n for n in range(5_000)}, {"error": {"error": {"error": {"error": {}}}}}])
-def test_large_data_is_looked_at_in_part(data: Any) -> None:
+def test_only_part_of_large_data_is_scanned(data: Any) -> None:
     assert reason_of("crash", None, data) == "crash"
-
-
-# -- waits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("L-143")
@@ -224,7 +213,7 @@ def test_rate_limit_waits_double_up_to_an_hour() -> None:
 
 
 @pytest.mark.requirement("L-144")
-def test_a_rate_limit_wait_has_up_to_a_tenth_added() -> None:
+def test_rate_limit_wait_has_up_to_a_tenth_added() -> None:
     samples = [wait_for(RateLimit(), LIMIT, 1, roll / 100) for roll in range(100)]
     assert all(60 <= wait <= 66 for wait in samples)
     assert len(set(samples)) == 100
@@ -234,15 +223,15 @@ def test_a_rate_limit_wait_has_up_to_a_tenth_added() -> None:
 @pytest.mark.parametrize(
     ("named", "waited"), [(30, 30), (5 * 3_600, 5 * 3_600), (7 * DAY, 7 * DAY), (30 * DAY, 8 * DAY), (0, 0)]
 )
-def test_a_wait_that_the_provider_names_is_kept_up_to_a_week_and_without_jitter(named: float, waited: float) -> None:
+def test_named_wait_is_kept_up_to_a_week_without_jitter(named: float, waited: float) -> None:
     assert wait_for(RateLimit(), Signal("rate_limit", wait_sec=named), 4, 0.9) == waited
 
 
-def test_the_bound_of_named_waits_can_be_set() -> None:
+def test_maximum_of_named_waits_can_be_set() -> None:
     assert wait_for(RateLimit(max_window_sec=600), Signal("rate_limit", wait_sec=DAY), 1, 0.9) == 600
 
 
-def test_a_used_up_quota_waits_long_from_the_first_time() -> None:
+def test_exhausted_quota_waits_an_hour_from_the_first_time() -> None:
     assert [wait_for(RateLimit(), Signal("quota", "account"), n, 0.0) for n in (1, 2)] == [3600, 3600]
 
 

@@ -1,12 +1,12 @@
-"""Which error texts are a provider's message, and which only look like one."""
+"""Which error texts are provider messages, and which only resemble them."""
 
 import time
 from collections.abc import Callable
 
 import pytest
 
-from shiftwork.policy import provider_limits, provider_messages
-from shiftwork.policy.fingerprint import fingerprint
+from shiftwork.engine.fingerprint import fingerprint
+from shiftwork.providers import provider_limits, provider_messages
 from tests.unit.provider_texts import LOOK_ALIKES, MESSAGES
 
 NOON = 1_794_916_800.0
@@ -14,18 +14,18 @@ NOON = 1_794_916_800.0
 
 
 @pytest.mark.parametrize(("text", "kind", "scope", "wait"), MESSAGES)
-def test_a_providers_message_is_read(text: str, kind: str, scope: str, wait: float | None) -> None:
+def test_provider_message_is_recognised(text: str, kind: str, scope: str, wait: float | None) -> None:
     found = provider_limits.read(text, None, NOON)
     assert found is not None
     assert (found.kind, found.scope, found.wait_sec) == (kind, scope, pytest.approx(wait) if wait else None)
 
 
 @pytest.mark.parametrize("text", LOOK_ALIKES)
-def test_what_only_looks_like_a_message_is_left_alone(text: str) -> None:
+def test_text_resembling_a_message_is_ignored(text: str) -> None:
     assert provider_limits.read(text, None, NOON) is None
 
 
-def test_all_look_alikes_in_one_log_are_left_alone() -> None:
+def test_log_of_resembling_texts_is_ignored() -> None:
     assert provider_limits.read("exit code 1\n" + "\n".join(LOOK_ALIKES), None, NOON) is None
 
 
@@ -34,18 +34,18 @@ IN_WORDS = [message for message in MESSAGES if not message[0].isdigit()]
 
 
 @pytest.mark.parametrize(("text", "kind", "scope", "wait"), IN_WORDS)
-def test_a_message_is_found_at_the_end_of_a_long_log(text: str, kind: str, scope: str, wait: float | None) -> None:
+def test_message_at_the_end_of_a_long_log_is_found(text: str, kind: str, scope: str, wait: float | None) -> None:
     log = "exit code 1\n" + "compiled 429 files in 12 s, all tests pass\n" * 1_300 + text + "\n"
     found = provider_limits.read(log, None, NOON)
     assert found is not None
     assert (found.kind, found.scope, found.wait_sec) == (kind, scope, pytest.approx(wait) if wait else None)
 
 
-def test_a_message_at_the_beginning_of_a_long_text_is_found() -> None:
+def test_message_at_the_beginning_of_a_long_text_is_found() -> None:
     assert provider_limits.read("HTTP 429\n" + "x" * 60_000, None, NOON) is not None
 
 
-def test_the_message_that_says_most_decides_among_those_that_belong_together() -> None:
+def test_most_specific_of_related_messages_decides() -> None:
     log = """Error code: 429 - {
       'error': {
         'message': 'You exceeded your current quota, please check your plan and billing details.',
@@ -57,14 +57,12 @@ def test_the_message_that_says_most_decides_among_those_that_belong_together() -
     assert (found.kind, found.wait_sec) == ("quota", None)
 
 
-def test_the_wait_named_after_the_message_counts_and_not_an_earlier_one() -> None:
+def test_wait_after_the_message_counts_not_an_earlier_one() -> None:
     log = "Attempt 1 failed: quota. Retrying after 6173ms\nRate limit exceeded\nPlease try again in 40s"
     found = provider_limits.read(log, None, NOON)
     assert found is not None
     assert found.wait_sec == 40
 
-
-# -- time taken ------------------------------------------------------------------------------------------------------
 
 HOSTILE: dict[str, Callable[[int], str]] = {
     "blanks after retry-after": lambda n: "retry-after" + " " * n,
@@ -103,7 +101,7 @@ def _cpu_sec(text: str) -> float:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_reading_a_text_takes_time_in_proportion_to_its_length(name: str) -> None:
+def test_reading_time_grows_linearly_with_text_length(name: str) -> None:
     make, size = HOSTILE[name], provider_messages.HEAD + provider_messages.TAIL
     quarter, half, whole = (_cpu_sec(make(n)) for n in (size // 4, size // 2, size))
     floor = 0.002

@@ -1,4 +1,4 @@
-"""Order of tasks: what is stored, what is shown, and that the two agree."""
+"""Order of tasks: the stored rank and the shown priority agree."""
 
 import itertools
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import AgeBoost, Deadline, Escalation, Settings
-from shiftwork.policy.rank import LEAST_RATE, Parts, RankFacts, ageing_rate, lane_rate, level, parts, rank, tier
+from shiftwork.engine.rank import MIN_RATE, Parts, RankFacts, ageing_rate, lane_rate, level, parts, rank, tier
+from shiftwork.settings.model import AgeBoost, Deadline, Escalation, Settings
 
 T0 = 1_770_000_000.0
 MINUTE = 60.0
@@ -62,7 +62,7 @@ def claim_order(settings: Settings, now: float, **tasks: RankFacts) -> str:
         (130, "background"),
     ],
 )
-def test_a_priority_lies_in_the_tier_of_its_floor(priority: float, name: str) -> None:
+def test_priority_is_in_the_tier_of_its_floor(priority: float, name: str) -> None:
     assert tier(priority) == name
 
 
@@ -70,17 +70,17 @@ def test_a_priority_lies_in_the_tier_of_its_floor(priority: float, name: str) ->
     ("priority", "name"),
     [(-5, "high"), (0, "high"), (29.5, "high"), (30, "medium"), (59.5, "medium"), (60, "low"), (100, "low")],
 )
-def test_a_level_gathers_tiers(priority: float, name: str) -> None:
+def test_level_contains_its_tiers(priority: float, name: str) -> None:
     assert level(priority) == name
 
 
 @pytest.mark.requirement("F-113")
-def test_a_fresh_task_has_its_priority_as_effective_priority() -> None:
+def test_new_task_has_its_priority_as_effective_priority() -> None:
     assert parts(task(37), STANDARD, T0).effective == 37.0
 
 
 @pytest.mark.requirement("F-114", "F-115")
-def test_age_counts_in_minutes_times_the_rate() -> None:
+def test_age_boost_is_minutes_times_rate() -> None:
     shown = parts(task(50, boost=0.1), STANDARD, T0 + 60 * MINUTE)
     assert (shown.age_minutes, shown.age, shown.effective) == (60.0, 6.0, 44.0)
     assert parts(task(), STANDARD, T0 + 30 * MINUTE).age_minutes == 30.0
@@ -90,7 +90,7 @@ def test_age_counts_in_minutes_times_the_rate() -> None:
 @pytest.mark.parametrize(
     ("minutes", "effective", "name"), [(0, 90, "background"), (300, 60, "low"), (310, 59, "normal")]
 )
-def test_a_background_task_becomes_normal_after_five_hours(minutes: float, effective: float, name: str) -> None:
+def test_background_task_becomes_normal_after_five_hours(minutes: float, effective: float, name: str) -> None:
     shown = parts(task(90, boost=0.1), STANDARD, T0 + minutes * MINUTE)
     assert (shown.effective, shown.tier) == (effective, name)
 
@@ -120,13 +120,13 @@ def test_every_part_is_subtracted_from_the_base() -> None:
     )
 
 
-def test_parts_survive_json() -> None:
+def test_priority_parts_survive_json_encoding() -> None:
     shown = parts(task(), STANDARD, T0)
     assert msgspec.json.decode(msgspec.json.encode(shown), type=Parts) == shown
 
 
 @pytest.mark.requirement("F-116")
-def test_the_deadline_boost_grows_faster_than_linearly() -> None:
+def test_deadline_boost_grows_faster_than_linearly() -> None:
     deadline = T0 + 60 * MINUTE
     ten, five, one = (
         parts(task(deadline=deadline), STANDARD, deadline - left * MINUTE).deadline for left in (10, 5, 1)
@@ -135,13 +135,13 @@ def test_the_deadline_boost_grows_faster_than_linearly() -> None:
 
 
 @pytest.mark.parametrize(("minutes_left", "boost"), [(30, 12.5), (15, 25.0), (0, 50.0), (-10, 50.0)])
-def test_the_deadline_boost_halves_every_quarter_of_an_hour(minutes_left: float, boost: float) -> None:
+def test_deadline_boost_halves_every_quarter_of_an_hour(minutes_left: float, boost: float) -> None:
     deadline = T0 + 60 * MINUTE
     assert parts(task(deadline=deadline), STANDARD, deadline - minutes_left * MINUTE).deadline == boost
 
 
 @pytest.mark.parametrize(("urgent_sec", "moves"), [(120, 8), (None, 8)])
-def test_the_stored_rank_moves_eight_times_on_the_way_to_the_deadline(urgent_sec: float | None, moves: int) -> None:
+def test_stored_rank_changes_eight_times_before_the_deadline(urgent_sec: float | None, moves: int) -> None:
     settings = msgspec.structs.replace(STANDARD, deadline=Deadline(urgent_sec=urgent_sec))
     facts = task(deadline=T0 + 7 * 24 * 60 * MINUTE)
     stored = [rank(facts, settings, T0)]
@@ -151,7 +151,7 @@ def test_the_stored_rank_moves_eight_times_on_the_way_to_the_deadline(urgent_sec
     assert all(later.rank < earlier.rank for earlier, later in itertools.pairwise(stored))
 
 
-def test_work_inside_the_urgent_time_goes_first_of_all() -> None:
+def test_task_inside_the_urgent_time_goes_first() -> None:
     now = T0 + 100 * MINUTE
     tasks = {
         "urgent": task(100, boost=0, created=now, deadline=now + 119),
@@ -164,25 +164,25 @@ def test_work_inside_the_urgent_time_goes_first_of_all() -> None:
     assert rank(tasks["urgent"], STANDARD, now).rerank_at is None
 
 
-def test_a_longer_chain_of_dependents_goes_first_at_any_length() -> None:
+def test_longer_chain_of_dependents_goes_first_at_any_length() -> None:
     lengths = [0, 1, 2, 10, 11, 500, 501, 20_000]
     ranks = [rank(task(path_weight=length), STANDARD, T0).rank for length in lengths]
     assert ranks == sorted(ranks, reverse=True)
     assert len(set(ranks)) == len(ranks)
 
 
-def test_a_type_boost_moves_a_type_ahead() -> None:
+def test_type_boost_moves_a_type_ahead() -> None:
     boosted = msgspec.structs.replace(STANDARD, type_boost=5)
     assert rank(task(50), boosted, T0) == rank(task(45), STANDARD, T0)
 
 
-def test_an_ageing_task_needs_no_new_rank() -> None:
+def test_aging_task_needs_no_new_rank() -> None:
     ranked = {rank(task(90), STANDARD, T0 + minutes * MINUTE) for minutes in (0, 1, 60, 100_000)}
     assert len(ranked) == 1
     assert ranked.pop().rerank_at is None
 
 
-def test_equal_tasks_leave_in_the_order_they_came() -> None:
+def test_equal_tasks_are_claimed_in_creation_order() -> None:
     tasks = {name: task(created=T0 + place / 1000) for place, name in enumerate("abc")}
     assert claim_order(STANDARD, T0 + 60, **tasks) == "a b c"
 
@@ -195,7 +195,7 @@ def test_equal_tasks_leave_in_the_order_they_came() -> None:
         ("fifo", "old_low middle high"),
     ],
 )
-def test_each_ordering_has_its_own_idea_of_first(ordering: str, order: str) -> None:
+def test_each_ordering_has_its_own_claim_order(ordering: str, order: str) -> None:
     settings = msgspec.convert({"ordering": ordering}, Settings)
     tasks = {
         "high": task(10, created=T0),
@@ -206,7 +206,7 @@ def test_each_ordering_has_its_own_idea_of_first(ordering: str, order: str) -> N
 
 
 @pytest.mark.parametrize("ordering", ["strict_level", "static", "fifo"])
-def test_without_ageing_neither_rank_nor_lane_knows_the_rate(ordering: str) -> None:
+def test_without_aging_rank_and_lane_ignore_the_rate(ordering: str) -> None:
     settings = msgspec.convert({"ordering": ordering}, Settings)
     now = T0 + 30 * MINUTE
     assert lane_rate(settings, 0.5) == 0
@@ -224,11 +224,11 @@ def test_static_and_fifo_show_the_plain_priority() -> None:
 @pytest.mark.parametrize(
     ("minutes", "name"), [(0, "low"), (9.98, "low"), (10, "medium"), (19.98, "medium"), (20, "high")]
 )
-def test_a_low_task_is_medium_at_ten_and_high_at_twenty_minutes(minutes: float, name: str) -> None:
+def test_low_task_is_medium_at_ten_and_high_at_twenty_minutes(minutes: float, name: str) -> None:
     assert parts(task(LOW, boost=0), COSCIENTIST, T0 + minutes * MINUTE).level == name
 
 
-def test_an_escalated_task_stands_among_its_new_level_by_age() -> None:
+def test_escalated_task_is_ordered_by_age_in_its_new_level() -> None:
     now = T0 + 10 * MINUTE
     tasks = {
         "before": task(MEDIUM, created=T0 - 30),
@@ -239,7 +239,7 @@ def test_an_escalated_task_stands_among_its_new_level_by_age() -> None:
 
 
 @pytest.mark.parametrize(("minutes", "percentage"), [(0, 0), (4.9, 0), (5, 0), (6, 5), (7, 10), (15, 50), (60, 50)])
-def test_the_score_improves_by_a_tenth_a_minute_after_five_until_doubled(minutes: float, percentage: float) -> None:
+def test_score_improves_by_a_tenth_a_minute_up_to_double(minutes: float, percentage: float) -> None:
     settings = msgspec.structs.replace(COSCIENTIST, escalation=(), starvation_threshold_sec=None)
     shown = parts(task(MEDIUM), settings, T0 + minutes * MINUTE)
     assert (shown.percentage, shown.effective) == (percentage, 50 - percentage)
@@ -253,7 +253,7 @@ def test_no_boost_crosses_a_level_in_strict_order() -> None:
     assert rank(task(59, front=True), settings, T0).rank > rank(task(29), plain, T0).rank
 
 
-def test_work_of_a_lost_worker_goes_to_the_front_of_its_level_only() -> None:
+def test_task_of_a_lost_worker_goes_to_the_front_of_its_level() -> None:
     now = T0 + 9 * MINUTE
     tasks = {
         "high": task(HIGH, created=now),
@@ -265,12 +265,12 @@ def test_work_of_a_lost_worker_goes_to_the_front_of_its_level_only() -> None:
     assert claim_order(COSCIENTIST, now, **tasks) == "high lost older lost_low low"
 
 
-def test_the_front_mark_lifts_to_the_top_of_the_level_where_order_is_continuous() -> None:
+def test_front_mark_lifts_to_the_top_of_the_level_in_continuous_order() -> None:
     shown = parts(task(50, front=True), STANDARD, T0)
     assert (shown.escalation, shown.effective, shown.level) == (20.0, 30.0, "medium")
 
 
-def test_a_starving_task_goes_to_the_top_of_high() -> None:
+def test_starving_task_goes_to_the_top_of_high() -> None:
     now = T0 + 3600
     tasks = {
         "starving": task(100, created=T0),
@@ -281,7 +281,7 @@ def test_a_starving_task_goes_to_the_top_of_high() -> None:
     assert claim_order(COSCIENTIST, now - 1, **tasks) == "lost starving critical"
 
 
-def test_a_strict_task_is_ranked_anew_when_its_next_change_comes() -> None:
+def test_strict_task_is_reranked_at_its_next_change() -> None:
     moments, moment = [], rank(task(LOW), COSCIENTIST, T0).rerank_at
     while moment is not None:
         moments.append((moment - T0) / MINUTE)
@@ -314,9 +314,9 @@ boosted_settings = st.builds(
 
 @pytest.mark.parametrize(
     ("asked", "rate"),
-    [(0, 0), (0.1, 0.1), (0.15, 0.15), (1 / 3, 0.333), (10, 10), (0.0001, LEAST_RATE)],
+    [(0, 0), (0.1, 0.1), (0.15, 0.15), (1 / 3, 0.333), (10, 10), (0.0001, MIN_RATE)],
 )
-def test_any_rate_is_kept_to_three_decimals_and_what_ages_slowly_still_ages(asked: float, rate: float) -> None:
+def test_aging_rate_is_kept_to_three_decimals_and_never_zero(asked: float, rate: float) -> None:
     assert ageing_rate(asked) == rate
 
 
@@ -328,7 +328,7 @@ def test_effective_priority_never_gets_worse_with_age(facts: RankFacts, earlier:
 
 
 @given(one=aged, other=aged, wait=st.floats(0, 1e7))
-def test_a_rank_stored_once_orders_like_effective_priority_at_any_later_time(
+def test_stored_rank_orders_like_effective_priority_at_any_later_time(
     one: RankFacts, other: RankFacts, wait: float
 ) -> None:
     now = T0 + wait
@@ -338,14 +338,14 @@ def test_a_rank_stored_once_orders_like_effective_priority_at_any_later_time(
 
 
 @given(facts=dated, now=st.floats(T0, T0 + 25 * 3600))
-def test_the_stored_deadline_boost_is_at_most_one_step_behind_the_shown_one(facts: RankFacts, now: float) -> None:
+def test_stored_deadline_boost_is_at_most_one_step_behind(facts: RankFacts, now: float) -> None:
     settings = msgspec.structs.replace(STANDARD, deadline=Deadline(urgent_sec=None))
     behind = key(facts, settings, now) - parts(facts, settings, now).effective
     assert -1e-4 <= behind <= 6.25 + 1e-4
 
 
 @given(facts=aged | dated, settings=boosted_settings, wait=st.floats(0, 2e5))
-def test_a_rank_holds_until_its_rerank_moment(facts: RankFacts, settings: Settings, wait: float) -> None:
+def test_rank_holds_until_its_rerank_time(facts: RankFacts, settings: Settings, wait: float) -> None:
     now = T0 + wait
     ranked = rank(facts, settings, now)
     if ranked.rerank_at is None:
@@ -356,6 +356,6 @@ def test_a_rank_holds_until_its_rerank_moment(facts: RankFacts, settings: Settin
 
 
 @given(facts=aged | dated, settings=boosted_settings, earlier=st.floats(0, 2e5), later=st.floats(0, 2e5))
-def test_a_stored_rank_never_gets_worse(facts: RankFacts, settings: Settings, earlier: float, later: float) -> None:
+def test_stored_rank_never_gets_worse(facts: RankFacts, settings: Settings, earlier: float, later: float) -> None:
     earlier, later = sorted((earlier, later))
     assert rank(facts, settings, T0 + later).rank <= rank(facts, settings, T0 + earlier).rank

@@ -1,11 +1,11 @@
-"""When a provider lets work go on, in every form that providers write it."""
+"""When a provider lets work continue, in every form that providers write it."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from shiftwork.policy import reset_times
+from shiftwork.providers import reset_times
 
 NOON = datetime(2026, 11, 17, 12, 0, tzinfo=UTC).timestamp()
 """A Tuesday."""
@@ -68,7 +68,7 @@ def waits(text: str, zone: str = "UTC") -> list[float]:
         ("resets tomorrow at 9am", 75_600),
     ],
 )
-def test_the_wait_is_read(text: str, seconds: float) -> None:
+def test_wait_is_read_from_text(text: str, seconds: float) -> None:
     assert waits(text) == [pytest.approx(seconds)]
 
 
@@ -92,16 +92,16 @@ def test_the_wait_is_read(text: str, seconds: float) -> None:
         "retry the test",
     ],
 )
-def test_no_time_is_read_where_none_is_named(text: str) -> None:
+def test_no_wait_is_read_from_other_text(text: str) -> None:
     assert waits(text) == []
 
 
 @pytest.mark.parametrize(("zone", "seconds"), [("UTC", 9_000), ("Europe/Berlin", 5_400), ("America/New_York", 27_000)])
-def test_a_clock_time_without_a_zone_is_read_in_the_given_one(zone: str, seconds: float) -> None:
+def test_clock_time_without_a_zone_uses_the_given_zone(zone: str, seconds: float) -> None:
     assert waits("resets at 14:30", zone) == [seconds]
 
 
-def test_a_clock_time_that_has_just_passed_is_not_tomorrows() -> None:
+def test_clock_time_just_passed_is_not_tomorrow() -> None:
     assert waits("resets at 11:45") == waits("resets 12pm (UTC)") == []
     assert waits("resets at 11:15") == [pytest.approx(83_700)]
 
@@ -112,7 +112,7 @@ def test_clock_times_follow_the_change_to_winter_time() -> None:
     assert reset.wait_sec == 6 * 3_600
 
 
-def test_durations_of_headers() -> None:
+def test_durations_in_headers_are_parsed() -> None:
     assert [reset_times.duration(text) for text in ("6m0s", "1h2m3.5s", "120ms", "1s", "soon", "")] == [
         360,
         3_723.5,

@@ -1,16 +1,11 @@
-"""When a failure is tried again, and how long it waits."""
+"""When a failure is retried, and after which delay."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.core.settings import Retry
-from shiftwork.policy.retry import (
-    RetryDecision,
-    decide_retry,
-    delay,
-    models,
-)
+from shiftwork.engine.retry import RetryDecision, decide_retry, delay, models
+from shiftwork.settings.model import Retry
 
 PLAIN = Retry(jitter=False)
 LOKI = Retry(initial_delay_sec=60, max_delay_sec=None, jitter=False)
@@ -80,7 +75,7 @@ def decide(
         pytest.param(Retry(strategy="schedule", jitter=False), [0, 0], id="an empty schedule"),
     ],
 )
-def test_each_strategy_has_its_row_of_delays(retry: Retry, delays: list[float]) -> None:
+def test_each_strategy_has_its_sequence_of_delays(retry: Retry, delays: list[float]) -> None:
     assert [delay(retry, failures, MIDDLE) for failures in range(1, len(delays) + 1)] == delays
 
 
@@ -92,7 +87,7 @@ def test_jitter_spreads_a_delay_from_half_to_one_and_a_half() -> None:
     assert len(set(samples)) == 100
 
 
-def test_jitter_comes_after_the_cap() -> None:
+def test_jitter_is_applied_after_the_cap() -> None:
     assert delay(Retry(), 20, 0.75) == 375.0
 
 
@@ -106,13 +101,13 @@ def test_doubling_without_a_cap_stays_within_a_year() -> None:
     multiplier=st.floats(1, 10),
     cap=st.none() | st.floats(0, 1e6),
 )
-def test_a_later_failure_never_waits_shorter(failures: int, roll: float, multiplier: float, cap: float | None) -> None:
+def test_later_failure_never_waits_shorter(failures: int, roll: float, multiplier: float, cap: float | None) -> None:
     retry = Retry(backoff_multiplier=multiplier, max_delay_sec=cap)
     assert delay(retry, failures, roll) <= delay(retry, failures + 1, roll)
 
 
 @given(failures=st.integers(1, 50), rolls=st.tuples(*[st.floats(0, 1, exclude_max=True)] * 2))
-def test_a_larger_roll_never_waits_shorter(failures: int, rolls: tuple[float, float]) -> None:
+def test_larger_roll_never_waits_shorter(failures: int, rolls: tuple[float, float]) -> None:
     small, large = sorted(rolls)
     assert delay(Retry(), failures, small) <= delay(Retry(), failures, large) <= 450.0
 
@@ -142,7 +137,7 @@ def test_a_larger_roll_never_waits_shorter(failures: int, rolls: tuple[float, fl
         ("approval_rejected", False, "never"),
     ],
 )
-def test_the_standard_lists_say_which_reasons_are_tried_again(reason: str, *, again: bool, why: str) -> None:
+def test_standard_lists_decide_which_reasons_are_retried(reason: str, *, again: bool, why: str) -> None:
     decision = decide(Retry(), reason)
     assert (decision.again, decision.why) == (again, why)
 
@@ -160,12 +155,12 @@ def test_the_standard_lists_say_which_reasons_are_tried_again(reason: str, *, ag
         ("cancelled", False, "never"),
     ],
 )
-def test_a_closed_list_tries_only_what_it_names(reason: str, *, again: bool, why: str) -> None:
+def test_closed_list_retries_only_listed_reasons(reason: str, *, again: bool, why: str) -> None:
     decision = decide(AEGIS, reason)
     assert (decision.again, decision.why) == (again, why)
 
 
-def test_a_reason_of_its_own_name_beats_the_class_it_counts_as() -> None:
+def test_specific_reason_takes_precedence_over_its_class() -> None:
     only_silence = Retry(retry_on=("heartbeat_timeout",), no_retry_on=("timeout",))
     assert decide(only_silence, "heartbeat_timeout").again
     assert decide(only_silence, "claim_expired").why == "no_retry_on"
@@ -174,11 +169,11 @@ def test_a_reason_of_its_own_name_beats_the_class_it_counts_as() -> None:
     assert decide(all_but_silence, "claim_expired").again
 
 
-def test_a_reason_never_tried_again_can_still_be_named() -> None:
+def test_final_reason_can_be_retried_when_listed() -> None:
     assert decide(Retry(retry_on=("invalid_input",)), "invalid_input").again
 
 
-def test_the_last_attempt_is_the_last() -> None:
+def test_no_retry_follows_the_last_attempt() -> None:
     decisions = [decide(PLAIN, "crash", failures=n, max_attempts=3) for n in (1, 2, 3, 4)]
     assert decisions == [
         (True, 10, "retry"),
@@ -188,11 +183,11 @@ def test_the_last_attempt_is_the_last() -> None:
     ]
 
 
-def test_a_poisoned_task_is_not_tried_again_with_attempts_left() -> None:
+def test_poisoned_task_is_not_retried_with_attempts_left() -> None:
     assert decide(PLAIN, "crash", failures=3, max_attempts=5, poisoned=True) == (False, 0, "poison")
 
 
-def test_an_excluded_trigger_is_not_tried_again() -> None:
+def test_excluded_trigger_is_not_retried() -> None:
     assert decide(AEGIS, "timeout", trigger_type="autopilot").why == "excluded_trigger"
     assert decide(AEGIS, "timeout", trigger_type="cron").why == "retry"
     assert decide(AEGIS, "timeout", trigger_type=None).why == "retry"
@@ -208,7 +203,7 @@ def test_an_excluded_trigger_is_not_tried_again() -> None:
         ([], 2, ("opus", "sonnet")),
     ],
 )
-def test_the_second_failure_switches_to_the_fallback_models(
+def test_second_failure_switches_to_the_fallback_models(
     fallback: list[str], failures: int, expected: tuple[str, ...]
 ) -> None:
     assert models(["opus", "sonnet"], fallback, failures) == expected

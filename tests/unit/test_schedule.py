@@ -1,20 +1,20 @@
-"""When schedules fire: on the days clocks change, and after nobody looked for a while."""
+"""When schedules fire: on the days clocks change, and after no one looked for a while."""
 
 import itertools
 from datetime import datetime
 
 import pytest
 
-from shiftwork.core.errors import InputError
-from shiftwork.core.trigger import Cron
-from shiftwork.policy import schedule
+from shiftwork.model.errors import InputError
+from shiftwork.triggers import schedule_policy
+from shiftwork.triggers.model import Cron
 
 
 def shown(cron: Cron, after: str, count: int) -> list[str]:
     """The next instants as the clocks of the zone show them."""
     start = datetime.fromisoformat(after).timestamp()
-    zone = schedule.zone_of(cron.zone)
-    found = itertools.islice(schedule.instants(cron, start), count)
+    zone = schedule_policy.zone_of(cron.zone)
+    found = itertools.islice(schedule_policy.instants(cron, start), count)
     return [datetime.fromtimestamp(instant, zone).strftime("%d %H:%M %z") for instant in found]
 
 
@@ -42,35 +42,35 @@ def shown(cron: Cron, after: str, count: int) -> list[str]:
         ("Australia/Lord_Howe", "*/15 2 * * *", "2026-04-04T13:30Z", ["05 02:00 +1030", "05 02:15 +1030"]),
     ],
 )
-def test_on_the_days_that_clocks_change(zone: str, at: str, after: str, expected: list[str]) -> None:
+def test_schedule_fires_correctly_on_daylight_saving_days(zone: str, at: str, after: str, expected: list[str]) -> None:
     assert shown(Cron(at=at, zone=zone), after, len(expected)) == expected
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo"])
 @pytest.mark.parametrize("at", ["*/10 * * * *", "30 2 * * *", "15 1,2 * * *", "*/20 0-3 * * *", "45 23 * * *"])
-def test_from_wherever_one_looks_the_next_is_the_same(zone: str, at: str) -> None:
-    """Over the whole year: whoever asks again after each instant sees all that one who reads on sees."""
+def test_next_tick_does_not_depend_on_the_starting_time(zone: str, at: str) -> None:
+    """Over the whole year: anyone who asks again after each instant sees all that one who reads on sees."""
     cron = Cron(at=at, zone=zone)
     start = datetime.fromisoformat("2026-03-01T00:00Z").timestamp()
-    read_on = list(itertools.islice(schedule.instants(cron, start), 400))
+    read_on = list(itertools.islice(schedule_policy.instants(cron, start), 400))
     assert read_on == sorted(set(read_on))
     now = start
     for expected in read_on[:: 1 if len(at) > 12 else 7]:
         now = max(now, expected - 1)
-        assert schedule.next_after(cron, now) == expected
+        assert schedule_policy.next_after(cron, now) == expected
 
 
 @pytest.mark.parametrize(
     ("alias", "text"), [("@daily", "0 0 * * *"), ("@Hourly", "0 * * * *"), (" @weekly ", "0 0 * * 0")]
 )
-def test_an_alias_is_an_expression(alias: str, text: str) -> None:
-    assert schedule.fields(alias) == text
+def test_alias_is_expanded_to_its_expression(alias: str, text: str) -> None:
+    assert schedule_policy.fields(alias) == text
 
 
 @pytest.mark.parametrize("text", ["", "* * * *", "* * * * * *", "60 * * * *", "@reboot", "a b c d e", "0 0 31 2 *"])
-def test_what_is_no_expression_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no cron expression"):
-        schedule.fields(text)
+def test_invalid_cron_expression_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is not a cron expression"):
+        schedule_policy.fields(text)
 
 
 HOURLY, DAY = "0 * * * *", 86_400.0
@@ -86,21 +86,23 @@ HOURLY, DAY = "0 * * * *", 86_400.0
         ("all", 3 * 3600.0 + 61, (3600.0, 7200.0, 10_800.0), 0),
     ],
 )
-def test_what_is_due(missed: str, now: float, fire: tuple[float, ...], skipped: int) -> None:
-    due = schedule.due(Cron(at=HOURLY, missed=missed), 3600.0, now)  # type: ignore[arg-type]  # one of its words
-    assert due == schedule.Due(fire, skipped, more=False)
+def test_missed_policy_decides_which_ticks_are_due(
+    missed: str, now: float, fire: tuple[float, ...], skipped: int
+) -> None:
+    due = schedule_policy.due(Cron(at=HOURLY, missed=missed), 3600.0, now)  # type: ignore[arg-type]  # one of its words
+    assert due == schedule_policy.Due(fire, skipped, more=False)
 
 
-def test_of_very_many_the_newest_are_due() -> None:
-    due = schedule.due(Cron(at="* * * * *", missed="all"), 60.0, 365 * DAY)
+def test_newest_ticks_are_due_when_very_many_were_missed() -> None:
+    due = schedule_policy.due(Cron(at="* * * * *", missed="all"), 60.0, 365 * DAY)
     assert (len(due.fire), due.fire[-1], due.more) == (100, 365 * DAY, True)
-    assert schedule.due(Cron(at="0 0 1 1 *", missed="all"), 0.0, 400 * DAY).fire == (0.0, 365 * DAY)
+    assert schedule_policy.due(Cron(at="0 0 1 1 *", missed="all"), 0.0, 400 * DAY).fire == (0.0, 365 * DAY)
 
 
-def test_jitter_is_a_part_of_what_is_allowed_and_always_the_same() -> None:
+def test_jitter_is_bounded_and_constant_per_trigger() -> None:
     cron = Cron(at=HOURLY, jitter_sec=600)
-    late = [schedule.jitter(cron, f"trigger-{number}") for number in range(200)]
-    assert late == [schedule.jitter(cron, f"trigger-{number}") for number in range(200)]
+    late = [schedule_policy.jitter(cron, f"trigger-{number}") for number in range(200)]
+    assert late == [schedule_policy.jitter(cron, f"trigger-{number}") for number in range(200)]
     assert all(0 <= each < 600 for each in late)
     assert max(late) > 500
     assert min(late) < 100

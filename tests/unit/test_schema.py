@@ -1,4 +1,4 @@
-"""JSON Schemas that callers write: which are refused, which data is too much for them, what is said of wrong data."""
+"""JSON Schemas of callers: which are refused, which data is too large, and how errors are reported."""
 
 import json
 import random
@@ -7,10 +7,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from shiftwork.core.errors import InputError
-from shiftwork.policy import expansion, patterns, schema, verdict
+from shiftwork.model.errors import InputError
+from shiftwork.validation import expansion, patterns, schema
+from shiftwork.validation import policy as verdict
 
-Wrong = tuple[tuple[str | int, ...], str]
+Violation = tuple[tuple[str | int, ...], str]
 
 
 def bomb(depth: int) -> dict[str, Any]:
@@ -19,9 +20,9 @@ def bomb(depth: int) -> dict[str, Any]:
     return {"$defs": {**defs, f"d{depth}": {"type": "string"}}, "$ref": "#/$defs/d0"}
 
 
-def nested(times: int, around: Any, inner: Any = True) -> Any:  # noqa: FBT002  # the schema `true`
+def nested(times: int, context: Any, inner: Any = True) -> Any:  # noqa: FBT002  # the schema `true`
     for _ in range(times):
-        inner = around(inner)
+        inner = context(inner)
     return inner
 
 
@@ -46,7 +47,7 @@ def test_schema_that_expands_too_far_is_refused(asked: Any) -> None:
         verdict.check_schema(asked)
     assert refused.value.code == "invalid_input"
     assert refused.value.where == "output.validation_schema"
-    assert "each multiplies" in refused.value.how_to_mend
+    assert "each multiplies" in refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_schema_that_expands_too_far_is_refused(asked: Any) -> None:
         {"properties": {"a": {"$id": "https://example.org/a", "allOf": [{"$ref": "https://example.org/a"}]}}},
     ],
 )
-def test_reference_that_leads_back_to_itself_at_the_same_value_is_refused(asked: Any) -> None:
+def test_self_reference_at_the_same_value_is_refused(asked: Any) -> None:
     with pytest.raises(InputError, match="leads back to itself"):
         verdict.check_schema(asked)
 
@@ -70,7 +71,7 @@ def test_reference_that_leads_back_to_itself_at_the_same_value_is_refused(asked:
 @pytest.mark.parametrize(
     "asked", [{"$ref": "http://127.0.0.1:1/a"}, {"$ref": "other.json"}, {"$ref": "file:///etc/passwd"}, {"$ref": "#/a"}]
 )
-def test_nothing_outside_of_a_schema_is_fetched(asked: Any) -> None:
+def test_external_references_are_not_fetched(asked: Any) -> None:
     with pytest.raises(InputError, match="leads nowhere in the schema"):
         verdict.check_schema(asked)
 
@@ -156,7 +157,7 @@ EXPRESSION: dict[str, Any] = {
         (True, 1, None),
     ],
 )
-def test_schemas_people_write_are_taken(asked: Any, good: Any, bad: Any) -> None:
+def test_ordinary_schemas_are_accepted(asked: Any, good: Any, bad: Any) -> None:
     verdict.check_schema(asked)
     assert is_valid(asked, good)
     if asked is not True:
@@ -170,14 +171,14 @@ def test_schemas_people_write_are_taken(asked: Any, good: Any, bad: Any) -> None
         {"items": {"enum": list(range(9000))}, "uniqueItems": True},
     ],
 )
-def test_data_that_is_too_much_for_its_schema_is_not_taken_for_right(asked: Any) -> None:
+def test_data_too_large_for_its_schema_is_not_accepted(asked: Any) -> None:
     verdict.check_schema(asked)
     assert is_valid(asked, [1, 2, 3])
     (wrong,) = verdict.against_schema(asked, list(range(5_000)))
     assert wrong == "output: too large for its schema: checking it would take more than 2000000 steps"
 
 
-def test_recursion_with_alternatives_is_followed_as_deep_as_time_allows() -> None:
+def test_recursion_with_alternatives_is_bounded_by_steps() -> None:
     asked = {"anyOf": [{"properties": {"a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#"}}}]}
     verdict.check_schema(asked)
     assert is_valid(asked, nested(8, lambda inner: {"a": inner}, {}))
@@ -185,7 +186,7 @@ def test_recursion_with_alternatives_is_followed_as_deep_as_time_allows() -> Non
     assert "too large for its schema" in wrong
 
 
-def test_wrong_part_of_large_data_is_named() -> None:
+def test_invalid_part_of_large_data_is_named() -> None:
     row = {"properties": {"name": {"type": "string"}, "children": {"items": {"$ref": "#/$defs/row"}}}}
     asked = {"properties": {"rows": {"items": {"$ref": "#/$defs/row"}}}, "$defs": {"row": row}}
     rows: list[dict[str, Any]] = [{"name": "a", "children": []} for _ in range(5_000)]
@@ -193,7 +194,7 @@ def test_wrong_part_of_large_data_is_named() -> None:
     assert verdict.against_schema(asked, {"rows": rows}) == ['rows/4321/children/0/name: 1 is not of type "string"']
 
 
-def test_wrong_values_without_end_are_counted_to_five() -> None:
+def test_only_the_first_five_invalid_values_are_reported() -> None:
     wrong = verdict.against_schema({"items": {"type": "string"}}, list(range(50)))
     assert wrong == [f'{n}: {n} is not of type "string"' for n in range(5)]
 
@@ -217,7 +218,7 @@ def test_items_are_unique_as_json_compares_them(data: list[Any], *, unique: bool
     assert is_valid({"uniqueItems": False}, data)
 
 
-def test_verdict_is_that_of_the_library_for_random_schemas() -> None:
+def test_verdict_equals_the_library_for_random_schemas() -> None:
     rng = random.Random(7)  # the same ones each time
     taken = 0
     for _ in range(1_500):
@@ -269,15 +270,15 @@ def _data(rng: random.Random, depth: int) -> Any:
     return rng.choice([inner, {"a": inner[0], "b": inner[1]}, {"a": inner[0]}, [], {}, inner[0]])
 
 
-def test_steps_grow_with_the_data_and_stop_where_validating_does() -> None:
+def test_step_count_grows_with_data_and_is_bounded() -> None:
     text = b'{"items":{"type":"integer"}}'
     schema.compiled(text)
     few, many = (schema.steps_of(text, list(range(n))) for n in (100, 10_000))
-    assert 50 * few < many <= schema.MOST_STEPS
+    assert 50 * few < many <= schema.MAX_STEPS
     assert schema.steps_of(b'{"items":{"multipleOf":0.1}}', [0.1] * 100_000) < 10_000  # looked through, not validated
 
 
-def test_every_analysis_ends_for_schemas_full_of_references() -> None:
+def test_analysis_ends_for_schemas_full_of_references() -> None:
     rng = random.Random(3)  # the same ones each time
     for width in (2, 5, 20):
         defs = {
@@ -287,11 +288,11 @@ def test_every_analysis_ends_for_schemas_full_of_references() -> None:
         asked = {"$defs": defs, "$ref": "#/$defs/d0"}
         try:
             levels = expansion.expand(asked).levels
-        except expansion.Unusable:
+        except expansion.UnusableSchema:
             continue
-        assert len(levels) >= expansion.LEAST_LEVELS
+        assert len(levels) >= expansion.MIN_LEVELS
 
 
 @pytest.mark.parametrize(("pattern", "places"), [("abc", 43), ("a{5}", 54), ("a{2,7}b", 61), ("(ab){3}", 82)])
-def test_places_of_a_pattern_bound_what_each_byte_takes(pattern: str, places: int) -> None:
+def test_pattern_places_bound_the_cost_per_byte(pattern: str, places: int) -> None:
     assert patterns._places(pattern) == places  # the measure itself

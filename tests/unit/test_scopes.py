@@ -1,8 +1,8 @@
-"""Which scope opens what."""
+"""What each scope allows."""
 
 import pytest
 
-from shiftwork.core.scopes import MEANING, SCOPES, allows
+from shiftwork.access.scopes import MEANING, SCOPES, allows
 
 OPENS = {
     "read": {"read"},
@@ -15,15 +15,15 @@ OPENS = {
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_scope_opens(scope: str) -> None:
+def test_scope_allows_exactly_its_operations(scope: str) -> None:
     assert {needed for needed in SCOPES if allows({scope}, needed)} == OPENS[scope]
 
 
-def test_scopes_add_up() -> None:
+def test_scopes_can_be_combined() -> None:
     assert {needed for needed in SCOPES if allows(["submit", "work"], needed)} == {"read", "submit", "work"}
 
 
-def test_no_scope_and_one_that_is_not_known_open_nothing() -> None:
+def test_missing_or_unknown_scope_allows_nothing() -> None:
     assert not any(allows(scopes, needed) for scopes in ((), ("billing",)) for needed in SCOPES)
 
 

@@ -1,10 +1,10 @@
-"""For how long silence is forgiven."""
+"""How long silence is tolerated after a stall."""
 
 import pytest
 
-from shiftwork.policy.silence import Stall, rests_until
+from shiftwork.model.silence import Stall, rests_until
 from shiftwork.store import hearing
-from shiftwork.store.hearing import Hearing
+from shiftwork.store.hearing import StallDetector
 
 SPAN = 90.0
 
@@ -18,16 +18,16 @@ def test_silence_without_a_stall_is_not_forgiven() -> None:
     assert rests_until([stall(10, 20)], 100, SPAN) == 0
 
 
-def test_a_stall_begins_the_timeout_anew() -> None:
+def test_stall_restarts_the_timeout() -> None:
     assert rests_until([stall(110, 140)], 100, SPAN) == 140 + SPAN
 
 
-def test_a_second_stall_adds_its_own_length_alone() -> None:
+def test_second_stall_adds_only_its_own_length() -> None:
     assert rests_until([stall(110, 140), stall(200, 205)], 100, SPAN) == 140 + SPAN + 5
 
 
-def test_stalls_without_end_do_not_forgive_for_ever() -> None:
-    """Half of the time nothing is heard: the claim ends after twice the time, not never."""
+def test_repeated_stalls_do_not_extend_a_lease_forever() -> None:
+    """During half of the time nothing is heard: the claim ends after twice the time, not never."""
     stalls = [stall(at, at + 5) for at in range(100, 1000, 10)]
     ends = rests_until(stalls, 99, SPAN)
     assert ends < 1000
@@ -52,25 +52,25 @@ def clocks() -> Clocks:
 
 
 @pytest.fixture
-def ear(clocks: Clocks) -> Hearing:
-    heard = Hearing(lambda: clocks.now, steady=lambda: clocks.steady)
+def ear(clocks: Clocks) -> StallDetector:
+    heard = StallDetector(lambda: clocks.now, steady=lambda: clocks.steady)
     heard.begin()
     return heard
 
 
-def test_slow_answers_are_no_stall(ear: Hearing, clocks: Clocks) -> None:
+def test_slow_answers_are_not_a_stall(ear: StallDetector, clocks: Clocks) -> None:
     for _ in range(20):
         clocks.pass_(2.0)
-        ear.heard(2.0)
+        ear.record(2.0)
     for _ in range(20):
         clocks.pass_(5.0)  # slower still, and always
-        ear.heard(5.0)
+        ear.record(5.0)
     assert ear.stalls == []
 
 
-def test_a_stall_is_noted_before_silence_is_judged(ear: Hearing, clocks: Clocks) -> None:
+def test_stall_is_recorded_before_silence_is_checked(ear: StallDetector, clocks: Clocks) -> None:
     clocks.pass_(0.2)
-    ear.heard(0.001)
+    ear.record(0.001)
     beat = clocks.now
     clocks.pass_(120)
     ear.check()
@@ -78,7 +78,7 @@ def test_a_stall_is_noted_before_silence_is_judged(ear: Hearing, clocks: Clocks)
 
 
 @pytest.mark.parametrize("ahead", [3600.0, 5.0])
-def test_a_clock_that_jumps_ahead_is_a_stall(ear: Hearing, clocks: Clocks, ahead: float) -> None:
+def test_clock_jumping_ahead_is_a_stall(ear: StallDetector, clocks: Clocks, ahead: float) -> None:
     beat = clocks.now
     clocks.pass_(0.2)
     clocks.now += ahead
@@ -86,14 +86,14 @@ def test_a_clock_that_jumps_ahead_is_a_stall(ear: Hearing, clocks: Clocks, ahead
     assert ear.rests_until(beat, SPAN) == clocks.now + SPAN
 
 
-def test_a_clock_that_is_moved_by_a_test_is_none(ear: Hearing, clocks: Clocks) -> None:
+def test_clock_moved_by_a_test_is_not_a_stall(ear: StallDetector, clocks: Clocks) -> None:
     ear.watches_clock = False
     clocks.now += 3600
     ear.check()
     assert ear.stalls == []
 
 
-def test_stalls_go_back_with_the_clock(ear: Hearing, clocks: Clocks) -> None:
+def test_recorded_stalls_follow_the_clock_backwards(ear: StallDetector, clocks: Clocks) -> None:
     clocks.pass_(60)
     ear.check()
     clocks.pass_(1)
@@ -102,14 +102,14 @@ def test_stalls_go_back_with_the_clock(ear: Hearing, clocks: Clocks) -> None:
     assert ear.rests_until(clocks.now - 2, SPAN) == clocks.now - 1 + SPAN
 
 
-def test_a_process_that_does_not_listen_misses_nothing(ear: Hearing, clocks: Clocks) -> None:
+def test_stopped_listener_records_no_stall(ear: StallDetector, clocks: Clocks) -> None:
     ear.end()
     clocks.pass_(3600)
     ear.check()
     assert ear.stalls == []
 
 
-def test_a_stall_that_is_noticed_twice_is_one(ear: Hearing, clocks: Clocks) -> None:
+def test_stall_noticed_twice_counts_once(ear: StallDetector, clocks: Clocks) -> None:
     beat = clocks.now
     clocks.pass_(3600)
     ear.forgive(Stall(beat + 10, clocks.now, "the database was away"))
@@ -118,10 +118,10 @@ def test_a_stall_that_is_noticed_twice_is_one(ear: Hearing, clocks: Clocks) -> N
     assert ear.missed(beat) == 3600
 
 
-def test_what_is_remembered_is_bounded(ear: Hearing, clocks: Clocks) -> None:
-    for _ in range(hearing.MOST_STALLS + 10):
+def test_number_of_recorded_stalls_is_bounded(ear: StallDetector, clocks: Clocks) -> None:
+    for _ in range(hearing.MAX_STALLS + 10):
         clocks.pass_(10)
         ear.check()
         clocks.pass_(1)
         ear.check()
-    assert len(ear.stalls) == hearing.MOST_STALLS
+    assert len(ear.stalls) == hearing.MAX_STALLS

@@ -1,4 +1,4 @@
-"""What people type on the command line is read, or refused in words."""
+"""Command line values are parsed or refused with a message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import click
 import pytest
 
 from shiftwork.cli import values
-from shiftwork.views import view
+from shiftwork.compat.views import view
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ from shiftwork.views import view
         (values.word_or_json, "[" + "9" * 5_000 + "]"),
     ],
 )
-def test_number_that_nothing_can_hold_is_refused(read: Callable[[str], Any], text: str) -> None:
+def test_number_out_of_range_is_refused(read: Callable[[str], Any], text: str) -> None:
     with pytest.raises(click.BadParameter):
         read(text)
 
 
-def test_time_beyond_all_dates_is_refused() -> None:
+def test_time_after_the_year_9999_is_refused() -> None:
     for number in (10**400, 1e308, -(10**400)):
         with pytest.raises(ValueError, match="before the year 10000"):
             view.time_in(number)

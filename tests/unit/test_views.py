@@ -1,4 +1,4 @@
-"""The documents' views: names, states, events and values, out and back in."""
+"""The views of the documents: names, states, events and values, in both directions."""
 
 import json
 import uuid
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork import views
-from shiftwork.core import events, ids, reasons
-from shiftwork.core.errors import InputError
-from shiftwork.core.states import STORED, State
-from shiftwork.core.task import NewTask, Task
-from shiftwork.policy.rank import tier
-from shiftwork.views import VIEWS, View, aegis, coscientist, loki, redis
-from shiftwork.views.view import TIME, find
+from shiftwork.compat import views
+from shiftwork.compat.views import VIEWS, View, aegis, coscientist, loki, redis
+from shiftwork.compat.views.view import TIME, find
+from shiftwork.engine.rank import tier
+from shiftwork.model import events, ids, reasons
+from shiftwork.model.errors import InputError
+from shiftwork.model.states import STORED, State
+from shiftwork.model.task import NewTask, Task
 from tests.unit.view_records import AGENT, DEAD_LETTER, ID_1, ID_2, ISO, RESULT, TASK, UUID_1, UUID_2, T, task
 
 LOKI, FACTORY, REDIS, AEGIS, COSCIENTIST = VIEWS.values()
@@ -46,12 +46,12 @@ def test_every_state_has_a_name_in_every_view(state: State) -> None:
 
 @every_view
 @every_state
-def test_a_task_shows_its_state_under_the_views_name(view: View, state: State) -> None:
+def test_task_shows_its_state_under_the_name_of_the_view(view: View, state: State) -> None:
     assert view.task_out(task(status=state.value))["status"] == view.status_out(state)
 
 
 @every_view
-def test_the_statuses_of_a_view_divide_the_stored_states(view: View) -> None:
+def test_statuses_of_a_view_cover_all_stored_states_once(view: View) -> None:
     words = {view.status_out(state) for state in STORED}
     found = [state for word in words for state in view.statuses_in(word)]
     assert sorted(found) == sorted(STORED)
@@ -71,15 +71,15 @@ def test_the_statuses_of_a_view_divide_the_stored_states(view: View) -> None:
         (COSCIENTIST, "Failed", {"failed", "dead_lettered"}),
     ],
 )
-def test_a_status_filter_names_our_states(view: View, status: str, states: set[str]) -> None:
+def test_status_filter_names_internal_states(view: View, status: str, states: set[str]) -> None:
     assert view.statuses_in(status) == states
 
 
 @every_view
-def test_an_unknown_status_is_answered_with_the_known(view: View) -> None:
+def test_unknown_status_is_refused_with_the_known_ones(view: View) -> None:
     with pytest.raises(InputError) as caught:
         view.statuses_in("asleep")
-    assert view.status_out(State.RUNNING) in caught.value.how_to_mend
+    assert view.status_out(State.RUNNING) in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_unknown_status_is_answered_with_the_known(view: View) -> None:
         (COSCIENTIST, ["Executing", "Failed", "Retrying"]),
     ],
 )
-def test_a_retried_failure_reads_as_each_document_tells_it(view: View, shown: list[str]) -> None:
+def test_retried_failure_is_shown_as_each_document_says(view: View, shown: list[str]) -> None:
     assert view.history_out([State.RUNNING, State.FAILED, State.RETRYING]) == shown
 
 
@@ -105,7 +105,7 @@ OUTPUTS = {"loki": "result.output", "factory": "output.data", "redis": "result",
     ("result", "shown"),
     [({"data": None, "text": "what it printed"}, "what it printed"), ({"data": "made", "text": "words"}, "made")],
 )
-def test_a_result_in_words_alone_is_the_output_in_every_view(view: View, result: dict[str, Any], shown: str) -> None:
+def test_text_result_is_the_output_in_every_view(view: View, result: dict[str, Any], shown: str) -> None:
     answer = view.result_out({**RESULT, **result})
     (name,) = [row.theirs for row in view.result if row.ours == "data" and row.is_out]
     assert answer[name] == shown
@@ -128,14 +128,14 @@ def test_a_result_in_words_alone_is_the_output_in_every_view(view: View, result:
         pytest.param(1, "background", marks=pytest.mark.requirement("L-149")),
     ],
 )
-def test_lokis_priorities_fall_into_their_bands(priority: int, label: str) -> None:
+def test_loki_priorities_are_shown_in_their_bands(priority: int, label: str) -> None:
     submitted = LOKI.task_in({"type": "eng-backend", "priority": priority})
     shown = LOKI.task_out(task(priority=submitted["priority"], priority_tier=tier(submitted["priority"])))
     assert (shown["priority"], shown["priorityTier"]) == (priority, label)
 
 
 @given(st.floats(0, 100))
-def test_a_lower_number_is_never_less_urgent_in_loki(priority: float) -> None:
+def test_lower_internal_priority_is_never_less_urgent_in_loki(priority: float) -> None:
     shown = loki.priority_out(priority)
     assert 1 <= shown <= 10
     assert loki.priority_out(loki.priority_in(shown)) == shown
@@ -143,14 +143,14 @@ def test_a_lower_number_is_never_less_urgent_in_loki(priority: float) -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, 11, "high", True, 10.5])
-def test_loki_refuses_a_priority_off_its_scale(wrong: object) -> None:
+def test_loki_refuses_a_priority_out_of_range(wrong: object) -> None:
     with pytest.raises(InputError) as caught:
         LOKI.task_in({"priority": wrong})
     assert caught.value.where == "priority"
 
 
 @pytest.mark.parametrize(("word", "number"), [("High", 20), ("Medium", 50), ("Low", 70), ("low", 70)])
-def test_the_coscientists_levels_have_numbers(word: str, number: int) -> None:
+def test_coscientist_levels_have_numbers(word: str, number: int) -> None:
     assert COSCIENTIST.task_in({"agent_type": "Ranking", "priority": word})["priority"] == number
     assert coscientist.priority_out(number) == word.capitalize()
 
@@ -164,19 +164,19 @@ def test_every_priority_has_a_level(number: float, word: str) -> None:
     assert shown["priority"] == shown["original_priority"] == word
 
 
-def test_an_escalated_task_reads_as_its_new_level() -> None:
+def test_escalated_task_is_shown_with_its_new_level() -> None:
     shown = COSCIENTIST.task_out(task(priority=70, priority_parts={"base": 70, "escalation": 20}))
     assert (shown["priority"], shown["original_priority"]) == ("Medium", "Low")
 
 
 @pytest.mark.parametrize("wrong", ["Urgent", 5, "", ["High"]])
-def test_the_coscientist_refuses_other_levels(wrong: object) -> None:
+def test_coscientist_refuses_other_levels(wrong: object) -> None:
     with pytest.raises(InputError) as caught:
         COSCIENTIST.task_in({"agent_type": "Ranking", "priority": wrong})
     assert caught.value.where == "priority"
 
 
-def test_attempts_are_counted_as_each_document_counts() -> None:
+def test_attempts_are_counted_as_in_each_document() -> None:
     once_failed = task(attempts=1, max_attempts=4, status="ready")
     assert LOKI.task_out(once_failed)["retries"] == 1
     assert LOKI.task_out(once_failed)["maxRetries"] == 4
@@ -191,30 +191,30 @@ def test_attempts_are_counted_as_each_document_counts() -> None:
     ("attempts", "status", "attempt"),
     [(0, "ready", 1), (0, "completed", 1), (1, "failed", 1), (1, "running", 2), (2, "dead_lettered", 2)],
 )
-def test_aegis_counts_the_execution_a_row_stands_for(attempts: int, status: str, attempt: int) -> None:
+def test_aegis_shows_the_number_of_the_current_attempt(attempts: int, status: str, attempt: int) -> None:
     assert AEGIS.task_out(task(attempts=attempts, status=status))["attempt"] == attempt
 
 
 @given(st.integers(0, 1000))
-def test_redis_retries_go_out_and_back(retries: int) -> None:
+def test_redis_retries_survive_a_round_trip(retries: int) -> None:
     assert redis.RETRIES.out(REDIS.task_in({"max_retries": retries})["max_attempts"]) == retries
 
 
 @given(st.floats(-6e10, 2.5e11))
-def test_times_go_out_and_back(moment: float) -> None:
+def test_times_survive_a_round_trip(moment: float) -> None:
     text = TIME.out(moment)
     assert text.endswith("Z")
     assert TIME.back(text) == pytest.approx(moment, abs=1e-5)
     assert TIME.out(TIME.back(text)) == text
 
 
-def test_a_time_may_come_as_a_number_or_in_any_zone() -> None:
+def test_time_is_accepted_as_number_or_in_any_zone() -> None:
     for written in (ISO, "2026-02-08T10:00:00+01:00", "2026-02-08T09:00:00Z", T, int(T)):
         assert FACTORY.task_in({"deadline": written})["deadline"] == T
 
 
 @pytest.mark.parametrize("wrong", ["tomorrow", "2026-02-08T09:00:00", True, 1e300, float("nan"), []])
-def test_a_time_without_a_zone_or_meaning_is_refused(wrong: object) -> None:
+def test_time_without_zone_or_meaning_is_refused(wrong: object) -> None:
     with pytest.raises(InputError) as caught:
         FACTORY.task_in({"deadline": wrong})
     assert caught.value.where == "deadline"
@@ -228,7 +228,7 @@ def test_ids_are_plain_uuids_in_loki_and_aegis(number: uuid.UUID) -> None:
     assert FACTORY.task_out(shown)["id"] == ids.show_task(str(number))
 
 
-def test_a_submitters_own_id_is_kept_where_the_document_has_one() -> None:
+def test_external_id_is_shown_where_the_document_has_one() -> None:
     named = task(external_id="exp-42")
     assert LOKI.task_out(named)["id"] == "exp-42"
     assert REDIS.task_out(named)["task_id"] == "exp-42"
@@ -237,7 +237,7 @@ def test_a_submitters_own_id_is_kept_where_the_document_has_one() -> None:
     assert REDIS.task_in({"task_id": "exp-42"})["id"] == "exp-42"
 
 
-def test_a_loki_task_as_its_document_writes_it_can_be_submitted() -> None:
+def test_documented_loki_task_can_be_submitted() -> None:
     written = {
         "id": "5f1c",
         "idempotencyKey": "h",
@@ -269,7 +269,7 @@ def test_a_loki_task_as_its_document_writes_it_can_be_submitted() -> None:
     }
 
 
-def test_a_loki_task_reads_in_camel_case() -> None:
+def test_loki_task_is_shown_in_camel_case() -> None:
     shown = LOKI.task_out(TASK)
     assert shown["claimedBy"] == "agent_coder_01"
     assert shown["claimedAt"] == shown["createdAt"] == ISO
@@ -279,13 +279,13 @@ def test_a_loki_task_reads_in_camel_case() -> None:
     assert shown["result"] == {"status": None, "output": None, "decisionReport": None}
 
 
-def test_lokis_completion_time_is_the_end_of_the_last_attempt() -> None:
+def test_loki_completion_time_is_the_end_of_the_last_attempt() -> None:
     assert LOKI.task_out(task(failed_at=None))["completedAt"] is None
     assert LOKI.task_out(task(failed_at=T))["completedAt"] == ISO
     assert LOKI.task_out(task(failed_at=T - 60, completed_at=T))["completedAt"] == ISO
 
 
-def test_a_factory_task_goes_in_and_out_unchanged() -> None:
+def test_factory_task_survives_a_round_trip() -> None:
     written = {
         "type": "code",
         "title": "Fix",
@@ -308,7 +308,7 @@ def test_a_factory_task_goes_in_and_out_unchanged() -> None:
     assert shown["output"]["validation_schema"] == {"type": "object"}
 
 
-def test_a_factory_task_has_its_documents_nested_objects() -> None:
+def test_factory_task_has_the_documented_nested_objects() -> None:
     shown = FACTORY.task_out(task(result={"data": {"x": 1}, "artifacts": ["artifact:1"]}, available_at=T))
     assert shown["claim"] == {
         "agent_id": "agent_coder_01",
@@ -325,7 +325,7 @@ def test_a_factory_task_has_its_documents_nested_objects() -> None:
     assert shown["status"] == "RUNNING"
 
 
-def test_an_aegis_submission_names_the_agent_it_is_for() -> None:
+def test_aegis_submit_names_its_target_agent() -> None:
     ours = AEGIS.task_in({"workspace_id": "w", "agent_id": "a-7", "trigger_type": "mention"})
     assert ours == {"workspace_id": "w", "target_agent_id": "a-7", "trigger_type": "mention", "type": "agent"}
 
@@ -339,12 +339,12 @@ def test_aegis_refuses_a_task_without_workspace_or_agent(missing: str) -> None:
     assert caught.value.where == missing
 
 
-def test_a_long_trigger_text_is_shortened() -> None:
+def test_long_trigger_summary_is_shortened() -> None:
     ours = AEGIS.task_in({"workspace_id": "w", "agent_id": "a", "trigger_summary": "x" * 500})
     assert len(ours["trigger_summary"]) == 200
 
 
-def test_an_aegis_task_has_the_columns_of_its_table() -> None:
+def test_aegis_task_has_the_columns_of_its_table() -> None:
     shown = AEGIS.task_out(task(result={"data": {"x": 1}}))
     assert shown["parent_task_id"] == UUID_2
     assert shown["agent_id"] == "a-7"
@@ -354,7 +354,7 @@ def test_an_aegis_task_has_the_columns_of_its_table() -> None:
     assert AEGIS.task_out(task(result={"data": "done"}))["output"] == "done"
 
 
-def test_aegis_knows_four_failure_reasons() -> None:
+def test_aegis_maps_reasons_to_its_four_failure_reasons() -> None:
     shown = {reason: AEGIS.reason_out(reason) for reason in reasons.MEANING}
     assert set(shown.values()) == {"runtime_offline", "timeout", "agent_error", "cancelled"}
     assert shown["claim_expired"] == shown["heartbeat_timeout"] == "timeout"
@@ -363,7 +363,7 @@ def test_aegis_knows_four_failure_reasons() -> None:
     assert AEGIS.task_out(task(failure_reason=None))["failure_reason"] is None
 
 
-def test_a_cancelled_task_has_that_reason_in_aegis_and_redis() -> None:
+def test_cancelled_task_has_that_reason_in_aegis_and_redis() -> None:
     cancelled = task(status="cancelled", failure_reason=None)
     assert AEGIS.task_out(cancelled)["failure_reason"] == "cancelled"
     assert REDIS.task_out(cancelled)["error"] == "cancelled"
@@ -383,12 +383,12 @@ def test_a_cancelled_task_has_that_reason_in_aegis_and_redis() -> None:
         ("crash", "crash"),
     ],
 )
-def test_the_coscientists_classes_of_failure_are_our_reasons(written: str, reason: str) -> None:
+def test_coscientist_failure_classes_map_to_internal_reasons(written: str, reason: str) -> None:
     assert COSCIENTIST.reason_in(written) == reason
     assert COSCIENTIST.reason_out(reason).casefold() == written.casefold()
 
 
-def test_a_coscientist_task_carries_its_own_retry_policy() -> None:
+def test_coscientist_task_has_its_own_retry_policy() -> None:
     ours = COSCIENTIST.task_in(
         {
             "id": "h-1",
@@ -412,7 +412,7 @@ def test_a_coscientist_task_carries_its_own_retry_policy() -> None:
     }
 
 
-def test_an_assignment_wraps_the_whole_task() -> None:
+def test_assignment_contains_the_whole_task() -> None:
     shown = COSCIENTIST.assignment_out(TASK)
     assert shown["assignment_id"] == f"{ID_1}.1"
     assert shown["acknowledgment_required_by"] == "2026-02-08T09:00:05.000000Z"
@@ -421,7 +421,7 @@ def test_an_assignment_wraps_the_whole_task() -> None:
     assert FACTORY.assignment_out(TASK) == FACTORY.task_out(TASK)
 
 
-def test_a_result_reads_as_the_coscientists_task_result() -> None:
+def test_result_is_shown_as_coscientist_task_result() -> None:
     assert COSCIENTIST.result_out(RESULT) == {
         "task_id": ID_1,
         "status": "Completed",
@@ -434,7 +434,7 @@ def test_a_result_reads_as_the_coscientists_task_result() -> None:
     assert COSCIENTIST.result_out({**RESULT, "status": "failed"})["status"] == "Failed"
 
 
-def test_a_result_reads_in_the_other_documents_words() -> None:
+def test_result_is_shown_in_names_of_other_documents() -> None:
     assert REDIS.result_out(RESULT)["status"] == "succeeded"
     assert REDIS.result_out(RESULT)["result"] == {"score": 1}
     assert REDIS.result_out(RESULT)["worker"] == "w-1"
@@ -446,19 +446,19 @@ def test_a_result_reads_in_the_other_documents_words() -> None:
 
 @pytest.mark.parametrize("status", ["success", "failed"])
 @pytest.mark.parametrize("view", [LOKI, REDIS, COSCIENTIST])
-def test_a_result_goes_out_and_back(view: View, status: str) -> None:
+def test_result_survives_a_round_trip(view: View, status: str) -> None:
     shown = view.result_out({**RESULT, "status": status})
     back = view.result_in(shown)
     assert (back["status"], back["data"]) == (status, {"score": 1})
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_what_was_spent_is_handed_in_with_a_result_in_every_view(view: View) -> None:
-    beside = {"usage": {"cost_usd": 1.5}, "text": "in words", "artifacts": ["a"], "decision_report": {"why": "x"}}
-    assert view.result_in(beside) == beside
+def test_usage_is_accepted_with_a_result_in_every_view(view: View) -> None:
+    background = {"usage": {"cost_usd": 1.5}, "text": "in words", "artifacts": ["a"], "decision_report": {"why": "x"}}
+    assert view.result_in(background) == background
 
 
-def test_a_dead_letter_has_each_documents_fields() -> None:
+def test_dead_letter_has_the_fields_of_each_document() -> None:
     assert REDIS.dead_letter_out(DEAD_LETTER) == {
         "task_id": ID_1,
         "tool_name": "grep",
@@ -482,20 +482,20 @@ def test_a_dead_letter_has_each_documents_fields() -> None:
     assert AEGIS.dead_letter_out(DEAD_LETTER)["failure_reason"] == "timeout"
 
 
-def test_a_decision_comes_in_the_documents_words() -> None:
+def test_review_decision_is_accepted_in_document_names() -> None:
     assert REDIS.resolution_in("replay") == "modify_and_retry"
     assert REDIS.resolution_in("abandon") == "abandon"
     assert LOKI.resolution_in("wait+retry") == "retry_later"
     assert FACTORY.resolution_in("modify_and_retry") == "modify_and_retry"
 
 
-def test_a_change_comes_in_the_documents_names() -> None:
+def test_update_is_accepted_in_document_names() -> None:
     assert LOKI.changes_in({"priority": 10}) == {"priority": 0}
     assert FACTORY.changes_in({"depends_on": [ID_2], "deadline": ISO}) == {"dependencies": [ID_2], "deadline": T}
     assert AEGIS.changes_in({}) == {}
 
 
-def test_a_dag_reads_with_the_documents_ids_and_times() -> None:
+def test_dag_is_shown_with_document_ids_and_times() -> None:
     dag = {"id": ids.show_dag(UUID_1), "tasks": [ID_1, ID_2], "roots": [ID_1], "leaves": [ID_2], "created_at": T}
     assert FACTORY.dag_out(dag) == {**dag, "created_at": ISO}
     assert LOKI.dag_out(dag) == {
@@ -504,7 +504,7 @@ def test_a_dag_reads_with_the_documents_ids_and_times() -> None:
     assert LOKI.dag_out({"id": dag["id"], "title": "listed"}) == {"id": UUID_1, "title": "listed"}
 
 
-def test_an_agent_reads_as_the_factory_registers_it() -> None:
+def test_agent_is_shown_as_the_factory_registers_it() -> None:
     shown = FACTORY.agent_out(AGENT)
     assert shown == {**{k: v for k, v in AGENT.items() if k != "isolation_group"}, "last_heartbeat": ISO}
     assert FACTORY.agent_in(shown).keys() == shown.keys() - {"current_tasks", "status", "last_heartbeat"}
@@ -520,7 +520,7 @@ def test_an_agent_reads_as_the_factory_registers_it() -> None:
         ("offline", 0, "failed"),
     ],
 )
-def test_a_coscientists_worker_is_idle_active_or_failed(status: str, held: int, shown: str) -> None:
+def test_coscientist_worker_is_idle_active_or_failed(status: str, held: int, shown: str) -> None:
     worker = COSCIENTIST.agent_out({**AGENT, "status": status, "current_tasks": held})
     assert (worker["worker_id"], worker["status"], worker["heartbeat"]) == ("agent_coder_01", shown, ISO)
 
@@ -546,7 +546,7 @@ def test_a_coscientists_worker_is_idle_active_or_failed(status: str, held: int, 
         ("approval.rejected", "approval.rejected", None),
     ],
 )
-def test_events_have_the_documents_names(ours: str, in_redis: str | None, in_aegis: str | None) -> None:
+def test_events_have_the_document_names(ours: str, in_redis: str | None, in_aegis: str | None) -> None:
     assert (REDIS.event_out(ours), AEGIS.event_out(ours)) == (in_redis, in_aegis)
     assert FACTORY.event_out(ours) == COSCIENTIST.event_out(ours) == LOKI.event_out(ours) == ours
 
@@ -556,7 +556,7 @@ def test_views_rename_only_events_that_exist(view: View) -> None:
     assert set(view.events) <= events.every_name() | {"approval.approved", "approval.rejected"}
 
 
-def test_what_a_document_calls_the_same_is_told_once() -> None:
+def test_events_with_the_same_document_name_are_shown_once() -> None:
     submitted = events.names("submitted", "created>pending>ready")
     assert AEGIS.events_out(submitted) == ["task:queued"]
     assert REDIS.events_out(submitted) == ["task.created"]
@@ -569,14 +569,14 @@ def test_what_a_document_calls_the_same_is_told_once() -> None:
 
 
 @every_view
-def test_what_a_view_takes_can_be_submitted(view: View) -> None:
+def test_every_accepted_view_field_can_be_submitted(view: View) -> None:
     groups = {row.ours.partition(".")[0] for row in view.task if row.is_in}
     assert groups <= {*NewTask.__struct_fields__, "workspace_id"}
     assert set(view.defaults) <= set(NewTask.__struct_fields__)
 
 
 @every_view
-def test_what_a_view_shows_a_task_has(view: View) -> None:
+def test_every_shown_view_field_exists_on_the_task(view: View) -> None:
     groups = {row.ours.partition(".")[0] for row in view.task if row.is_out and row.ours}
     assert groups <= {*Task.__struct_fields__, "incomplete"}
 
@@ -593,7 +593,7 @@ def test_unknown_fields_are_refused_by_name(view: View) -> None:
     assert caught.value.facts["unknown"] == ["prioritty", "colour"]
 
 
-def test_unknown_fields_inside_an_object_are_refused_too() -> None:
+def test_unknown_nested_fields_are_refused_by_name() -> None:
     with pytest.raises(InputError) as caught:
         FACTORY.task_in({"retry": {"strategy": "fixed", "tries": 3}})
     assert caught.value.where == "retry.tries"
@@ -603,27 +603,24 @@ def test_unknown_fields_inside_an_object_are_refused_too() -> None:
 
 
 @every_view
-def test_a_task_of_which_nothing_is_known_still_has_every_field(view: View) -> None:
+def test_empty_task_still_has_every_field(view: View) -> None:
     full, empty = view.task_out(TASK), view.task_out({})
     assert full.keys() == empty.keys()
 
 
 @every_view
-def test_what_a_view_shows_it_also_takes(view: View) -> None:
+def test_shown_fields_are_accepted_back(view: View) -> None:
     ours = view.task_in(view.task_out({**TASK, "type": "Ranking"}))
     for path in ("payload", "spec", "max_attempts", "target_agent_id", "deadline", "priority"):
         if (value := find(ours, path)) is not None:
             assert value == find(TASK, path)
 
 
-def test_an_unknown_view_is_answered_with_the_five() -> None:
+def test_unknown_view_is_refused_with_the_five_names() -> None:
     assert views.get("aegis") is aegis.VIEW
     with pytest.raises(InputError) as caught:
         views.get("cosci")
-    assert "loki, factory, redis, aegis, coscientist" in caught.value.how_to_mend
-
-
-# -- the documents' words ---------------------------------------------------------------------------------------------
+    assert "loki, factory, redis, aegis, coscientist" in caught.value.hint
 
 
 @pytest.mark.requirement("C-165", "C-166", "C-167")
@@ -642,12 +639,12 @@ def test_an_unknown_view_is_answered_with_the_five() -> None:
         ("resource_permanent", "resource_permanent"),
     ],
 )
-def test_a_reason_is_known_however_the_document_spells_it(written: str, reason: str) -> None:
+def test_reason_is_recognised_in_every_spelling(written: str, reason: str) -> None:
     assert COSCIENTIST.reason_in(written) == reason
 
 
 @every_view
-def test_every_view_knows_our_reasons_and_its_statuses_in_any_spelling(view: View) -> None:
+def test_every_view_accepts_internal_reasons_and_statuses_in_any_spelling(view: View) -> None:
     assert view.reason_in("Auth Failure") == "auth_failure"
     for state in STORED:
         word = view.status_out(state)
@@ -655,13 +652,13 @@ def test_every_view_knows_our_reasons_and_its_statuses_in_any_spelling(view: Vie
 
 
 @pytest.mark.parametrize("wrong", ["Nonsense", "", 5])
-def test_the_coscientist_refuses_other_agent_types(wrong: object) -> None:
+def test_coscientist_refuses_other_agent_types(wrong: object) -> None:
     with pytest.raises(InputError) as caught:
         COSCIENTIST.task_in({"agent_type": wrong})
     assert caught.value.where == "agent_type"
 
 
-def test_capabilities_of_a_worker_are_the_agent_types_it_serves() -> None:
+def test_worker_capabilities_are_the_agent_types_it_serves() -> None:
     ours = COSCIENTIST.agent_in({"worker_id": "w1", "capabilities": ["generation", "gpu"]})
     assert (ours["types"], ours["capabilities"]) == (["Generation"], ["generation", "gpu"])
 
@@ -670,7 +667,7 @@ def test_capabilities_of_a_worker_are_the_agent_types_it_serves() -> None:
     ("wish", "where"),
     [({"parent_id": "task_1"}, "parent_id"), ({"status": "COMPLETED"}, "status"), ({"attempts": 2}, "attempts")],
 )
-def test_a_wish_about_what_the_queue_writes_is_refused(wish: dict[str, Any], where: str) -> None:
+def test_setting_a_read_only_field_is_refused(wish: dict[str, Any], where: str) -> None:
     with pytest.raises(InputError) as caught:
         FACTORY.task_in({"type": "code", **wish})
     assert caught.value.where == where
@@ -679,9 +676,9 @@ def test_a_wish_about_what_the_queue_writes_is_refused(wish: dict[str, Any], whe
     )
 
 
-def test_a_change_may_repeat_what_the_queue_wrote_and_wish_nothing_else() -> None:
+def test_update_can_repeat_read_only_fields_but_not_change_them() -> None:
     shown = FACTORY.task_out(TASK)
     assert FACTORY.changes_in({**shown, "priority": 7}, TASK)["priority"] == 7
     with pytest.raises(InputError) as caught:
         FACTORY.changes_in({"status": "CANCELLED"}, TASK)
-    assert (caught.value.where, "cancel" in caught.value.how_to_mend) == ("status", True)
+    assert (caught.value.where, "cancel" in caught.value.hint) == ("status", True)

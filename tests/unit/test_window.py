@@ -1,20 +1,20 @@
-"""Limits without a store: no window ever holds more than it may, and nothing is lost or kept for ever."""
+"""Limits without a store: no window ever holds more than it may, and nothing is lost or kept forever."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiftwork.policy import window
-from shiftwork.policy.window import Limit, Share, Used
+from shiftwork.limits import window_policy
+from shiftwork.limits.window_policy import Limit, LimitShare, LimitUsage
 
 NOW = 1_765_800_000.0
 
 
-def fill(limit: Limit, at: list[float]) -> tuple[Used, list[tuple[float, Share]]]:
+def fill(limit: Limit, at: list[float]) -> tuple[LimitUsage, list[tuple[float, LimitShare]]]:
     """Claims at these times, as far as there is room."""
-    used, granted = Used(), []
+    used, granted = LimitUsage(), []
     for now in at:
-        if (step := window.take(limit, used, now)) is not None:
+        if (step := window_policy.take(limit, used, now)) is not None:
             used = step[0]
             granted.append((now, step[1]))
     return used, granted
@@ -25,9 +25,7 @@ def fill(limit: Limit, at: list[float]) -> tuple[Used, list[tuple[float, Share]]
     st.integers(1, 8),
     st.sampled_from([1.0, 7.0, 60.0]),
 )
-def test_no_stretch_as_long_as_the_window_holds_more_claims_than_allowed(
-    moments: list[float], most: int, length: float
-) -> None:
+def test_no_window_contains_more_claims_than_allowed(moments: list[float], most: int, length: float) -> None:
     limit = Limit(requests=most, window_sec=length)
     _, granted = fill(limit, sorted(NOW + moment for moment in moments))
     times = [at for at, _ in granted]
@@ -36,82 +34,82 @@ def test_no_stretch_as_long_as_the_window_holds_more_claims_than_allowed(
 
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=40))
-def test_room_comes_when_it_was_said_and_not_before(moments: list[float]) -> None:
+def test_window_opens_exactly_at_the_reported_time(moments: list[float]) -> None:
     limit = Limit(requests=2, window_sec=60)
     used, _ = fill(limit, sorted(NOW + moment for moment in moments))
     now = NOW + max(moments)
-    at = window.opens_at(limit, used, now)
+    at = window_policy.opens_at(limit, used, now)
     assert at is not None
     if at > now:
-        assert not window.has_room(limit, used, at - 0.001)
+        assert not window_policy.has_room(limit, used, at - 0.001)
         assert at <= now + 60 + 1.001  # at most a cell late
-    assert window.has_room(limit, used, at)
+    assert window_policy.has_room(limit, used, at)
 
 
-def test_tokens_that_were_set_aside_and_not_used_go_back() -> None:
+def test_unused_reserved_tokens_are_returned() -> None:
     limit = Limit(tokens=1000, tokens_per_task=400, window_sec=60)
     used, granted = fill(limit, [NOW, NOW, NOW])
     assert len(granted) == 2
-    used = window.give_back(limit, used, granted[0][1], 50, NOW + 5, began=True)
-    assert window.has_room(limit, used, NOW + 5)
+    used = window_policy.release(limit, used, granted[0][1], 50, NOW + 5, began=True)
+    assert window_policy.has_room(limit, used, NOW + 5)
     assert sum(cell.tokens for cell in used.cells) == 450
 
 
-def test_tokens_used_beyond_what_was_set_aside_count_from_then_on() -> None:
+def test_tokens_used_beyond_the_reservation_count_from_then_on() -> None:
     limit = Limit(tokens=1000, tokens_per_task=400, window_sec=60)
     used, [(_, share)] = fill(limit, [NOW])
-    used = window.give_back(limit, used, share, 1500, NOW + 30, began=True)
-    assert not window.has_room(limit, used, NOW + 60)
-    assert window.has_room(limit, used, NOW + 92)
+    used = window_policy.release(limit, used, share, 1500, NOW + 30, began=True)
+    assert not window_policy.has_room(limit, used, NOW + 60)
+    assert window_policy.has_room(limit, used, NOW + 92)
 
 
-def test_what_nobody_told_counts_as_all_that_was_set_aside() -> None:
+def test_unreported_usage_counts_as_the_whole_reservation() -> None:
     limit = Limit(tokens=400, tokens_per_task=400, window_sec=60)
     used, [(_, share)] = fill(limit, [NOW])
-    assert not window.has_room(limit, window.give_back(limit, used, share, None, NOW, began=True), NOW)
-    assert window.has_room(limit, window.give_back(limit, used, share, None, NOW, began=False), NOW)
+    assert not window_policy.has_room(limit, window_policy.release(limit, used, share, None, NOW, began=True), NOW)
+    assert window_policy.has_room(limit, window_policy.release(limit, used, share, None, NOW, began=False), NOW)
 
 
-def test_a_claim_that_never_began_was_no_request() -> None:
+def test_claim_never_started_is_not_a_request() -> None:
     limit = Limit(requests=1, window_sec=60)
     used, [(_, share)] = fill(limit, [NOW])
-    assert not window.has_room(limit, window.give_back(limit, used, share, None, NOW, began=True), NOW)
-    assert window.has_room(limit, window.give_back(limit, used, share, None, NOW, began=False), NOW)
+    assert not window_policy.has_room(limit, window_policy.release(limit, used, share, None, NOW, began=True), NOW)
+    assert window_policy.has_room(limit, window_policy.release(limit, used, share, None, NOW, began=False), NOW)
 
 
-def test_so_many_at_once_open_when_one_ends() -> None:
+def test_concurrency_limit_opens_when_one_ends() -> None:
     limit = Limit(concurrency=2)
     used, granted = fill(limit, [NOW] * 3)
-    assert (len(granted), window.opens_at(limit, used, NOW)) == (2, None)
-    assert window.has_room(limit, window.give_back(limit, used, granted[0][1], None, NOW, began=True), NOW)
+    assert (len(granted), window_policy.opens_at(limit, used, NOW)) == (2, None)
+    assert window_policy.has_room(limit, window_policy.release(limit, used, granted[0][1], None, NOW, began=True), NOW)
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.booleans(), st.integers(0, 500)), max_size=60))
-def test_whatever_comes_and_goes_nothing_stays_behind(steps: list[tuple[float, bool, int]]) -> None:
+def test_counters_return_to_zero_after_any_sequence(steps: list[tuple[float, bool, int]]) -> None:
     limit = Limit(requests=5, tokens=1000, tokens_per_task=100, window_sec=60, concurrency=3)
-    used, now = Used(), NOW
-    live: list[Share] = []
+    used, now = LimitUsage(), NOW
+    live: list[LimitShare] = []
     for passed, ends, tokens in steps:
         now += passed
         if ends and live:
-            used = window.give_back(limit, used, live.pop(), tokens, now, began=bool(tokens % 3))
-        elif (step := window.take(limit, used, now)) is not None:
+            used = window_policy.release(limit, used, live.pop(), tokens, now, began=bool(tokens % 3))
+        elif (step := window_policy.take(limit, used, now)) is not None:
             used = step[0]
             live.append(step[1])
         assert used.held == len(live) <= 3
         assert all(cell.requests >= 0 and cell.tokens >= 0 for cell in used.cells)
     for share in live:
-        used = window.give_back(limit, used, share, 0, now, began=False)
+        used = window_policy.release(limit, used, share, 0, now, began=False)
     assert used.held == 0
-    assert window.current(limit, used, now + 122).cells == ()
+    assert window_policy.current(limit, used, now + 122).cells == ()
 
 
-def test_another_length_of_window_keeps_what_is_used() -> None:
+def test_changed_window_length_keeps_the_usage() -> None:
     old, new = Limit(requests=2, window_sec=60), Limit(requests=2, window_sec=600)
     used, _ = fill(old, [NOW, NOW + 1])
-    moved = window.rescale(old, new, used)
-    assert not window.has_room(new, moved, NOW + 599)
-    assert window.rescale(old, old, used) == used
+    moved = window_policy.rescale(old, new, used)
+    assert not window_policy.has_room(new, moved, NOW + 599)
+    assert window_policy.rescale(old, old, used) == used
 
 
 @pytest.mark.parametrize(
@@ -125,5 +123,5 @@ def test_another_length_of_window_keeps_what_is_used() -> None:
         Limit(tokens=5, tokens_per_task=6, window_sec=60),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_found(limit: Limit) -> None:
-    assert window.wrong(limit)
+def test_invalid_limit_is_detected(limit: Limit) -> None:
+    assert window_policy.problem(limit)

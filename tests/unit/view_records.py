@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from shiftwork.core import ids
+from shiftwork.model import ids
 
 UUID_1, UUID_2 = "01890a5d-ac96-774b-bcce-b302099a8057", "01890a5d-ac96-774b-bcce-b302099a8058"
 ID_1, ID_2 = ids.show_task(UUID_1), ids.show_task(UUID_2)

@@ -16,5 +16,5 @@ def _own_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def shop(store_url: str) -> AsyncIterator[Queue]:
     """The queue as the producer and the operator hold it, beside the workers."""
-    async with await Queue.open(store_url) as opened:
+    async with Queue.open(store_url) as opened:
         yield opened

@@ -77,14 +77,16 @@ async def ask(queue: Queue, prompt: str, **fields: Any) -> str:
     return (await queue.submit(type="code", spec={"prompt": prompt}, **own)).id
 
 
-async def begun(queue: Queue, desk: Desk, task_id: str) -> list[int]:
+async def begun(queue: Queue, mcp_server: Desk, task_id: str) -> list[int]:
     """The family of a running agent."""
     await until_status(queue, task_id, "running")
-    await until(lambda: bool(desk.family(task_id)))
-    return desk.family(task_id)
+    await until(lambda: bool(mcp_server.family(task_id)))
+    return mcp_server.family(task_id)
 
 
 async def messages(queue: Queue, task_id: str) -> list[tuple[str, str]]:
-    """What was told of a task: kind and words."""
-    told = [event.data or {} for event in await queue.history(task_id, limit=5000) if event.verb == "message"]
-    return [(data["kind"], data["text"]) for data in told]
+    """What was notified of a task: kind and words."""
+    events = [
+        event.data or {} for event in (await queue.tasks.history(task_id, limit=5000)).events if event.verb == "message"
+    ]
+    return [(data["kind"], data["text"]) for data in events]

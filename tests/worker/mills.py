@@ -52,8 +52,8 @@ def running_mill(url: str, tmp_path: Path) -> Iterator[Mill]:
         made.end()
 
 
-async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind", **told: Any) -> list[str]:
-    fields = {"type": type_, "payload": {"folder": str(mill.folder), **told}}
+async def submit(queue: Queue, mill: Mill, count: int = 1, type_: str = "grind", **answer: Any) -> list[str]:
+    fields = {"type": type_, "payload": {"folder": str(mill.folder), **answer}}
     return [made.id for made in await queue.submit_many([fields] * count)]
 
 
@@ -68,7 +68,7 @@ async def stop(mill: subprocess.Popen[bytes]) -> int:
 
 async def kill_a_child(queue: Queue, mill: Mill) -> list[str]:
     """A child of a running fleet is killed while it works; what it held cost an attempt and is done by others."""
-    await queue.set_setting("retry.strategy", "immediate")
+    await queue.settings.set("retry.strategy", "immediate")
     tasks = await submit(queue, mill, 4)
     victim = await mill.holder(tasks[0])
     for task in tasks:

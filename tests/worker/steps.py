@@ -1,4 +1,4 @@
-"""Steps that tests of workers take: wait for a fact, run a worker beside the test, tell its handlers to go on."""
+"""Steps that tests of workers take: wait for a fact, run a worker beside the test, tell its handlers to continue."""
 
 import asyncio
 import inspect
@@ -44,15 +44,15 @@ async def at_work(worker: Worker, url: str) -> AsyncIterator[asyncio.Task[Summar
 
 
 async def knows(queue: Queue | Client, agent_id: str) -> bool:
-    return agent_id in [agent.id for agent in await queue.agents()]
+    return agent_id in [agent.id for agent in await queue.agents.list()]
 
 
 async def verbs(queue: Queue, task_id: str) -> list[str]:
     """What happened to a task, a word for each event."""
-    return [event.verb for event in await queue.history(task_id)]
+    return [event.verb for event in (await queue.tasks.history(task_id)).events]
 
 
 async def beat_fast(queue: Queue, lease_sec: float) -> None:
     """Leases that a test can outlive."""
-    await queue.set_setting("heartbeat_interval_sec", lease_sec / 4)
-    await queue.set_setting("heartbeat_timeout_sec", lease_sec)
+    await queue.settings.set("heartbeat_interval_sec", lease_sec / 4)
+    await queue.settings.set("heartbeat_timeout_sec", lease_sec)

@@ -1,4 +1,4 @@
-"""Commands as agents, in real processes: what they are given, what becomes of what they print, and how they end."""
+"""Commands as agents, in real processes: their input, their output, and how they end."""
 
 import asyncio
 import json
@@ -24,10 +24,7 @@ def desk(store_url: str, tmp_path: Path) -> Iterator[Desk]:
         yield made
 
 
-# -- in and out --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_command_gets_its_task_and_what_it_prints_is_the_result(shop: Queue, desk: Desk) -> None:
+async def test_command_gets_its_task_and_its_output_is_the_result(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "say hello", title="Greet", payload={"n": 1})
     script = 'cat > given.json; printf "%s\\n" "$SHIFTWORK_PROMPT" "$SHIFTWORK_TASK_ID" "$SHIFTWORK_TYPE" "$PWD"'
     desk.run(["sh", "-c", script + '; cmp given.json "$SHIFTWORK_TASK_FILE"'])
@@ -42,7 +39,7 @@ async def test_a_command_gets_its_task_and_what_it_prints_is_the_result(shop: Qu
     assert list((desk.work_dir / ".runs").iterdir()) == []
 
 
-async def test_placeholders_stand_for_the_task_and_no_shell_reads_them(shop: Queue, desk: Desk) -> None:
+async def test_placeholders_are_filled_without_a_shell(shop: Queue, desk: Desk) -> None:
     prompt = 'two words; $(touch gone) "quoted"'
     task = await ask(shop, prompt)
     show = "import json, sys; print(json.dumps(sys.argv[1:]))"
@@ -51,7 +48,7 @@ async def test_placeholders_stand_for_the_task_and_no_shell_reads_them(shop: Que
     assert json.loads(result.text or "") == [prompt, f"--id={task}", "{unknown}"]
 
 
-async def test_an_object_becomes_data_with_what_it_cost(shop: Queue, desk: Desk) -> None:
+async def test_printed_object_becomes_data_with_its_cost(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "x")
     found = {"text": "fine", "n": [1], "cost_usd": 0.5, "usage": {"input_tokens": 3, "output_tokens": 4}}
     desk.run(["echo", json.dumps({**found, "session_id": "S"})], "--output", "json")
@@ -61,7 +58,7 @@ async def test_an_object_becomes_data_with_what_it_cost(shop: Queue, desk: Desk)
     assert (done.tokens_used["input"], done.tokens_used["output"], done.session_id) == (3, 4, "S")
 
 
-async def test_an_agents_events_are_told_and_its_session_is_pinned_while_it_works(shop: Queue, desk: Desk) -> None:
+async def test_agent_events_are_reported_and_session_is_pinned_while_running(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "family")
     runner = desk.start_agent(*KILLED)
     await begun(shop, desk, task)
@@ -83,7 +80,7 @@ async def _booked(queue: Queue, task_id: str) -> bool:
     return (await queue.get(task_id)).tokens_used["input"] > 0
 
 
-async def test_an_agents_result_cost_and_messages(shop: Queue, desk: Desk) -> None:
+async def test_agent_result_cost_and_messages_are_stored(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "work")
     desk.run_agent()
     done = await shop.get(task)
@@ -93,18 +90,18 @@ async def test_an_agents_result_cost_and_messages(shop: Queue, desk: Desk) -> No
     assert await messages(shop, task) == [("text", "turn 1"), ("tool_call", "Bash")]
 
 
-async def test_a_flood_is_told_in_few_words_and_costs_little(shop: Queue, desk: Desk) -> None:
+async def test_flood_of_output_is_stored_in_few_messages(shop: Queue, desk: Desk) -> None:
     agent, noise = await ask(shop, "flood"), await ask(shop, "x", max_attempts=1)
     desk.run_agent("--concurrency", "1")
-    told = await messages(shop, agent)
+    found = await messages(shop, agent)
     assert (await shop.get(agent)).status == "completed"
-    assert len(told) < 100
-    assert max(len(text) for _, text in told) <= 4_000
-    assert any("characters are left out" in text for _, text in told)
+    assert len(found) < 100
+    assert max(len(text) for _, text in found) <= 4_000
+    assert any("characters are left out" in text for _, text in found)
     assert (await shop.get(noise)).status == "completed"
 
 
-async def test_more_than_a_result_may_be_is_a_clear_failure(shop: Queue, desk: Desk) -> None:
+async def test_output_over_the_limit_fails_with_clear_reason(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "x", max_attempts=1)
     desk.run(["sh", "-c", "head -c 200000000 /dev/zero | tr '\\0' 'x'"])
     failed = await shop.get(task)
@@ -113,7 +110,7 @@ async def test_more_than_a_result_may_be_is_a_clear_failure(shop: Queue, desk: D
     assert len(await messages(shop, task)) < 100
 
 
-async def test_a_result_that_the_queue_does_not_take_is_a_clear_failure(shop: Queue, desk: Desk) -> None:
+async def test_result_over_the_queue_limit_fails_with_clear_reason(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "x", max_attempts=1)
     desk.run(["sh", "-c", "head -c 9000000 /dev/zero | tr '\\0' 'x'"])
     failed = await shop.get(task)
@@ -121,19 +118,16 @@ async def test_a_result_that_the_queue_does_not_take_is_a_clear_failure(shop: Qu
     assert "8388608" in str(failed.last_error)
 
 
-async def test_bytes_that_are_no_text_are_replaced(shop: Queue, desk: Desk) -> None:
+async def test_invalid_bytes_in_output_are_replaced(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "x")
     desk.run(["printf", r"a\377b\000c\n"])
     assert (await shop.result(task)).text == "a�bc"
 
 
-async def test_a_command_that_reads_nothing_of_a_large_task_is_no_failure(shop: Queue, desk: Desk) -> None:
+async def test_command_ignoring_a_large_stdin_does_not_fail(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "x", payload={"much": "y" * 900_000})
     desk.run(["true"])
     assert (await shop.get(task)).status == "completed"
-
-
-# -- ends --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,7 +143,7 @@ async def test_a_command_that_reads_nothing_of_a_large_task_is_no_failure(shop: 
         ("exit 139", "crash"),
     ],
 )
-async def test_the_exit_code_is_the_reason(shop: Queue, desk: Desk, script: str, reason: str) -> None:
+async def test_exit_code_decides_the_failure_reason(shop: Queue, desk: Desk, script: str, reason: str) -> None:
     task = await ask(shop, "x", max_attempts=1)
     desk.run(["sh", "-c", f"echo printed; echo why >&2; {script}"])
     failed = await shop.get(task)
@@ -157,7 +151,7 @@ async def test_the_exit_code_is_the_reason(shop: Queue, desk: Desk, script: str,
     assert str(failed.last_error).endswith("\nwhy\nprinted")
 
 
-async def test_a_rate_limit_waits_as_long_as_it_was_told(shop: Queue, desk: Desk) -> None:
+async def test_rate_limit_waits_as_long_as_reported(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "limit 500")
     desk.run_agent()
     waiting = await shop.get(task)
@@ -167,7 +161,7 @@ async def test_a_rate_limit_waits_as_long_as_it_was_told(shop: Queue, desk: Desk
     assert waiting.session_id is not None
 
 
-async def test_an_agent_that_says_it_failed_has_failed(shop: Queue, desk: Desk) -> None:
+async def test_agent_reporting_failure_fails_the_task(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "max_turns", max_attempts=1)
     desk.run_agent()
     failed = await shop.get(task)
@@ -175,7 +169,7 @@ async def test_an_agent_that_says_it_failed_has_failed(shop: Queue, desk: Desk) 
     assert "error_max_turns" in str(failed.last_error)
 
 
-async def test_what_an_agent_spent_is_booked_though_it_was_killed(shop: Queue, desk: Desk) -> None:
+async def test_usage_of_a_killed_agent_is_charged(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "die", max_attempts=1)
     desk.run_agent()
     failed = await shop.get(task)
@@ -183,16 +177,14 @@ async def test_what_an_agent_spent_is_booked_though_it_was_killed(shop: Queue, d
     assert "killed by SIGKILL" in str(failed.last_error)
 
 
-async def test_a_command_that_promised_events_and_printed_none_has_failed(shop: Queue, desk: Desk) -> None:
+async def test_command_without_promised_events_fails(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "x", max_attempts=1)
     desk.run(["echo", "hello"], "--output", "stream-json")
     failed = await shop.get(task)
     assert (failed.failure_reason, failed.last_error) == ("invalid_output", "it ended well and printed no result")
 
 
-async def test_a_command_that_is_gone_when_its_task_comes_fails_the_task(
-    shop: Queue, desk: Desk, tmp_path: Path
-) -> None:
+async def test_missing_command_fails_the_task(shop: Queue, desk: Desk, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text('#!/bin/sh\nrm -f "$0"\n')
     program.chmod(0o755)
@@ -204,9 +196,6 @@ async def test_a_command_that_is_gone_when_its_task_comes_fails_the_task(
     assert "cannot start" in str(failed.last_error)
 
 
-# -- sessions and folders ----------------------------------------------------------------------------------------------
-
-
 async def test_retries_resume_the_session_in_the_same_folder(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "fail", max_attempts=3)
     desk.run_agent()
@@ -216,9 +205,7 @@ async def test_retries_resume_the_session_in_the_same_folder(shop: Queue, desk: 
     assert notes == [None, None, f"session {session.name} is retired: 2 attempts that resumed it have failed"]
 
 
-async def test_a_session_that_cannot_be_resumed_is_retired_and_the_next_attempt_is_fresh(
-    shop: Queue, desk: Desk
-) -> None:
+async def test_session_that_cannot_be_resumed_is_retired(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "break", max_attempts=3, settings={"poison": None})
     desk.run_agent()
     notes = [failure.note or "" for failure in (await shop.get(task)).failure_history]
@@ -227,16 +214,14 @@ async def test_a_session_that_cannot_be_resumed_is_retired_and_the_next_attempt_
     assert notes[1].endswith("is retired: session_lost makes it unsafe to resume")
 
 
-async def test_a_session_of_another_machine_is_not_resumed(shop: Queue, desk: Desk) -> None:
+async def test_session_of_another_machine_is_not_resumed(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "work", session_id="elsewhere", work_dir="/elsewhere")
     desk.run_agent()
     done = await shop.get(task)
     assert (done.status, done.work_dir) == ("completed", str(desk.work_dir / task))
 
 
-async def test_a_task_may_name_a_folder_below_the_base_and_none_elsewhere(
-    shop: Queue, desk: Desk, tmp_path: Path
-) -> None:
+async def test_task_folder_must_be_below_the_base(shop: Queue, desk: Desk, tmp_path: Path) -> None:
     (desk.work_dir / "repository").mkdir(parents=True)
     inside = await ask(shop, "x", work_dir=str(desk.work_dir / "repository"))
     outside = await ask(shop, "x", work_dir=str(tmp_path))
@@ -246,14 +231,14 @@ async def test_a_task_may_name_a_folder_below_the_base_and_none_elsewhere(
     assert texts == [str(desk.work_dir / name) for name in ("repository", outside, notes)]
 
 
-async def test_tasks_that_share_a_folder_take_turns(shop: Queue, desk: Desk) -> None:
+async def test_tasks_sharing_a_folder_run_one_at_a_time(shop: Queue, desk: Desk) -> None:
     script = "mkdir busy && echo x >> order && rmdir busy && wc -l < order"
     tasks = [await ask(shop, "x", work_dir="shared", max_attempts=1) for _ in range(4)]
     desk.run(["sh", "-c", script], "--concurrency", "4")
     assert {(await shop.result(task)).text for task in tasks} == {"1", "2", "3", "4"}
 
 
-async def test_folders_stay_unless_they_are_to_be_cleaned(shop: Queue, desk: Desk) -> None:
+async def test_folders_are_kept_unless_clean_is_set(shop: Queue, desk: Desk) -> None:
     kept = await ask(shop, "x")
     desk.run(["true"])
     cleaned, failed = await ask(shop, "x"), await ask(shop, "fail", max_attempts=1)
@@ -263,10 +248,7 @@ async def test_folders_stay_unless_they_are_to_be_cleaned(shop: Queue, desk: Des
     assert left == [True, False, True, True]
 
 
-# -- killing -----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_cancelled_task_takes_all_its_processes_with_it(shop: Queue, desk: Desk) -> None:
+async def test_cancelled_task_ends_all_its_processes(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "family")
     runner = desk.start_agent(*KILLED)
     family = await begun(shop, desk, task)
@@ -278,7 +260,7 @@ async def test_a_cancelled_task_takes_all_its_processes_with_it(shop: Queue, des
     assert (await shop.get(task)).status == "cancelled"
 
 
-async def test_a_command_that_runs_too_long_is_ended_with_all_its_processes(shop: Queue, desk: Desk) -> None:
+async def test_command_over_its_time_limit_is_ended_with_all_processes(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "family", timeout_sec=1.5, max_attempts=1)
     await asyncio.to_thread(desk.run_agent, *KILLED)
     failed = await shop.get(task)
@@ -287,7 +269,7 @@ async def test_a_command_that_runs_too_long_is_ended_with_all_its_processes(shop
     assert not any(alive(pid) for pid in [*desk.family(task), *desk.agents(task)])
 
 
-async def test_what_a_command_leaves_behind_is_ended_with_it(shop: Queue, desk: Desk) -> None:
+async def test_processes_left_by_a_command_are_ended(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "leave")
     await asyncio.to_thread(desk.run_agent)
     assert (await shop.get(task)).status == "completed"
@@ -296,9 +278,7 @@ async def test_what_a_command_leaves_behind_is_ended_with_it(shop: Queue, desk: 
 
 
 @pytest.mark.requirement("A-086", "A-101")
-async def test_a_killed_runner_leaves_no_process_and_its_task_goes_on_in_the_same_session(
-    shop: Queue, desk: Desk
-) -> None:
+async def test_killed_runner_leaves_no_process_and_task_resumes_its_session(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "family")
     runner = desk.start_agent(*KILLED)
     family = await begun(shop, desk, task)
@@ -316,7 +296,7 @@ async def test_a_killed_runner_leaves_no_process_and_its_task_goes_on_in_the_sam
     assert await asyncio.to_thread(next_one.wait, PATIENCE_SEC) == 0
 
 
-async def test_what_a_runner_and_its_keeper_left_is_ended_by_the_next_runner(shop: Queue, desk: Desk) -> None:
+async def test_orphans_of_killed_runner_and_keeper_are_ended_by_next_runner(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "family")
     runner = desk.start_agent(*KILLED)
     family = await begun(shop, desk, task)
@@ -340,7 +320,7 @@ def _keeper_of(runner: int) -> int:
     return next(pid for pid, command in commands.items() if b"folders import keep" in command)
 
 
-async def test_a_stopped_runner_gives_its_task_back_without_cost(shop: Queue, desk: Desk) -> None:
+async def test_stopped_runner_releases_its_task_without_cost(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "hang")
     runner = desk.start_agent(*KILLED, "--stop-grace", "0")
     await until(lambda: _pinned(shop, task))
@@ -358,7 +338,7 @@ async def test_processes_of_a_fleet_share_the_work(shop: Queue, desk: Desk) -> N
     assert [(await shop.get(task)).status for task in tasks] == ["completed"] * 6
 
 
-async def test_a_fleet_that_was_killed_leaves_no_command_behind(shop: Queue, desk: Desk) -> None:
+async def test_killed_fleet_leaves_no_command_running(shop: Queue, desk: Desk) -> None:
     task = await ask(shop, "hang")
     fleet = desk.start_agent(*KILLED, "--stop-grace", "0", "--processes", "2")
     await until(lambda: _pinned(shop, task))
@@ -368,18 +348,15 @@ async def test_a_fleet_that_was_killed_leaves_no_command_behind(shop: Queue, des
     assert (await shop.get(task)).attempts == 0
 
 
-# -- over HTTP ---------------------------------------------------------------------------------------------------------
-
-
-async def test_an_agent_works_through_a_server_and_calls_it_from_inside(
+async def test_agent_works_through_a_server_and_calls_it_from_inside(
     shop: Queue, store_url: str, tmp_path: Path
 ) -> None:
     task = await ask(shop, "x")
     script = f'"{sys.executable}" -m shiftwork message "$SHIFTWORK_CLAIM" "from inside" >&2 && echo fine'
-    with served(store_url) as server, desk_on(server.url, tmp_path) as desk:
-        desk.run(["sh", "-c", script])
+    with served(store_url) as server, desk_on(server.url, tmp_path) as mcp_server:
+        mcp_server.run(["sh", "-c", script])
         agent = await ask(shop, "work")
-        desk.run_agent()
+        mcp_server.run_agent()
     assert ("text", "from inside") in await messages(shop, task)
     assert (await shop.result(task)).text == "fine"
     done = await shop.get(agent)

@@ -1,4 +1,4 @@
-"""Handlers whose own tasks raise what asyncio throws out of its loop: nobody else pays for it."""
+"""Handlers whose own tasks raise what asyncio throws out of its loop: no one else pays for it."""
 
 import asyncio
 import json
@@ -55,21 +55,19 @@ TOOLS = {"leaves": "SystemExit", "interrupts": "KeyboardInterrupt"}
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_a_worker_outlives_what_the_tasks_of_its_handlers_raise(
-    sqlite_url: str, tmp_path: Path, loop: str
-) -> None:
+async def test_worker_survives_base_exceptions_in_handler_tasks(sqlite_url: str, tmp_path: Path, loop: str) -> None:
     (tmp_path / "app.py").write_text(APP)
     if loop == "asyncio":
         (tmp_path / "uvloop.py").write_text("raise ImportError\n")
     told_to = [{"way": way, "tool": tool} for way in WAYS for tool in TOOLS]
-    tasks: list[dict[str, Any]] = [{"type": "innocent"}, *({"type": "breaks", "payload": told} for told in told_to)]
-    async with await Queue.open(sqlite_url) as queue:
+    tasks: list[dict[str, Any]] = [{"type": "innocent"}, *({"type": "breaks", "payload": output} for output in told_to)]
+    async with Queue.open(sqlite_url) as queue:
         made = await queue.submit_many([{**task, "max_attempts": 1} for task in tasks])
         line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "app:worker", "--until-idle"]
         done = await asyncio.to_thread(subprocess.run, [*line, "--json"], cwd=tmp_path, capture_output=True)
         assert done.returncode == 0, done.stderr
-        told = json.loads(done.stdout)
-        assert (told["completed"], told["failed"]) == (1, 8)
+        output = json.loads(done.stdout)
+        assert (output["completed"], output["failed"]) == (1, 8)
         innocent, *broken = [await queue.get(task.id) for task in made]
         assert innocent.status == "completed"
         for task in broken:
@@ -77,8 +75,8 @@ async def test_a_worker_outlives_what_the_tasks_of_its_handlers_raise(
             assert str(task.last_error).startswith(TOOLS[task.payload["tool"]])
 
 
-async def test_a_program_that_ends_gives_back_what_its_worker_runs(sqlite_url: str) -> None:
-    """`asyncio.run` cancels all tasks when one of them has broken out: the handlers' before the worker's own."""
+async def test_ending_program_releases_tasks_of_its_worker(sqlite_url: str) -> None:
+    """`asyncio.run` cancels all tasks when one raises a base exception: those of the handlers before the worker."""
     worker = Worker(concurrency=2)
 
     @worker.handler("innocent")
@@ -92,7 +90,7 @@ async def test_a_program_that_ends_gives_back_what_its_worker_runs(sqlite_url: s
     async def leave() -> None:
         sys.exit(3)
 
-    async with await Queue.open(sqlite_url) as queue:
+    async with Queue.open(sqlite_url) as queue:
         kinds = ["innocent", "breaks"]
         made = await queue.submit_many([{"type": kind, "max_attempts": 1} for kind in kinds])
         with pytest.raises(SystemExit):

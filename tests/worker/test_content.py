@@ -1,10 +1,10 @@
-"""Handlers read what their task refers to, and hand in what they made."""
+"""Handlers read what their task refers to, and submit what they made."""
 
 import pytest
 
 from shiftwork import Client, Context, Done, Queue, Worker
-from shiftwork.core.errors import NotFound
-from shiftwork.queue.content.inputs import INLINE_BYTES
+from shiftwork.artifacts.inputs import INLINE_BYTES
+from shiftwork.model.errors import NotFound
 from tests.client.serving import served
 
 
@@ -29,7 +29,7 @@ def fleet() -> Worker:
 
 
 async def submit(queue: Queue | Client, length: int) -> str:
-    notes = await queue.put_artifact(b"our notes", name="notes.md")
+    notes = await queue.artifacts.put(b"our notes", name="notes.md")
     refs = [notes.id, "task:research:output"]
     _, write = await queue.submit_many(
         [
@@ -44,36 +44,36 @@ async def check(queue: Queue | Client, task_id: str, length: int) -> None:
     result = await queue.result(task_id)
     assert result.data == {"found": length, "inline": length <= INLINE_BYTES, "first": "our"}
     (page,) = result.artifacts
-    assert b"".join([part async for part in queue.get_artifact(page)]) == b"our notes"
-    assert {(each.role, each.name) for each in await queue.artifacts(task_id)} == {
+    assert b"".join([part async for part in queue.artifacts.get(page)]) == b"our notes"
+    assert {(each.role, each.name) for each in await queue.artifacts.list(task_id)} == {
         ("input", None), ("made", "page.md"), ("result", None),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("length", [100, 2 * INLINE_BYTES])
-async def test_a_handler_works_on_its_inputs(store_url: str, length: int) -> None:
-    async with await Queue.open(store_url) as queue:
+async def test_handler_reads_its_inputs(store_url: str, length: int) -> None:
+    async with Queue.open(store_url) as queue:
         task_id = await submit(queue, length)
         await fleet().run(queue, until_idle=True)
         await check(queue, task_id, length)
 
 
-async def test_and_so_it_does_over_http(store_url: str) -> None:
+async def test_handler_reads_its_inputs_over_http(store_url: str) -> None:
     with served(store_url) as server:
-        async with await Client.open(server.url) as client:
+        async with Client.open(server.url) as client:
             task_id = await submit(client, 2 * INLINE_BYTES)
             await fleet().run(client, until_idle=True)
             await check(client, task_id, 2 * INLINE_BYTES)
 
 
-async def test_a_result_that_names_nothing_fails_its_attempt(store_url: str) -> None:
+async def test_result_naming_a_missing_artifact_fails_the_attempt(store_url: str) -> None:
     worker = Worker(agent_id="careless")
 
     @worker.handler("write")
     async def write(_ctx: Context) -> Done:
         return Done(artifacts=[f"artifact:sha256-{'0' * 64}"])
 
-    async with await Queue.open(store_url) as queue:
+    async with Queue.open(store_url) as queue:
         made = await queue.submit(type="write", max_attempts=1)
         await worker.run(queue, until_idle=True)
         task = await queue.get(made.id)

@@ -1,4 +1,4 @@
-"""A handler that hands in more than data, and what it is told of its result."""
+"""A handler that submits more than data, and what it is notified of its result."""
 
 import asyncio
 from typing import Any, NoReturn
@@ -6,17 +6,18 @@ from typing import Any, NoReturn
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.core.errors import InputError
+from shiftwork.model.errors import InputError
+from shiftwork.model.reports import TaskResult
 from shiftwork.worker import Context, Done, Fail, Worker
-from shiftwork.worker.outbox import Kept, Outbox, open_outbox
-from shiftwork.worker.runner import _Work
+from shiftwork.worker.outbox import Outbox, StoredResult, open_outbox
+from shiftwork.worker.runner import _RunningHandler
 from tests.client.serving import served
 from tests.worker.steps import at_work, knows, until
 
 PASSES = {"validation": "json-schema", "validation_schema": {"type": "number"}}
 
 
-async def test_a_result_in_words_stands_beside_its_data(shop: Queue, store_url: str) -> None:
+async def test_result_text_is_stored_with_its_data(shop: Queue, store_url: str) -> None:
     worker = Worker()
     worker.handler("code")(lambda _: Done({"n": 1}, text="one"))
     task = (await shop.submit(type="code")).id
@@ -25,7 +26,7 @@ async def test_a_result_in_words_stands_beside_its_data(shop: Queue, store_url: 
     assert (result.data, result.text) == ({"n": 1}, "one")
 
 
-async def test_a_handler_is_told_when_its_result_was_accepted_and_only_then(shop: Queue, store_url: str) -> None:
+async def test_accepted_callback_runs_only_after_acceptance(shop: Queue, store_url: str) -> None:
     worker = Worker()
     accepted: list[Any] = []
 
@@ -40,10 +41,10 @@ async def test_a_handler_is_told_when_its_result_was_accepted_and_only_then(shop
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3)])
-async def test_a_callback_that_fails_costs_no_result_and_no_slot(
+async def test_failing_callback_costs_no_result_and_no_slot(
     shop: Queue, store_url: str, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first of a batch fails when it is told; what stands behind it, and the next batches, are reported."""
+    """The first of a batch fails when it is told; what is behind it, and the next batches, are reported."""
     worker = Worker(concurrency=6)
 
     def fail() -> NoReturn:
@@ -75,7 +76,7 @@ NO_RESULTS: dict[str, tuple[dict[str, Any], str]] = {
     "an artifact without a name": ({"artifacts": [""]}, "artifacts[0]"),
     "a number as verdict": ({"verdict": 5}, "verdict"),
 }
-"""What a handler may hand in by mistake, and where the mistake is."""
+"""What a handler may submit by mistake, and where the mistake is."""
 
 
 def careless() -> Worker:
@@ -86,7 +87,7 @@ def careless() -> Worker:
 
 
 async def check_mistakes_fail(queue: Queue | Client, url: str) -> None:
-    await queue.set_setting("circuit_breaker", None)
+    await queue.settings.set("circuit_breaker", None)
     tasks = [{"type": "code", "payload": {"mistake": mistake}, "max_attempts": 1} for mistake in NO_RESULTS]
     made = await queue.submit_many([*tasks, {"type": "good"}])
     summary = await careless().run(url, until_idle=True)
@@ -95,21 +96,21 @@ async def check_mistakes_fail(queue: Queue | Client, url: str) -> None:
     assert good.status == "completed"
     assert {task.status for task in failed} == {"dead_lettered"}
     assert {task.failure_history[0].reason for task in failed} == {"invalid_output"}
-    assert len((await queue.tasks()).tasks) == len(made)  # all of them can be read
+    assert len((await queue.tasks.list()).tasks) == len(made)  # all of them can be read
 
 
-async def test_what_is_no_result_is_a_failed_attempt(shop: Queue, store_url: str) -> None:
+async def test_invalid_result_fails_the_attempt(shop: Queue, store_url: str) -> None:
     await check_mistakes_fail(shop, store_url)
 
 
-async def test_and_so_it_is_over_http(sqlite_url: str) -> None:
+async def test_invalid_result_fails_the_attempt_over_http(sqlite_url: str) -> None:
     with served(sqlite_url) as server:
-        async with await Client.open(server.url) as client:
+        async with Client.open(server.url) as client:
             await check_mistakes_fail(client, server.url)
 
 
 @pytest.mark.parametrize("mistake", NO_RESULTS)
-async def test_who_hands_it_in_is_told_where_the_mistake_is(shop: Queue, mistake: str) -> None:
+async def test_invalid_result_is_refused_with_its_path(shop: Queue, mistake: str) -> None:
     report, where = NO_RESULTS[mistake]
     await shop.submit(type="code")
     (held,) = await shop.claim("worker", start=True)
@@ -119,8 +120,8 @@ async def test_who_hands_it_in_is_told_where_the_mistake_is(shop: Queue, mistake
     await shop.complete(held.token, 1)
 
 
-async def test_a_task_whose_end_was_not_told_is_given_back_at_the_end(shop: Queue, store_url: str) -> None:
-    """It should not come about; if it does, nobody waits for its lease. What is in the outbox is not given back."""
+async def test_unreported_task_is_released_at_the_end(shop: Queue, store_url: str) -> None:
+    """It should not come about; if it does, no one waits for its lease. What is in the outbox is not released."""
     worker = Worker("worker")
     worker.handler("other")(lambda _: None)
     tasks = [made.id for made in await shop.submit_many([{"type": "code"}] * 2)]
@@ -128,15 +129,15 @@ async def test_a_task_whose_end_was_not_told_is_given_back_at_the_end(shop: Queu
         await until(lambda: knows(shop, "worker"))
         (runner,) = worker._runners
         for held in [(await shop.claim(agent, start=True))[0] for agent in ("one", "two")]:
-            work = _Work(held, Context(shop, held, lambda: 0.0))
+            work = _RunningHandler(held, Context(shop, held, lambda: 0.0))
             work.task = asyncio.create_task(asyncio.sleep(0))
             await work.task
             runner._work[work.claim] = work
-        runner._delivery.keep(Kept(f"{tasks[1]}.1", done=True, data=1), "a test")
+        runner._delivery.keep(StoredResult(f"{tasks[1]}.1", TaskResult(1)), "a test")
     assert [(await shop.get(task)).status for task in tasks] == ["ready", "running"]
 
 
-async def test_what_is_not_wanted_any_more_was_not_handed_in(
+async def test_refused_outbox_result_is_dropped_and_logged(
     shop: Queue, store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -144,7 +145,7 @@ async def test_what_is_not_wanted_any_more_was_not_handed_in(
     (claim,) = await shop.claim("worker", start=True)
     await shop.release(claim.token)
     outbox = open_outbox(None, store_url, "default")
-    assert outbox.keep(Kept(claim.token, done=True, data=1))
+    assert outbox.keep(StoredResult(claim.token, TaskResult(1)))
     worker = Worker()
     worker.handler("other")(lambda _: None)
     await worker.run(store_url, until_idle=True)
@@ -153,11 +154,11 @@ async def test_what_is_not_wanted_any_more_was_not_handed_in(
     assert list(outbox.left()) == []
 
 
-async def test_words_survive_the_outbox(shop: Queue, store_url: str) -> None:
+async def test_result_text_survives_the_outbox(shop: Queue, store_url: str) -> None:
     task = (await shop.submit(type="code")).id
     (claim,) = await shop.claim("worker", start=True)
     outbox: Outbox = open_outbox(None, store_url, "default")
-    assert outbox.keep(Kept(claim.token, done=True, data=1, text="one"))
+    assert outbox.keep(StoredResult(claim.token, TaskResult(1, text="one")))
     worker = Worker()
     worker.handler("code")(lambda _: None)
     await worker.run(store_url, until_idle=True)

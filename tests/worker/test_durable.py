@@ -1,4 +1,4 @@
-"""Handlers with steps and effects: what was done is not done again, and what nobody knows is asked of a person."""
+"""Handlers with steps and effects: what was done is not done again, and what no one knows is asked of a person."""
 
 import asyncio
 import threading
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import EffectInFlight, StoreUnavailable
-from shiftwork.queue.durable.effects import Effect
+from shiftwork.model.errors import EffectInFlight, StoreUnavailable
+from shiftwork.operation.declare import Namespace
+from shiftwork.steps.api import Effects, Steps
+from shiftwork.steps.model import Effect
 from shiftwork.testing import MovedClock, run_until_idle
 from shiftwork.worker import Context, Happened, NotHappened, Worker, durable
 
@@ -36,14 +38,11 @@ async def run(queue: Queue, handle: Handle, clock: MovedClock | None = None, **f
 
 
 async def only_task(queue: Queue) -> str:
-    (task,) = (await queue.tasks()).tasks
+    (task,) = (await queue.tasks.list()).tasks
     return task.id
 
 
-# -- steps -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_retry_repeats_only_what_was_not_done(queue: Queue) -> None:
+async def test_retry_repeats_only_unfinished_steps(queue: Queue) -> None:
     ran: list[str] = []
 
     def note(word: str) -> dict[str, str]:
@@ -60,7 +59,7 @@ async def test_a_retry_repeats_only_what_was_not_done(queue: Queue) -> None:
     assert ran == ["one", "two", "three"]
 
 
-async def test_a_name_called_again_is_another_step(queue: Queue) -> None:
+async def test_repeated_step_name_is_another_step(queue: Queue) -> None:
     async def handle(ctx: Context) -> list[Any]:
         found = [await ctx.step(name, lambda: ctx.task.attempts) for name in NAMES]
         if ctx.task.attempts == 0:
@@ -68,14 +67,14 @@ async def test_a_name_called_again_is_another_step(queue: Queue) -> None:
         return found
 
     assert await run(queue, handle) == [0] * len(NAMES)
-    names = [step.name for step in await queue.steps(await only_task(queue))]
+    names = [step.name for step in await queue.steps.list(await only_task(queue))]
     assert names == ["turn", "turn#2", "tool", "turn#3", "turn#2#2", "tool#2"]
 
 
 NAMES = ["turn", "turn", "tool", "turn", "turn#2", "tool"]
 
 
-async def test_the_first_run_answers_as_the_later_ones_will(queue: Queue) -> None:
+async def test_first_run_of_a_step_returns_its_json_form(queue: Queue) -> None:
     seen: list[Any] = []
 
     async def handle(ctx: Context) -> None:
@@ -87,7 +86,7 @@ async def test_the_first_run_answers_as_the_later_ones_will(queue: Queue) -> Non
     assert seen == [{"1": ["a", "b"]}] * 2
 
 
-async def test_a_plain_function_may_block_and_a_coroutine_function_does_not_leave_the_loop(queue: Queue) -> None:
+async def test_plain_step_runs_in_a_thread_and_coroutine_on_the_loop(queue: Queue) -> None:
     async def here() -> str:
         return threading.current_thread().name
 
@@ -117,18 +116,18 @@ async def test_many_stored_steps_are_found_in_any_order(queue: Queue, monkeypatc
     assert ran == [*range(10), 10]
 
 
-async def test_a_large_result_is_found_again(store_url: str, tmp_path: Path) -> None:
+async def test_large_step_result_is_found_again(store_url: str, tmp_path: Path) -> None:
     async def handle(ctx: Context) -> list[int]:
         large = await ctx.step("read", lambda: "x" * 100_000 * (ctx.task.attempts + 1))
         if ctx.task.attempts == 0:
             raise Boom
         return [len(large)]
 
-    async with await Queue.open(store_url, artifacts=str(tmp_path / "shelf")) as queue:
+    async with Queue.open(store_url, artifacts=str(tmp_path / "shelf")) as queue:
         assert await run(queue, handle) == [100_000]
 
 
-async def test_turns_of_a_conversation_are_rebuilt_from_their_steps(queue: Queue) -> None:
+async def test_conversation_turns_are_rebuilt_from_steps(queue: Queue) -> None:
     """Each turn stores what it added, never the whole conversation."""
     asked: list[int] = []
 
@@ -148,13 +147,13 @@ async def test_turns_of_a_conversation_are_rebuilt_from_their_steps(queue: Queue
 
     assert await run(queue, handle) == ["do it", *(f"answer {n}" for n in range(1, 5))]
     assert asked == [1, 2, 3, 4]
-    found = await queue.steps(await only_task(queue))
+    found = await queue.steps.list(await only_task(queue))
     assert [(step.name, step.result, step.cost_usd) for step in found] == [
         (f"turn#{n}" if n > 1 else "turn", f"answer {n}", 0.1) for n in range(1, 5)
     ]
 
 
-async def test_what_is_spent_belongs_to_the_step_it_was_spent_in(queue: Queue) -> None:
+async def test_usage_belongs_to_the_step_that_spent_it(queue: Queue) -> None:
     async def handle(ctx: Context) -> None:
         async def spend(cost: float) -> None:
             ctx.spent(cost_usd=cost)
@@ -168,11 +167,11 @@ async def test_what_is_spent_belongs_to_the_step_it_was_spent_in(queue: Queue) -
 
     await run(queue, handle)
     task_id = await only_task(queue)
-    assert {step.name: step.cost_usd for step in await queue.steps(task_id)} == {"a": 2, "b": 4, "c": 0.5}
-    assert [attempt.cost_usd for attempt in await queue.attempts(task_id)] == [6.53]
+    assert {step.name: step.cost_usd for step in await queue.steps.list(task_id)} == {"a": 2, "b": 4, "c": 0.5}
+    assert [attempt.cost_usd for attempt in await queue.tasks.attempts(task_id)] == [6.53]
 
 
-async def test_what_a_failed_step_has_spent_is_booked_with_its_attempt(queue: Queue) -> None:
+async def test_usage_of_a_failed_step_is_charged_to_its_attempt(queue: Queue) -> None:
     async def handle(ctx: Context) -> None:
         def fail() -> None:
             ctx.spent(cost_usd=1)
@@ -186,14 +185,14 @@ async def test_what_a_failed_step_has_spent_is_booked_with_its_attempt(queue: Qu
 
     await run(queue, handle, max_attempts=2)
     task_id = await only_task(queue)
-    assert [attempt.cost_usd for attempt in await queue.attempts(task_id)] == [1, 2]
-    assert await queue.steps(task_id) == []
+    assert [attempt.cost_usd for attempt in await queue.tasks.attempts(task_id)] == [1, 2]
+    assert await queue.steps.list(task_id) == []
 
 
-async def test_an_outage_loses_no_step_that_was_paid_for(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outage_loses_no_completed_step(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "RETRY_SEC", (0.0, 0.0))
     ran: list[str] = []
-    _break_each(queue, {"complete_step", "finish_effect", "steps"}, monkeypatch)
+    _break_each({"complete": Steps, "finish": Effects, "list": Steps}, monkeypatch)
 
     async def handle(ctx: Context) -> list[Any]:
         step = await ctx.step("read", lambda: ran.append("read"))
@@ -204,11 +203,11 @@ async def test_an_outage_loses_no_step_that_was_paid_for(queue: Queue, monkeypat
 
 
 @pytest.mark.parametrize("done_first", [False, True])
-async def test_an_intent_whose_answer_got_lost_is_carried_out(
+async def test_effect_whose_begin_answer_was_lost_is_performed(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, *, done_first: bool
 ) -> None:
     monkeypatch.setattr(durable, "RETRY_SEC", (0.0, 0.0))
-    _break_each(queue, {"begin_effect"}, monkeypatch, done_first=done_first)
+    _break_each({"begin": Effects}, monkeypatch, done_first=done_first)
 
     async def handle(ctx: Context) -> Any:
         return await ctx.effect("send", lambda _: "sent")
@@ -216,13 +215,14 @@ async def test_an_intent_whose_answer_got_lost_is_carried_out(
     assert await run(queue, handle) == "sent"
 
 
-def _break_each(queue: Queue, verbs: set[str], monkeypatch: pytest.MonkeyPatch, *, done_first: bool = True) -> None:
-    """The first call of each of these verbs breaks off: before it has had its effect, or after it, unanswered."""
-    kind = type(queue)
-    left = set(verbs)
+def _break_each(
+    operations: dict[str, type[Namespace]], monkeypatch: pytest.MonkeyPatch, *, done_first: bool = True
+) -> None:
+    """The first call of each operation breaks off: before it has had its effect, or after it, unanswered."""
+    left = set(operations)
 
     def breaking(name: str, verb: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
-        async def call(self: Queue, *args: Any, **named: Any) -> Any:
+        async def call(self: Namespace, *args: Any, **named: Any) -> Any:
             broken = name in left
             left.discard(name)
             if broken and not done_first:
@@ -234,15 +234,12 @@ def _break_each(queue: Queue, verbs: set[str], monkeypatch: pytest.MonkeyPatch, 
 
         return call
 
-    for name in verbs:
+    for name, kind in operations.items():
         monkeypatch.setattr(kind, name, breaking(name, getattr(kind, name)))
 
 
-# -- effects -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("R-013", "R-032")
-async def test_a_retry_does_not_act_again(queue: Queue) -> None:
+async def test_retry_does_not_repeat_a_completed_effect(queue: Queue) -> None:
     acted: list[Effect] = []
 
     def act(effect: Effect) -> str:
@@ -261,7 +258,7 @@ async def test_a_retry_does_not_act_again(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("happened", [False, True])
-async def test_the_next_attempt_looks_whether_it_happened(queue: Queue, *, happened: bool) -> None:
+async def test_next_attempt_verifies_an_unfinished_effect(queue: Queue, *, happened: bool) -> None:
     outside: list[str] = []
 
     def act(effect: Effect) -> str:
@@ -283,7 +280,7 @@ async def test_the_next_attempt_looks_whether_it_happened(queue: Queue, *, happe
     assert sum(word != "tried" for word in outside) == 1
 
 
-async def test_without_a_look_a_person_is_asked_and_the_task_goes_on(queue: Queue) -> None:
+async def test_without_verify_an_unknown_effect_waits_for_an_operator(queue: Queue) -> None:
     tried: list[str] = []
 
     async def act(effect: Effect) -> str:
@@ -297,13 +294,13 @@ async def test_without_a_look_a_person_is_asked_and_the_task_goes_on(queue: Queu
     task = await queue.get(await only_task(queue))
     assert (task.status, task.failure_reason, len(tried)) == ("dead_lettered", "effect_unknown", 1)
     assert f"{task.id}/charge" in (task.last_error or "")
-    (alert,) = await queue.alerts(kind="effect_unknown")
-    await queue.resolve_effect(alert.data["key"], happened=True, result="receipt 7")
+    (alert,) = await queue.alerts.list(kind="effect_unknown")
+    await queue.effects.resolve(alert.data["key"], happened=True, result="receipt 7")
     await run_until_idle(worker_of(handle), queue)
     assert ((await queue.result(task.id)).data, len(tried)) == ("receipt 7", 1)
 
 
-async def test_what_certainly_did_not_happen_is_tried_again(queue: Queue) -> None:
+async def test_effect_that_did_not_happen_is_tried_again(queue: Queue) -> None:
     tried: list[str] = []
 
     def act(effect: Effect) -> str:
@@ -319,7 +316,7 @@ async def test_what_certainly_did_not_happen_is_tried_again(queue: Queue) -> Non
     assert len(tried) == 3
 
 
-async def test_a_handler_that_tries_again_by_itself_is_told_that_nobody_knows(queue: Queue) -> None:
+async def test_effect_repeated_in_the_same_attempt_is_unknown(queue: Queue) -> None:
     tried: list[str] = []
 
     def act(effect: Effect) -> str:
@@ -338,12 +335,10 @@ async def test_a_handler_that_tries_again_by_itself_is_told_that_nobody_knows(qu
     assert ((await queue.get(await only_task(queue))).failure_reason, len(tried)) == ("effect_unknown", 1)
 
 
-async def test_an_effect_that_another_task_performs_is_taken_up_when_that_has_ended(
-    queue: Queue, clock: MovedClock
-) -> None:
+async def test_effect_in_flight_elsewhere_is_awaited_by_retry(queue: Queue, clock: MovedClock) -> None:
     await queue.submit(type="other")
     (other,) = await queue.claim("bob", start=True)
-    await queue.begin_effect(other.token, key="deploy")
+    await queue.effects.begin(other.token, key="deploy")
     refused: list[str] = []
 
     async def handle(ctx: Context) -> Any:
@@ -351,16 +346,16 @@ async def test_an_effect_that_another_task_performs_is_taken_up_when_that_has_en
             return await ctx.effect(None, lambda _: "deployed twice", key="deploy")
         except EffectInFlight as error:
             refused.append(error.code)
-            await queue.finish_effect(other.token, "deploy", "deployed once")
+            await queue.effects.finish(other.token, "deploy", "deployed once")
             raise
 
     assert await run(queue, handle, clock, retry={}) == "deployed once"
     assert refused == ["effect_in_flight"]
-    (failed,) = (await queue.tasks(type="code")).tasks[0].failure_history
+    (failed,) = (await queue.tasks.list(type="code")).tasks[0].failure_history
     assert failed.reason == "effect_in_flight"
 
 
-async def test_a_result_that_cannot_be_stored_does_not_make_it_happen_twice(queue: Queue) -> None:
+async def test_unserialisable_effect_result_does_not_repeat_the_effect(queue: Queue) -> None:
     acted: list[str] = []
 
     def act(effect: Effect) -> Any:
@@ -374,7 +369,7 @@ async def test_a_result_that_cannot_be_stored_does_not_make_it_happen_twice(queu
     assert len(acted) == 1
 
 
-async def test_an_answer_of_verify_that_means_nothing_is_refused(queue: Queue) -> None:
+async def test_invalid_verify_answer_is_refused(queue: Queue) -> None:
     async def handle(ctx: Context) -> Any:
         await ctx.effect("charge", _boom, verify=lambda _: True)
 

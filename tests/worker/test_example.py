@@ -13,7 +13,7 @@ from shiftwork.worker.command import load
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_the_example_fleet_works_to_the_end(store_url: str, tmp_path: Path) -> None:
+def test_example_fleet_runs_to_the_end(store_url: str, tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "fleet.py"), store_url]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -25,12 +25,12 @@ def test_the_example_fleet_works_to_the_end(store_url: str, tmp_path: Path) -> N
 
 
 async def look_at_what_is_left(url: str) -> None:
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         assert (await queue.status()).counts == {"completed": 8, "cancelled": 1}
-        (watch,) = (await queue.tasks(type="watch")).tasks
+        (watch,) = (await queue.tasks.list(type="watch")).tasks
         assert watch.cost_usd == 0.01
 
 
-def test_it_declares_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_declares_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     assert sorted(load("fleet:worker").handlers) == ["ask", "publish", "research", "survey", "watch", "write"]

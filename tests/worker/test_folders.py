@@ -1,4 +1,4 @@
-"""Folders and notes of runs: one at a time in a folder, and nobody is killed for another's process id."""
+"""Folders and notes of runs: one at a time in a folder, and no one is killed for another's process id."""
 
 import asyncio
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shiftwork.duties.presence import Process, process_of
+from shiftwork.agents.presence import Process, process_of
 from shiftwork.worker.folders import Folders
 from shiftwork.worker.group import MARK, Run, kill, marked
-from shiftwork.worker.output import Said
-from shiftwork.worker.telling import LONGEST_MESSAGE, MOST_MESSAGES, Words
+from shiftwork.worker.live_report import MAX_MESSAGE_LENGTH, MAX_MESSAGES, MessageBuffer
+from shiftwork.worker.output import AgentMessage
 from tests.worker.desk import alive
 from tests.worker.steps import until
 
@@ -47,9 +47,7 @@ def note(folders: Folders, run: Run) -> Path:
     return file
 
 
-def test_a_process_that_only_has_the_same_id_is_left_alone(
-    folders: Folders, bystander: subprocess.Popen[bytes]
-) -> None:
+def test_process_with_a_reused_id_is_not_killed(folders: Folders, bystander: subprocess.Popen[bytes]) -> None:
     now = process_of(bystander.pid)
     assert now is not None
     for other in (Process(now.machine, now.pid, "1"), Process("another machine", now.pid, now.started)):
@@ -59,7 +57,7 @@ def test_a_process_that_only_has_the_same_id_is_left_alone(
     assert bystander.poll() is None
 
 
-async def test_what_a_note_names_is_ended_with_its_group(folders: Folders) -> None:
+async def test_recorded_process_is_ended_with_its_group(folders: Folders) -> None:
     script = f"{sys.executable} -c 'import time; time.sleep(600)' & echo $!; wait"
     with started(["sh", "-c", script]) as leader:
         assert leader.stdout is not None
@@ -70,21 +68,21 @@ async def test_what_a_note_names_is_ended_with_its_group(folders: Folders) -> No
     await until(lambda: not alive(child))
 
 
-def test_what_has_left_its_group_is_found_by_its_mark() -> None:
+def test_process_outside_its_group_is_found_by_its_mark() -> None:
     with started(SLEEP, "our-mark") as process:
         assert marked("our-mar") == []
         assert kill(Run("our-mark")) == 1
         assert process.wait() == -9
 
 
-def test_a_broken_note_is_put_away(folders: Folders) -> None:
+def test_broken_run_file_is_removed(folders: Folders) -> None:
     file = note(folders, Run("mark"))
     file.write_text("{")
     assert folders.end_orphans() == 0
     assert not file.exists()
 
 
-async def test_one_at_a_time_works_in_a_folder(folders: Folders) -> None:
+async def test_only_one_run_at_a_time_uses_a_folder(folders: Folders) -> None:
     inside: list[int] = []
     most = 0
 
@@ -102,43 +100,44 @@ async def test_one_at_a_time_works_in_a_folder(folders: Folders) -> None:
     assert list((folders.base / ".runs").iterdir()) == []
 
 
-async def test_a_run_under_way_is_no_orphan(folders: Folders, bystander: subprocess.Popen[bytes]) -> None:
+async def test_active_run_is_not_an_orphan(folders: Folders, bystander: subprocess.Popen[bytes]) -> None:
     async with folders.take(folders.base / "one") as place:
         place.announce(Run(place.mark, process_of(bystander.pid)))
         assert folders.end_orphans() == 0
         assert bystander.poll() is None
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
-
-
-def test_words_that_follow_words_are_one_message_and_the_last_count() -> None:
-    words = Words()
+def test_consecutive_text_is_joined_and_its_end_kept() -> None:
+    words = MessageBuffer()
     for part in ("a" * 3_000, "b" * 3_000):
-        words.add(Said("text", part))
-    left_out, told = words.take()
+        words.add(AgentMessage("text", part))
+    left_out, found = words.take()
     assert left_out.text == "[2000 characters are left out]"
-    assert told.text == "a" * (LONGEST_MESSAGE - 3_000) + "b" * 3_000
+    assert found.text == "a" * (MAX_MESSAGE_LENGTH - 3_000) + "b" * 3_000
     assert words.take() == []
 
 
-def test_of_many_messages_the_last_are_told() -> None:
-    words = Words()
-    for number in range(MOST_MESSAGES + 5):
-        words.add(Said("tool_call", str(number)))
-    told = words.take()
-    assert told[0].text == "[5 characters are left out]"
-    assert [said.text for said in told[1:]] == [str(number) for number in range(5, MOST_MESSAGES + 5)]
+def test_only_the_last_of_many_messages_are_kept() -> None:
+    words = MessageBuffer()
+    for number in range(MAX_MESSAGES + 5):
+        words.add(AgentMessage("tool_call", str(number)))
+    found = words.take()
+    assert found[0].text == "[5 characters are left out]"
+    assert [message.text for message in found[1:]] == [str(number) for number in range(5, MAX_MESSAGES + 5)]
 
 
-def test_both_streams_are_told_apart() -> None:
-    words = Words()
-    for said in (Said("text", "a"), Said("text", "b", {"stream": "stderr"}), Said("text", "c", {"stream": "stderr"})):
-        words.add(said)
-    assert [said.text for said in words.take()] == ["a", "bc"]
+def test_stdout_and_stderr_messages_are_kept_apart() -> None:
+    words = MessageBuffer()
+    for message in (
+        AgentMessage("text", "a"),
+        AgentMessage("text", "b", {"stream": "stderr"}),
+        AgentMessage("text", "c", {"stream": "stderr"}),
+    ):
+        words.add(message)
+    assert [message.text for message in words.take()] == ["a", "bc"]
 
 
-def test_tasks_of_other_workspaces_have_folders_of_their_own(folders: Folders) -> None:
+def test_tasks_of_other_workspaces_have_their_own_folders(folders: Folders) -> None:
     made = msgspec.convert({"id": "task_1", "workspace_id": "default"}, _Task)
     theirs = msgspec.convert({"id": "task_1", "workspace_id": "../shop"}, _Task)
     hidden = msgspec.convert({"id": "task_1", "workspace_id": ".runs"}, _Task)

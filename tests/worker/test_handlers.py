@@ -1,4 +1,4 @@
-"""Whatever a handler does, its task ends in the right state and the worker lives on."""
+"""Whatever a handler does, its task ends in the right state and the worker continues."""
 
 import asyncio
 import functools
@@ -21,8 +21,9 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import StoreDamaged
-from shiftwork.worker import Context, Fail, Release, Worker, pulse
+from shiftwork.engine.claims_api import ClaimBatch
+from shiftwork.model.errors import StoreDamaged
+from shiftwork.worker import Context, Fail, Release, Worker, heartbeat
 from tests.worker.steps import at_work, beat_fast, until, until_status, verbs
 
 
@@ -65,7 +66,7 @@ class Unsaid(Release):
         raise ValueError
 
 
-async def test_what_a_handler_says_in_words_that_cannot_be_told_ends_its_attempt(shop: Queue, store_url: str) -> None:
+async def test_failure_with_undescribable_text_ends_the_attempt(shop: Queue, store_url: str) -> None:
     worker = Worker()
     words: Any = Indescribable()
     raised = {"error": lambda: Fail("teapot", words), "reason": lambda: Fail(words), "unfinished": Unfinished}
@@ -80,7 +81,7 @@ async def test_what_a_handler_says_in_words_that_cannot_be_told_ends_its_attempt
 
 
 @pytest.mark.parametrize("given_back", [Unsaid, functools.partial(Release, "a\0b")])
-async def test_what_is_given_back_in_such_words_is_given_back(
+async def test_release_with_undescribable_text_releases_the_task(
     shop: Queue, store_url: str, given_back: Callable[[], BaseException]
 ) -> None:
     worker = Worker()
@@ -100,7 +101,7 @@ async def _was(queue: Queue, task_id: str, verb: str) -> bool:
 
 
 async def test_failures_between_successes_do_not_open_a_breaker(shop: Queue, store_url: str) -> None:
-    """Results are handed in by batches; that two in five failed must not look like twenty failures in a row."""
+    """Results are submitted by batches; that two in five failed must not look like twenty failures in a row."""
     worker = Worker(concurrency=50)
 
     @worker.handler("flaky")
@@ -111,12 +112,12 @@ async def test_failures_between_successes_do_not_open_a_breaker(shop: Queue, sto
     await shop.submit_many([{"type": "flaky", "payload": {"n": n}, "max_attempts": 1} for n in range(50)])
     summary = await worker.run(store_url, until_idle=True)
     assert (summary.completed, summary.failed) == (30, 20)
-    told, _ = await shop.events()
-    assert [event.verb for event in told if "breaker" in event.verb] == []
+    events = (await shop.events()).events
+    assert [event.verb for event in events if "breaker" in event.verb] == []
 
 
 @pytest.mark.requirement("F-226", "F-274")
-async def test_ten_tasks_are_drained_by_async_and_plain_handlers(shop: Queue, store_url: str) -> None:
+async def test_ten_tasks_are_completed_by_async_and_plain_handlers(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("research")
@@ -140,7 +141,7 @@ async def test_ten_tasks_are_drained_by_async_and_plain_handlers(shop: Queue, st
 
 @pytest.mark.requirement("F-230")
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
-async def test_anything_raised_fails_the_attempt_and_the_worker_lives(
+async def test_any_exception_fails_the_attempt_and_worker_continues(
     shop: Queue, store_url: str, *, plain: bool
 ) -> None:
     worker = Worker(concurrency=1)
@@ -152,7 +153,7 @@ async def test_anything_raised_fails_the_attempt_and_the_worker_lives(
         raise _error(ctx.payload["what"])
 
     worker.handler("raise")(raising_plainly if plain else raising)
-    await shop.change_settings({"retry.initial_delay_sec": 3600, "retry.max_delay_sec": 3600, "circuit_breaker": None})
+    await shop.settings.change({"retry.initial_delay_sec": 3600, "retry.max_delay_sec": 3600, "circuit_breaker": None})
     made = {what: await shop.submit(type="raise", payload={"what": what}) for what in ANYTHING}
     summary = await worker.run(store_url, until_idle=True)
     assert summary.failed == len(ANYTHING)
@@ -171,7 +172,7 @@ class Unreadable(Fail):
 
 @pytest.mark.parametrize("error", [ValueError, Unreadable])
 @pytest.mark.parametrize(("words", "before"), [(10_000_000, 0), (5, 10_000_000)])
-async def test_an_error_of_many_words_does_not_fill_the_log(
+async def test_very_long_error_does_not_fill_the_log(
     sqlite_url: str, caplog: pytest.LogCaptureFixture, error: type[Exception], words: int, before: int
 ) -> None:
     caplog.set_level("INFO")
@@ -181,7 +182,7 @@ async def test_an_error_of_many_words_does_not_fill_the_log(
     async def wordy(ctx: Context) -> None:
         raise error("x" * words) from ValueError("x" * before)
 
-    async with await Queue.open(sqlite_url) as queue:
+    async with Queue.open(sqlite_url) as queue:
         task = await queue.submit(type="code", max_attempts=1)
         await worker.run(sqlite_url, until_idle=True)
         assert (await queue.get(task.id)).failure_reason == "crash"
@@ -190,7 +191,7 @@ async def test_an_error_of_many_words_does_not_fill_the_log(
     assert "in wordy" in caplog.text or error is Unreadable
 
 
-async def test_an_error_that_is_no_text_is_logged_in_words_that_any_log_holds(
+async def test_error_with_invalid_characters_is_logged_readably(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Worker()
@@ -199,7 +200,7 @@ async def test_an_error_that_is_no_text_is_logged_in_words_that_any_log_holds(
     async def code(ctx: Context) -> None:
         raise ValueError("half a character: \ud800")
 
-    async with await Queue.open(sqlite_url) as queue:
+    async with Queue.open(sqlite_url) as queue:
         await queue.submit(type="code", max_attempts=1)
         await worker.run(sqlite_url, until_idle=True)
     assert caplog.text.encode()  # as a file would
@@ -207,15 +208,13 @@ async def test_an_error_that_is_no_text_is_logged_in_words_that_any_log_holds(
     assert "in code" in caplog.text
 
 
-async def test_a_program_that_sets_up_no_logging_still_sees_why_its_handler_failed(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+async def test_program_without_logging_setup_sees_handler_tracebacks(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import asyncio, sys\nfrom shiftwork.worker import Worker\nworker = Worker()\n\n"
         "@worker.handler('code')\nasync def code(ctx):\n    raise TypeError('my own mistake')\n\n"
         "asyncio.run(worker.run(sys.argv[1], until_idle=True))\n"
     )
-    async with await Queue.open(sqlite_url) as queue:
+    async with Queue.open(sqlite_url) as queue:
         task = await queue.submit(type="code", max_attempts=1)
     line = [sys.executable, "program.py", sqlite_url]
     done = await asyncio.to_thread(subprocess.run, line, cwd=tmp_path, capture_output=True, text=True)
@@ -224,7 +223,7 @@ async def test_a_program_that_sets_up_no_logging_still_sees_why_its_handler_fail
     assert done.stderr.count("Traceback") == 1
 
 
-async def test_a_failure_has_the_reason_its_handler_gives(shop: Queue, store_url: str) -> None:
+async def test_failure_has_the_reason_given_by_its_handler(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("call")
@@ -248,7 +247,7 @@ async def test_a_failure_has_the_reason_its_handler_gives(shop: Queue, store_url
     assert (await shop.get(long.id)).failure_reason == "x" * 255
 
 
-async def test_a_task_given_back_is_done_later_without_cost(shop: Queue, store_url: str) -> None:
+async def test_released_task_is_completed_later_without_cost(shop: Queue, store_url: str) -> None:
     worker = Worker()
     runs: list[str] = []
 
@@ -273,7 +272,7 @@ async def test_a_task_given_back_is_done_later_without_cost(shop: Queue, store_u
     [object(), math.nan, "a\0b", "\ud800", "x" * 9_000_000, msgspec.json.decode("[" * 99 + "]" * 99)],
     ids=["object", "nan", "nul", "surrogate", "large", "deep"],
 )
-async def test_what_cannot_be_stored_is_an_invalid_output(shop: Queue, store_url: str, output: Any) -> None:
+async def test_unserialisable_output_is_invalid(shop: Queue, store_url: str, output: Any) -> None:
     worker = Worker()
 
     @worker.handler("odd")
@@ -301,7 +300,7 @@ async def test_what_cannot_be_stored_is_an_invalid_output(shop: Queue, store_url
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_what_has_a_form_in_json_is_kept_in_it(shop: Queue, store_url: str, output: Any, kept: Any) -> None:
+async def test_output_with_a_json_form_is_stored_in_it(shop: Queue, store_url: str, output: Any, kept: Any) -> None:
     worker = Worker()
 
     @worker.handler("odd")
@@ -316,7 +315,7 @@ async def test_what_has_a_form_in_json_is_kept_in_it(shop: Queue, store_url: str
 
 
 @pytest.mark.requirement("F-229")
-async def test_an_output_that_breaks_its_schema_fails_with_what_is_wrong(shop: Queue, store_url: str) -> None:
+async def test_output_violating_its_schema_fails_with_details(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("form")
@@ -331,7 +330,7 @@ async def test_an_output_that_breaks_its_schema_fails_with_what_is_wrong(shop: Q
     assert "7 is not of type" in (task.last_error or "")
 
 
-async def test_spending_nonsense_fails_the_attempt(shop: Queue, store_url: str) -> None:
+async def test_invalid_usage_fails_the_attempt(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("odd")
@@ -343,7 +342,7 @@ async def test_spending_nonsense_fails_the_attempt(shop: Queue, store_url: str) 
     assert (await worker.run(store_url, until_idle=True)).failed == 2
 
 
-async def test_a_type_without_a_handler_is_never_claimed_and_says_why(shop: Queue, store_url: str) -> None:
+async def test_type_without_a_handler_is_never_claimed_and_explained(shop: Queue, store_url: str) -> None:
     worker = Worker()
     worker.handler("code")(lambda _: None)
     known, unknown = await shop.submit(type="code"), await shop.submit(type="cooking")
@@ -354,11 +353,11 @@ async def test_a_type_without_a_handler_is_never_claimed_and_says_why(shop: Queu
     assert (await shop.get(known.id)).status == "completed"
 
 
-async def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_is_named(
+async def test_handler_blocking_the_loop_keeps_its_lease_and_is_logged(
     shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pulse, "BLOCKED_AFTER_SEC", 0.2)
-    monkeypatch.setattr(pulse, "LOOK_EVERY_SEC", 0.05)
+    monkeypatch.setattr(heartbeat, "BLOCKED_AFTER_SEC", 0.2)
+    monkeypatch.setattr(heartbeat, "LOOK_EVERY_SEC", 0.05)
     await beat_fast(shop, 1.5)
     worker = Worker()
 
@@ -374,7 +373,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_is_named(
     assert "in sit_on_the_loop" in caplog.text
 
 
-async def test_a_handler_that_ignores_its_cancellation_takes_no_place(
+async def test_handler_ignoring_cancellation_occupies_no_slot(
     shop: Queue, store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await beat_fast(shop, 0.4)
@@ -410,8 +409,8 @@ async def _spent(queue: Queue, task_id: str, cost: float) -> bool:
     return (await queue.get(task_id)).cost_usd == cost
 
 
-async def test_plain_handlers_run_at_once_as_many_as_asked_for(shop: Queue, store_url: str) -> None:
-    """More than the pool of threads that Python would give them on a small machine."""
+async def test_plain_handlers_run_concurrently_up_to_concurrency(shop: Queue, store_url: str) -> None:
+    """More than the default thread pool of Python on a small machine."""
     worker = Worker(concurrency=40)
     everybody = threading.Barrier(40, timeout=30)
 
@@ -423,7 +422,7 @@ async def test_plain_handlers_run_at_once_as_many_as_asked_for(shop: Queue, stor
     assert (await worker.run(store_url, until_idle=True)).completed == 40
 
 
-async def test_a_result_that_cannot_be_stored_fails_alone_among_many(shop: Queue, store_url: str) -> None:
+async def test_unserialisable_result_fails_alone_in_its_batch(shop: Queue, store_url: str) -> None:
     worker = Worker("batch", concurrency=50)
 
     @worker.handler("mixed")
@@ -437,7 +436,7 @@ async def test_a_result_that_cannot_be_stored_fails_alone_among_many(shop: Queue
     assert (await shop.get(made[7].id)).failure_reason == "invalid_output"
 
 
-async def test_results_that_cannot_be_sent_together_are_sent_one_by_one(
+async def test_results_refused_as_a_batch_are_sent_one_by_one(
     shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = Worker("batch", concurrency=5)
@@ -450,13 +449,13 @@ async def test_results_that_cannot_be_sent_together_are_sent_one_by_one(
         raise RuntimeError("a mistake of ours")
 
     made = await shop.submit_many([{"type": "easy"}] * 5)
-    monkeypatch.setattr(Queue, "complete_many", broken)
+    monkeypatch.setattr(ClaimBatch, "complete", broken)
     assert (await worker.run(store_url, until_idle=True)).completed == 5
     assert [(await shop.result(task.id)).data for task in made] == [1] * 5
 
 
-async def test_a_worker_whose_store_is_damaged_ends_and_says_so(sqlite_url: str) -> None:
-    async with await Queue.open(sqlite_url) as queue:
+async def test_worker_with_a_damaged_store_ends_with_error(sqlite_url: str) -> None:
+    async with Queue.open(sqlite_url) as queue:
         await queue.submit(type="code")
     connection = apsw.Connection(sqlite_url.removeprefix("sqlite:///"))
     connection.execute("update bodies set body = cast(x'7b22ff' as text)")

@@ -1,4 +1,4 @@
-"""A worker from its registration to its stop: what it claims, beats for, is told to stop, and gives back."""
+"""A worker from its registration to its stop: what it claims, beats for, is told to stop, and releases."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError, LeaseLost
+from shiftwork.model.errors import InputError, LeaseLost
 from shiftwork.store.store import Verb
 from shiftwork.worker import Context, Worker
 from shiftwork.worker.command import load
@@ -17,7 +17,7 @@ from tests.worker.steps import at_work, beat_fast, knows, until, until_status, v
 
 
 class Gate:
-    """A handler that says when it has begun and goes on when it is told."""
+    """A handler that says when it has begun and continues when it is told."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Semaphore(0)
@@ -41,18 +41,15 @@ def gated(**options: Any) -> tuple[Worker, Gate]:
     return worker, gate
 
 
-# -- who it is ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-218", "F-225")
-async def test_it_registers_what_it_can_and_beats_while_it_executes(shop: Queue, store_url: str) -> None:
+async def test_worker_registers_its_abilities_and_sends_heartbeats(shop: Queue, store_url: str) -> None:
     await beat_fast(shop, 2)
     known = {"capabilities": ["python"], "models": ["opus"], "provider": "anthropic", "account": "team-a"}
     worker, gate = gated(concurrency=3, budget_usd=10, **known)
     made = await shop.submit(type="gated")
     async with at_work(worker, store_url):
         await gate.begun.acquire()
-        (agent,) = await shop.agents()
+        (agent,) = await shop.agents.list()
         assert (agent.id, agent.status, agent.types, agent.current_tasks) == ("gated", "active", ["gated"], 1)
         assert (agent.max_concurrent_tasks, agent.budget_remaining_usd) == (3, 9.75)  # it holds a task of unknown cost
         assert (agent.capabilities, agent.models_available) == (["python"], ["opus"])
@@ -65,47 +62,47 @@ async def test_it_registers_what_it_can_and_beats_while_it_executes(shop: Queue,
 
         await until(advanced_twice)
         gate.open.set()
-    (agent,) = await shop.agents()
+    (agent,) = await shop.agents.list()
     assert (agent.status, agent.current_tasks, agent.spent_usd) == ("offline", 0, 0.5)
 
 
-async def test_a_restart_does_not_refill_the_budget(shop: Queue, store_url: str) -> None:
+async def test_restart_does_not_refill_the_budget(shop: Queue, store_url: str) -> None:
     worker, gate = gated(budget_usd=2)
     gate.open.set()
     for left in (1.5, 1.0):
         await shop.submit(type="gated")
         await worker.run(store_url, until_idle=True)
-        assert (await shop.agents())[0].budget_remaining_usd == left
+        assert (await shop.agents.list())[0].budget_remaining_usd == left
 
 
 @pytest.mark.requirement("F-221", "F-222", "F-231")
-async def test_it_runs_as_many_at_once_as_it_says_and_claims_no_more(shop: Queue, store_url: str) -> None:
+async def test_worker_claims_at_most_its_concurrency(shop: Queue, store_url: str) -> None:
     worker, gate = gated(concurrency=2)
     made = await shop.submit_many([{"type": "gated"}] * 3)
     async with at_work(worker, store_url):
         await gate.begun.acquire()
         await gate.begun.acquire()
         assert [(await shop.get(task.id)).status for task in made] == ["running", "running", "ready"]
-        assert (await shop.agents())[0].current_tasks == 2
+        assert (await shop.agents.list())[0].current_tasks == 2
         assert [hold.kind for hold in (await shop.explain(made[2].id)).holds] == ["capacity"]
         gate.open.set()
         await until_status(shop, made[2].id, "completed")
-    assert (await shop.agents())[0].current_tasks == 0
+    assert (await shop.agents.list())[0].current_tasks == 0
 
 
 @pytest.mark.parametrize(
     ("profile", "setting", "slots"), [("standard", None, 10), ("coscientist", None, 1), ("standard", 3, 3)]
 )
-async def test_a_worker_that_does_not_say_how_many_runs_as_many_as_the_workspace_says(
+async def test_worker_without_concurrency_uses_the_workspace_setting(
     shop: Queue, store_url: str, profile: str, setting: int | None, slots: int
 ) -> None:
-    await shop.change_settings({"max_concurrent_tasks": setting} if setting else {}, profile=profile)
+    await shop.settings.change({"max_concurrent_tasks": setting} if setting else {}, profile=profile)
     worker, gate = gated()
     made = await shop.submit_many([{"type": "gated", "payload": {"n": n}} for n in range(slots + 1)])
     async with at_work(worker, store_url):
         for _ in range(slots):
             await gate.begun.acquire()
-        (agent,) = await shop.agents()
+        (agent,) = await shop.agents.list()
         assert (agent.max_concurrent_tasks, agent.current_tasks) == (slots, slots)
         statuses = sorted([(await shop.get(task.id)).status for task in made])
         assert statuses == ["ready"] + ["running"] * slots
@@ -113,10 +110,10 @@ async def test_a_worker_that_does_not_say_how_many_runs_as_many_as_the_workspace
 
 
 @pytest.mark.requirement("F-162", "F-219", "F-223")
-async def test_an_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str) -> None:
+async def test_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str) -> None:
     worker, gate = gated()
     gate.open.set()
-    await shop.set_setting("fallback_poll_sec", 3600)
+    await shop.settings.set("fallback_poll_sec", 3600)
     first = await shop.submit(type="gated")
     async with at_work(worker, store_url):
         await until_status(shop, first.id, "completed")
@@ -124,7 +121,7 @@ async def test_an_idle_worker_is_woken_by_new_work(shop: Queue, store_url: str) 
 
 
 async def test_two_workers_share_the_work(shop: Queue, store_url: str) -> None:
-    """Each task waits for the other: alone with one slot, no worker could do both."""
+    """Each task waits for the other: with one slot, no worker could run both."""
     both = asyncio.Barrier(2)
     workers = [Worker(name, concurrency=1) for name in ("left", "right")]
     for worker in workers:
@@ -142,10 +139,7 @@ async def test_two_workers_share_the_work(shop: Queue, store_url: str) -> None:
     assert done_by == {"left", "right"}
 
 
-# -- what it does for its handlers -------------------------------------------------------------------------------------
-
-
-async def test_what_a_handler_tells_is_kept_with_its_task(shop: Queue, store_url: str) -> None:
+async def test_progress_messages_and_usage_of_a_handler_are_stored(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("code")
@@ -166,7 +160,7 @@ async def test_what_a_handler_tells_is_kept_with_its_task(shop: Queue, store_url
     assert "message" in await verbs(shop, made.id)
 
 
-async def test_a_parent_goes_on_with_the_outputs_of_its_children(shop: Queue, store_url: str) -> None:
+async def test_parent_continues_with_outputs_of_its_children(shop: Queue, store_url: str) -> None:
     worker = Worker(concurrency=1)
 
     @worker.handler("sum")
@@ -188,7 +182,7 @@ async def test_a_parent_goes_on_with_the_outputs_of_its_children(shop: Queue, st
     assert (summary.completed, summary.parked) == (3, 1)
 
 
-async def test_a_handler_may_spawn_and_go_on(shop: Queue, store_url: str) -> None:
+async def test_handler_can_spawn_and_continue(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("plan")
@@ -203,10 +197,7 @@ async def test_a_handler_may_spawn_and_go_on(shop: Queue, store_url: str) -> Non
     assert (child.status, child.parent_id, child.dag_id) == ("completed", made.id, made.dag_id)
 
 
-# -- cancelling --------------------------------------------------------------------------------------------------------
-
-
-async def test_cancelling_a_running_task_stops_its_handler_and_books_what_it_spent(shop: Queue, store_url: str) -> None:
+async def test_cancelling_a_running_task_stops_its_handler_and_charges_usage(shop: Queue, store_url: str) -> None:
     await beat_fast(shop, 0.8)
     worker, gate = gated(concurrency=1)
     made = await shop.submit(type="gated")
@@ -222,7 +213,7 @@ async def test_cancelling_a_running_task_stops_its_handler_and_books_what_it_spe
     assert (running.result().cancelled, running.result().completed) == (1, 1)
 
 
-async def test_a_plain_handler_can_see_that_it_is_cancelled(shop: Queue, store_url: str) -> None:
+async def test_plain_handler_can_see_its_cancellation(shop: Queue, store_url: str) -> None:
     await beat_fast(shop, 0.8)
     worker = Worker()
     seen: list[bool] = []
@@ -242,10 +233,10 @@ async def test_a_plain_handler_can_see_that_it_is_cancelled(shop: Queue, store_u
 
 
 @pytest.mark.parametrize("swallows", [False, True], ids=["raised", "swallowed"])
-async def test_a_cancelled_task_whose_handler_reports_progress_counts_as_cancelled(
+async def test_cancelled_task_reporting_progress_counts_as_cancelled(
     shop: Queue, store_url: str, *, swallows: bool
 ) -> None:
-    """A write of the handler meets the cancellation before any heartbeat does; what it spent is booked all the same."""
+    """A write of the handler meets the cancellation before any heartbeat does; its usage is still charged."""
     worker = Worker("told", concurrency=1)
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -269,10 +260,7 @@ async def test_a_cancelled_task_whose_handler_reports_progress_counts_as_cancell
     assert (await shop.get(made.id)).cost_usd == 0.5
 
 
-# -- stopping ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_graceful_stop_lets_handlers_finish(shop: Queue, store_url: str) -> None:
+async def test_graceful_stop_lets_handlers_finish(shop: Queue, store_url: str) -> None:
     worker, gate = gated(concurrency=1)
     made = await shop.submit_many([{"type": "gated"}] * 2)
     running = asyncio.create_task(worker.run(store_url))
@@ -287,7 +275,7 @@ async def _wait(ctx: Context) -> None:
     await asyncio.Event().wait()
 
 
-async def _fall_over_the_furniture(ctx: Context) -> None:
+async def _raise_when_cancelled(ctx: Context) -> None:
     try:
         await asyncio.Event().wait()
     finally:
@@ -306,8 +294,8 @@ def _sleep(ctx: Context) -> None:
     time.sleep(2)
 
 
-@pytest.mark.parametrize("handler", [_wait, _fall_over_the_furniture, _ignore, _sleep])
-async def test_what_does_not_finish_is_given_back_without_cost(shop: Queue, store_url: str, handler: Any) -> None:
+@pytest.mark.parametrize("handler", [_wait, _raise_when_cancelled, _ignore, _sleep])
+async def test_unfinished_task_is_released_without_cost_at_stop(shop: Queue, store_url: str, handler: Any) -> None:
     worker = Worker(stop_grace_sec=0.05, cancel_grace_sec=0.05)
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -329,7 +317,7 @@ async def test_what_does_not_finish_is_given_back_without_cost(shop: Queue, stor
         left.cancel()
 
 
-async def test_a_worker_whose_caller_gives_up_gives_everything_back(shop: Queue, store_url: str) -> None:
+async def test_cancelled_worker_releases_its_tasks(shop: Queue, store_url: str) -> None:
     worker, gate = gated()
     made = await shop.submit(type="gated")
     running = asyncio.create_task(worker.run(store_url))
@@ -342,12 +330,12 @@ async def test_a_worker_whose_caller_gives_up_gives_everything_back(shop: Queue,
 
 
 @pytest.mark.requirement("F-220")
-async def test_it_ends_when_its_agent_is_set_offline(shop: Queue, store_url: str) -> None:
+async def test_worker_ends_when_its_agent_is_set_offline(shop: Queue, store_url: str) -> None:
     worker, gate = gated(concurrency=2)
     first = await shop.submit(type="gated")
     running = asyncio.create_task(worker.run(store_url))
     await gate.begun.acquire()
-    await shop.set_agent_status("gated", "offline")
+    await shop.agents.set_status("gated", "offline")
     second = await shop.submit(type="gated")
     gate.open.set()
     assert (await running).went_offline
@@ -355,15 +343,15 @@ async def test_it_ends_when_its_agent_is_set_offline(shop: Queue, store_url: str
     assert (await shop.get(second.id)).status == "ready"
 
 
-async def test_it_goes_on_when_its_agent_no_longer_drains(shop: Queue, store_url: str) -> None:
+async def test_worker_continues_when_its_agent_is_active_again(shop: Queue, store_url: str) -> None:
     worker, gate = gated(concurrency=2)
     gate.open.set()
     async with at_work(worker, store_url):
         await until_status(shop, (await shop.submit(type="gated")).id, "completed")
-        await shop.set_agent_status("gated", "draining")
+        await shop.agents.set_status("gated", "draining")
         waiting = await shop.submit(type="gated")
         await until(lambda: _waits_for(shop, waiting.id, "agents_away"))
-        await shop.set_agent_status("gated", "active")
+        await shop.agents.set_status("gated", "active")
         await until_status(shop, waiting.id, "completed")
 
 
@@ -371,15 +359,12 @@ async def _waits_for(queue: Queue, task_id: str, hold: str) -> bool:
     return [found.kind for found in (await queue.explain(task_id)).holds] == [hold]
 
 
-# -- claims that nobody works on ---------------------------------------------------------------------------------------
-
-
-async def test_a_claim_whose_caller_has_gone_is_given_back(
+async def test_claim_whose_caller_was_cancelled_is_released(
     shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller gives up after the commit and before the answer, and closes the queue at once."""
+    """The caller is cancelled after the commit and before the answer, and closes the queue at once."""
     made = await shop.submit(type="code")
-    async with await Queue.open(store_url) as other:
+    async with Queue.open(store_url) as other:
         store, committed = other.engine.store, asyncio.Event()
         run = store.run
 
@@ -389,7 +374,7 @@ async def test_a_claim_whose_caller_has_gone_is_given_back(
             await asyncio.sleep(0.2)
             return answer
 
-        await other.register_agent(id="hasty")
+        await other.agents.register(id="hasty")
         monkeypatch.setattr(store, "run", slow)
         claiming = asyncio.create_task(other.claim("hasty", wait=20, start=True))
         await committed.wait()
@@ -399,8 +384,8 @@ async def test_a_claim_whose_caller_has_gone_is_given_back(
     assert await verbs(shop, made.id) == ["submitted", "claimed", "released"]
 
 
-async def test_a_parked_claim_that_is_cancelled_takes_nothing(shop: Queue, store_url: str) -> None:
-    async with await Queue.open(store_url) as other:
+async def test_cancelled_waiting_claim_takes_no_task(shop: Queue, store_url: str) -> None:
+    async with Queue.open(store_url) as other:
         claiming = asyncio.create_task(other.claim("hasty", wait=20))
         await until(lambda: knows(shop, "hasty"))
         claiming.cancel()
@@ -410,27 +395,27 @@ async def test_a_parked_claim_that_is_cancelled_takes_nothing(shop: Queue, store
         assert [taken.id for taken in await shop.claim("patient", wait=5)] == [made.id]
 
 
-async def test_a_claim_whose_answer_got_lost_is_given_back_by_its_own_worker(shop: Queue, store_url: str) -> None:
-    """Its runtime beats, so no lease would ever end it; but nobody works on it."""
+async def test_claim_with_a_lost_answer_is_released_by_its_worker(shop: Queue, store_url: str) -> None:
+    """Its runtime beats, so no lease would ever end it; but no one works on it."""
     await beat_fast(shop, 0.8)
     worker, _ = gated()
     running = asyncio.create_task(worker.run(store_url, runtime_id="host-1"))
     await until(lambda: knows(shop, "gated"))
-    await shop.register_agent(id="other", max_concurrent_tasks=None)
-    await shop.set_agent_status("gated", "draining")
+    await shop.agents.register(id="other", max_concurrent_tasks=None)
+    await shop.agents.set_status("gated", "draining")
     made = await shop.submit(type="gated")
     await shop.claim("other", runtime_id="host-1", start=True)
     await until_status(shop, made.id, "ready")
-    assert (await shop.history(made.id))[-1].reason == "the answer to its claim got lost"
+    assert (await shop.tasks.history(made.id)).events[-1].reason == "the answer to its claim got lost"
     worker.stop()
     await running
 
 
 @pytest.mark.requirement("A-079")
-async def test_a_restarted_runtime_reports_what_it_held_before(shop: Queue, store_url: str) -> None:
+async def test_restarted_runtime_reports_its_earlier_claims(shop: Queue, store_url: str) -> None:
     worker, gate = gated()
     gate.open.set()
-    await shop.set_setting("recover", "requeue")
+    await shop.settings.set("recover", "requeue")
     made = await shop.submit(type="gated")
     await shop.claim("gated", runtime_id="daemon-1", start=True)
     await worker.run(store_url, until_idle=True, runtime_id="daemon-1")
@@ -439,10 +424,7 @@ async def test_a_restarted_runtime_reports_what_it_held_before(shop: Queue, stor
     assert task.failure_history[0].reason == "runtime_offline"
 
 
-# -- declaring it ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_worker_that_cannot_work_is_refused_with_a_word_of_help() -> None:
+async def test_invalid_worker_is_refused_with_a_hint() -> None:
     with pytest.raises(InputError, match="at least one task"):
         Worker(concurrency=0)
     worker = Worker()
@@ -462,16 +444,16 @@ async def test_a_worker_that_cannot_work_is_refused_with_a_word_of_help() -> Non
         ("tests.worker.mill:nobody", "It has: worker"),
     ],
 )
-def test_a_target_that_names_no_worker_is_refused(target: str, message: str) -> None:
+def test_target_without_a_worker_is_refused(target: str, message: str) -> None:
     with pytest.raises(InputError) as refused:
         load(target)
     assert message in str(refused.value)
 
 
-async def test_a_worker_given_an_open_queue_works_in_its_workspace(tmp_path: Path) -> None:
+async def test_worker_given_an_open_queue_uses_its_workspace(tmp_path: Path) -> None:
     worker, gate = gated()
     gate.open.set()
-    async with await Queue.open(f"sqlite:///{tmp_path}/q.db") as queue:
+    async with Queue.open(f"sqlite:///{tmp_path}/q.db") as queue:
         other = queue.in_workspace("other")
         made = await other.submit(type="gated")
         assert (await worker.run(other, until_idle=True)).completed == 1

@@ -1,10 +1,10 @@
-"""What handlers spend: booked with the model it was spent on, and stopped when there is no money left."""
+"""Usage of handlers: charged with its model, and stopped when the budget is exhausted."""
 
 from shiftwork import Queue
 from shiftwork.worker import Context, Worker
 
 
-async def test_a_handler_that_books_too_much_is_told_to_stop(shop: Queue, store_url: str) -> None:
+async def test_handler_over_its_cost_limit_is_stopped(shop: Queue, store_url: str) -> None:
     worker = Worker()
     seen: list[bool] = []
 
@@ -23,7 +23,7 @@ async def test_a_handler_that_books_too_much_is_told_to_stop(shop: Queue, store_
     assert (found.status, found.failure_reason, found.cost_usd) == ("dead_lettered", "budget_exceeded", 0.60)
 
 
-async def test_models_are_kept_apart_by_booking_in_between(shop: Queue, store_url: str) -> None:
+async def test_costs_of_different_models_are_charged_separately(shop: Queue, store_url: str) -> None:
     worker = Worker()
 
     @worker.handler("mixed")
@@ -35,4 +35,7 @@ async def test_models_are_kept_apart_by_booking_in_between(shop: Queue, store_ur
 
     await shop.submit(type="mixed")
     await worker.run(store_url, until_idle=True)
-    assert {cost.value: cost.cost_usd for cost in (await shop.costs("model")).costs} == {"large": 0.10, "small": 0.05}
+    assert {cost.value: cost.cost_usd for cost in (await shop.budgets.costs("model")).costs} == {
+        "large": 0.10,
+        "small": 0.05,
+    }

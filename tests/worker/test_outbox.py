@@ -1,4 +1,4 @@
-"""The outbox: one folder for a store, whole files, nothing thrown away that cannot be read."""
+"""The outbox: one folder per store, whole files, and unreadable files are kept."""
 
 import asyncio
 import subprocess
@@ -10,19 +10,21 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.duties.presence import process_of, this_process
+from shiftwork.agents.presence import process_of, this_process
+from shiftwork.model.reports import TaskResult
+from shiftwork.model.task import Usage
 from shiftwork.worker import Context, Worker, sending
-from shiftwork.worker.delivery import Delivery, Summary
-from shiftwork.worker.outbox import Kept, Outbox, default_folder, open_outbox
+from shiftwork.worker.delivery import ResultDelivery, Summary
+from shiftwork.worker.outbox import Outbox, StoredResult, default_folder, open_outbox
 from tests.races.fleet import handles
 from tests.stores.stalling import stalled
 from tests.worker.steps import PATIENCE_SEC, at_work, until, until_status
 
-RESULT = Kept("task_1.1", done=True, data={"n": 1}, usage={"cost_usd": 0.5})
+RESULT = StoredResult("task_1.1", TaskResult({"n": 1}, usage=Usage(cost_usd=0.5)))
 WRITTEN = msgspec.structs.replace(RESULT, by=this_process())
 
 
-def test_what_is_kept_is_found_by_the_next_one_until_it_is_dropped(tmp_path: Path) -> None:
+def test_kept_result_is_found_until_it_is_dropped(tmp_path: Path) -> None:
     assert Outbox(tmp_path / "box").keep(RESULT)
     later = Outbox(tmp_path / "box")
     assert list(later.left()) == [WRITTEN]
@@ -30,10 +32,10 @@ def test_what_is_kept_is_found_by_the_next_one_until_it_is_dropped(tmp_path: Pat
     assert list((tmp_path / "box").iterdir()) == []
 
 
-def test_what_the_living_keep_is_theirs_to_hand_in(tmp_path: Path) -> None:
+def test_results_of_live_processes_are_left_to_them(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         file = tmp_path / "task_2.1.json"
-        left = Kept("task_2.1", done=True, by=process_of(other.pid))
+        left = StoredResult("task_2.1", TaskResult(), by=process_of(other.pid))
         file.write_bytes(msgspec.json.encode(left))
         outbox = Outbox(tmp_path)
         assert outbox.keep(RESULT)
@@ -45,24 +47,24 @@ def test_what_the_living_keep_is_theirs_to_hand_in(tmp_path: Path) -> None:
     assert list(outbox.of_the_dead()) == []
 
 
-def test_a_file_that_cannot_be_read_is_left_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_outbox_file_is_kept_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "broken.json").write_text("{")
     assert list(Outbox(tmp_path).left()) == []
     assert (tmp_path / "broken.json").exists()
     assert "broken.json in the outbox cannot be read" in caplog.text
 
 
-def test_what_cannot_be_written_is_said_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_result_is_logged_without_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     assert not Outbox(tmp_path / "file").keep(RESULT)
-    assert not Outbox(tmp_path / "box").keep(Kept("task_1.1", done=True, data=object()))
-    assert not Outbox(tmp_path / "box").keep(Kept("task_1.1", done=True, text=5))  # type: ignore[arg-type]  # a handler's
+    assert not Outbox(tmp_path / "box").keep(StoredResult("task_1.1", TaskResult(object())))
+    assert not Outbox(tmp_path / "box").keep(StoredResult("task_1.1", TaskResult(text=5)))  # type: ignore[arg-type]  # a handler's
     assert caplog.text.count("cannot be kept in the outbox") == 3
     assert not (tmp_path / "box").exists()
     assert not Outbox(None).keep(RESULT)
 
 
-def test_each_store_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_store_has_its_own_outbox_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert default_folder("sqlite:///work.db") == Path("work.db.outbox")
     assert default_folder("sqlite:////data/work.db") == Path("/data/work.db.outbox")
@@ -76,8 +78,8 @@ def test_each_store_has_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(one).startswith("/state/shiftwork/outbox/")
 
 
-def test_each_workspace_has_its_own(tmp_path: Path) -> None:
-    """Who works in one workspace is told that a task of another does not exist, and would throw its result away."""
+def test_each_workspace_has_its_own_outbox_folder(tmp_path: Path) -> None:
+    """A worker of one workspace cannot see tasks of another, and would discard their results."""
     store = f"sqlite:///{tmp_path}/work.db"
     assert open_outbox(None, store, "a/b").keep(RESULT)
     assert list(open_outbox(None, store, "default").left()) == []
@@ -86,7 +88,7 @@ def test_each_workspace_has_its_own(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "own").iterdir()] == ["task_1.1.json"]
 
 
-def test_a_server_has_one_however_its_address_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_has_one_outbox_for_every_form_of_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert default_folder("http://host:8080") == default_folder("http://host:8080/")
     assert default_folder("http://host:8080") != default_folder("http://host:8081")
@@ -94,32 +96,30 @@ def test_a_server_has_one_however_its_address_is_written(monkeypatch: pytest.Mon
 
 KEEP = """
 import pathlib, sys
+from shiftwork.model.reports import TaskResult
+from shiftwork.model.task import Usage
 from shiftwork.worker.outbox import Kept, Outbox
-Outbox(pathlib.Path(sys.argv[1])).keep(Kept(sys.argv[2], done=True, data=1, usage={"cost_usd": 1.0}))
+Outbox(pathlib.Path(sys.argv[1])).keep(Kept(sys.argv[2], TaskResult(1, usage=Usage(cost_usd=1.0))))
 """
 
 
-async def test_what_a_dead_process_left_is_booked_once_however_many_find_it(
-    shop: Queue, store_url: str, tmp_path: Path
-) -> None:
-    """Its claim was taken back: whoever hands it in is told so, and what it cost is booked all the same."""
+async def test_result_of_a_dead_process_is_charged_once(shop: Queue, store_url: str, tmp_path: Path) -> None:
+    """Its claim was taken back: anyone who hands it in is told so, and what it cost is booked all the same."""
     await shop.submit(type="code")
     (held,) = await shop.claim("worker", start=True, runtime_id="dead")
     subprocess.run([sys.executable, "-c", KEEP, str(tmp_path / "box"), held.token], check=True)  # noqa: ASYNC221  # it is short
-    await shop.runtime_gone("dead")
+    await shop.runtimes.report_gone("dead")
     async with handles(store_url, 4) as others:
-        deliveries = [Delivery(each, Outbox(tmp_path / "box"), Summary(), asyncio.Event()) for each in others]
+        deliveries = [ResultDelivery(each, Outbox(tmp_path / "box"), Summary(), asyncio.Event()) for each in others]
         await asyncio.gather(*(each.left(of_the_dead=True) for each in deliveries))
         await asyncio.gather(*(each.left() for each in deliveries))
     assert list((tmp_path / "box").iterdir()) == []
-    (spent,) = (await shop.costs("agent")).costs
+    (spent,) = (await shop.budgets.costs("agent")).costs
     assert (spent.value, spent.cost_usd) == ("worker", 1.0)
 
 
-async def test_a_slow_disk_holds_up_nothing_but_itself(
-    shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer comes while the result is being written down: then it need not be kept, and is not."""
+async def test_slow_disk_delays_only_the_outbox(shop: Queue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer arrives while the result is being written: then it need not be kept, and is not."""
     writing, go_on, written = threading.Event(), threading.Event(), threading.Event()
     write = Outbox._write
 

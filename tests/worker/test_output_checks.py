@@ -1,4 +1,4 @@
-"""A worker runs the tests that its tasks ask for, where it did the work, and hands their verdict in with the result."""
+"""A worker runs the tests of its tasks in their folder, and submits the verdict with the result."""
 
 import asyncio
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Done, Queue, Worker
-from shiftwork.core.task import Verdict
+from shiftwork.model.task import Verdict
 from shiftwork.worker import Context
 from shiftwork.worker.delivery import Summary
 from tests.worker.desk import alive, ask, desk_on
@@ -19,7 +19,7 @@ def checked_by(command: Any, **more: Any) -> dict[str, Any]:
 
 
 async def verdict_on(queue: Queue, task_id: str) -> Verdict:
-    (attempt,) = await queue.attempts(task_id)
+    (attempt,) = await queue.tasks.attempts(task_id)
     assert attempt.verdict is not None
     return attempt.verdict
 
@@ -37,19 +37,17 @@ def coder(folder: Path, **options: Any) -> Worker:
     return worker
 
 
-async def test_a_runner_may_be_kept_from_running_the_tests_of_a_submitter(
-    shop: Queue, store_url: str, tmp_path: Path
-) -> None:
-    with desk_on(store_url, tmp_path) as desk:
+async def test_runner_can_refuse_to_run_tests_of_submitters(shop: Queue, store_url: str, tmp_path: Path) -> None:
+    with desk_on(store_url, tmp_path) as mcp_server:
         task = await ask(shop, "x", output=checked_by(f"touch {tmp_path}/ran"))
-        desk.run(["echo", "made"], "--no-test-pass")
+        mcp_server.run(["echo", "made"], "--no-test-pass")
     assert (await shop.get(task)).status == "validating"
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.requirement("F-234")
 @pytest.mark.parametrize("command", ["grep -q 42 answer && echo right || { echo wrong; exit 3; }"])
-async def test_tests_run_where_the_work_was_done(shop: Queue, store_url: str, tmp_path: Path, command: str) -> None:
+async def test_tests_run_in_the_folder_of_the_work(shop: Queue, store_url: str, tmp_path: Path, command: str) -> None:
     right, wrong = [
         (await shop.submit(type="code", payload={"answer": answer}, output=checked_by(command))).id
         for answer in (42, 41)
@@ -70,7 +68,7 @@ async def test_tests_run_where_the_work_was_done(shop: Queue, store_url: str, tm
     assert failed.evidence["output"] == "wrong\n"
 
 
-async def test_words_are_run_without_a_shell(shop: Queue, store_url: str, tmp_path: Path) -> None:
+async def test_command_list_is_run_without_a_shell(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", output=checked_by(["printf", "%s|", "a b", "$HOME"]))
     await coder(tmp_path).run(store_url, until_idle=True)
     verdict = await verdict_on(shop, made.id)
@@ -78,7 +76,7 @@ async def test_words_are_run_without_a_shell(shop: Queue, store_url: str, tmp_pa
     assert verdict.evidence["output"] == "a b|$HOME|"
 
 
-async def test_only_the_last_of_a_long_output_is_kept(shop: Queue, store_url: str, tmp_path: Path) -> None:
+async def test_only_the_end_of_a_long_output_is_kept(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", output=checked_by("seq 100000; printf '\\000end'; exit 1"))
     await coder(tmp_path).run(store_url, until_idle=True)
     verdict = await verdict_on(shop, made.id)
@@ -88,7 +86,7 @@ async def test_only_the_last_of_a_long_output_is_kept(shop: Queue, store_url: st
     assert 65_000 < len(output.encode()) <= 65_536
 
 
-async def test_tests_that_take_too_long_end_with_all_they_started(shop: Queue, store_url: str, tmp_path: Path) -> None:
+async def test_tests_over_their_time_limit_end_with_all_processes(shop: Queue, store_url: str, tmp_path: Path) -> None:
     line = "echo $$ > leader; sleep 1000 & echo $! > child; wait"
     made = await shop.submit(type="code", output=checked_by(line, timeout_sec=0.5))
     await coder(tmp_path).run(store_url, until_idle=True)
@@ -98,14 +96,14 @@ async def test_tests_that_take_too_long_end_with_all_they_started(shop: Queue, s
 
 
 def lives(file: Path) -> bool:
-    """Whether the process whose number stands in the file runs."""
+    """Whether the process whose number is in the file runs."""
     try:
         return alive(int(file.read_text()))
     except (OSError, ValueError):
         return False
 
 
-async def test_a_cancelled_task_ends_its_tests(shop: Queue, store_url: str, tmp_path: Path) -> None:
+async def test_cancelled_task_ends_its_tests(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", output=checked_by("echo $$ > leader; sleep 1000"))
     async with at_work(coder(tmp_path), store_url):
         await until((tmp_path / "leader").exists)
@@ -115,9 +113,7 @@ async def test_a_cancelled_task_ends_its_tests(shop: Queue, store_url: str, tmp_
     assert (await shop.get(made.id)).status == "cancelled"
 
 
-async def test_a_stopped_worker_gives_the_task_back_and_ends_its_tests(
-    shop: Queue, store_url: str, tmp_path: Path
-) -> None:
+async def test_stopped_worker_releases_the_task_and_ends_its_tests(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", output=checked_by("echo $$ > leader; sleep 1000"))
     worker = coder(tmp_path, stop_grace_sec=0)
     running = asyncio.create_task(worker.run(store_url))
@@ -128,7 +124,7 @@ async def test_a_stopped_worker_gives_the_task_back_and_ends_its_tests(
     assert not lives(tmp_path / "leader")
 
 
-async def test_the_execution_limit_holds_for_the_tests_too(shop: Queue, store_url: str, tmp_path: Path) -> None:
+async def test_execution_limit_includes_the_tests(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", timeout_sec=1, output=checked_by("sleep 1000"))
     await coder(tmp_path).run(store_url, until_idle=True)
     task = await shop.get(made.id)
@@ -137,7 +133,7 @@ async def test_the_execution_limit_holds_for_the_tests_too(shop: Queue, store_ur
 
 
 @pytest.mark.parametrize("command", ["no-such-program-here", ["no-such-program-here"]])
-async def test_a_command_that_is_not_there_is_a_verdict(
+async def test_missing_test_command_is_a_failed_verdict(
     shop: Queue, store_url: str, tmp_path: Path, command: Any
 ) -> None:
     made = await shop.submit(type="code", output=checked_by(command))
@@ -146,7 +142,7 @@ async def test_a_command_that_is_not_there_is_a_verdict(
     assert (await shop.get(made.id)).failure_reason == "invalid_output"
 
 
-async def test_a_folder_that_is_gone_is_a_verdict(shop: Queue, store_url: str) -> None:
+async def test_missing_test_folder_is_a_failed_verdict(shop: Queue, store_url: str) -> None:
     made = await shop.submit(type="code", work_dir="/no/such/folder", output=checked_by("true"))
     worker = Worker("coder", run_tests=True)
     worker.handler("code")(lambda _: 1)
@@ -154,7 +150,7 @@ async def test_a_folder_that_is_gone_is_a_verdict(shop: Queue, store_url: str) -
     assert "cannot be started" in (await verdict_on(shop, made.id)).reasons[0]
 
 
-async def test_a_handler_may_run_its_tests_itself(shop: Queue, store_url: str) -> None:
+async def test_handler_can_run_its_tests_itself(shop: Queue, store_url: str) -> None:
     made = await shop.submit(type="code", output=checked_by("exit 1"))
     worker = Worker("coder")
     worker.handler("code")(lambda _: Done("patch", verdict={"passed": True, "evidence": {"suite": "own"}}))
@@ -163,9 +159,7 @@ async def test_a_handler_may_run_its_tests_itself(shop: Queue, store_url: str) -
     assert (await verdict_on(shop, made.id)).evidence == {"suite": "own"}
 
 
-async def test_a_worker_that_runs_no_commands_leaves_the_verdict_to_others(
-    shop: Queue, store_url: str, tmp_path: Path
-) -> None:
+async def test_worker_without_tests_leaves_the_verdict_open(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", output=checked_by(f"touch {tmp_path}/ran"))
     worker = Worker("coder")
     worker.handler("code")(lambda _: "a patch")
@@ -174,10 +168,10 @@ async def test_a_worker_that_runs_no_commands_leaves_the_verdict_to_others(
     task = await shop.get(made.id)
     assert task.status == "validating"
     assert not (tmp_path / "ran").exists()
-    assert (await shop.verdict(task.claim.assignment_id or "", passed=True)).status == "completed"
+    assert (await shop.claims.verdict(task.claim.assignment_id or "", passed=True)).status == "completed"
 
 
-async def test_a_worker_may_judge_what_another_made(shop: Queue, store_url: str) -> None:
+async def test_worker_can_judge_output_of_another(shop: Queue, store_url: str) -> None:
     made = await shop.submit(type="essay", output={"validation": "llm-judge", "validation_schema": "Is it long?"})
     author = Worker("author")
     author.handler("essay")(lambda _: "a long essay")
@@ -192,8 +186,8 @@ async def test_a_worker_may_judge_what_another_made(shop: Queue, store_url: str)
     assert (await shop.get(made.id)).status == "completed"
 
 
-async def test_a_handler_hands_in_its_decision_report(shop: Queue, store_url: str) -> None:
-    await shop.set_setting("require_decision_report", True)
+async def test_handler_submits_its_decision_report(shop: Queue, store_url: str) -> None:
+    await shop.settings.set("require_decision_report", True)
     made = await shop.submit(type="code")
     worker = Worker("coder")
     worker.handler("code")(lambda _: Done("patch", decision_report={"why": "as asked"}))
@@ -202,8 +196,8 @@ async def test_a_handler_hands_in_its_decision_report(shop: Queue, store_url: st
     assert (result.status, result.decision_report) == ("success", {"why": "as asked"})
 
 
-async def test_without_its_report_a_handlers_result_is_a_failed_attempt(shop: Queue, store_url: str) -> None:
-    await shop.set_setting("require_decision_report", True)
+async def test_result_without_required_report_fails_the_attempt(shop: Queue, store_url: str) -> None:
+    await shop.settings.set("require_decision_report", True)
     made = await shop.submit(type="code")
     worker = Worker("coder")
 
@@ -219,23 +213,20 @@ async def test_without_its_report_a_handlers_result_is_a_failed_attempt(shop: Qu
     assert str(task.last_error).startswith("report_required")
 
 
-# -- of commands -------------------------------------------------------------------------------------------------
-
-
-async def test_the_tests_of_an_agents_work_run_in_its_folder(shop: Queue, store_url: str, tmp_path: Path) -> None:
-    with desk_on(store_url, tmp_path) as desk:
+async def test_tests_of_agent_work_run_in_its_folder(shop: Queue, store_url: str, tmp_path: Path) -> None:
+    with desk_on(store_url, tmp_path) as mcp_server:
         task = await ask(shop, "x", output=checked_by("pwd; grep 42 answer"))
-        desk.run(["sh", "-c", "echo 42 > answer"])
+        mcp_server.run(["sh", "-c", "echo 42 > answer"])
         verdict = await verdict_on(shop, task)
     assert verdict.evidence is not None
-    assert (verdict.passed, verdict.evidence["output"]) == (True, f"{desk.work_dir / task}\n42\n")
+    assert (verdict.passed, verdict.evidence["output"]) == (True, f"{mcp_server.work_dir / task}\n42\n")
 
 
 async def test_tests_do_not_outlive_a_killed_runner(shop: Queue, store_url: str, tmp_path: Path) -> None:
-    with desk_on(store_url, tmp_path) as desk:
+    with desk_on(store_url, tmp_path) as mcp_server:
         task = await ask(shop, "x", output=checked_by("echo $$ > leader; sleep 1000 & echo $! > child; wait"))
-        runner = desk.start(["true"])
-        files = [desk.work_dir / task / name for name in ("leader", "child")]
+        runner = mcp_server.start(["true"])
+        files = [mcp_server.work_dir / task / name for name in ("leader", "child")]
         await until(lambda: all(map(lives, files)))
         runner.kill()
         await until(lambda: not any(map(lives, files)))

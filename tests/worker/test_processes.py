@@ -1,4 +1,4 @@
-"""Workers in real processes, killed, stopped and cut off: nothing is lost, and nothing is accepted twice."""
+"""Workers in real processes, killed, stopped and cut off: nothing is lost or accepted twice."""
 
 import asyncio
 import functools
@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from shiftwork import Queue
-from shiftwork.core.errors import InputError
-from shiftwork.duties.presence import process_of
+from shiftwork.agents.presence import process_of
+from shiftwork.model.errors import InputError
+from shiftwork.model.reports import TaskResult
 from shiftwork.worker import Worker, processes
 from shiftwork.worker.child import refusal
-from shiftwork.worker.outbox import Kept, default_folder
+from shiftwork.worker.outbox import StoredResult, default_folder
 from shiftwork.worker.processes import IDLE, Fleet
 from tests.outages.relay import relay_to
 from tests.services import Postgres
@@ -58,7 +59,7 @@ async def _holds_locks(queue: Queue) -> bool:
             await connection.close()
     try:
         async with asyncio.timeout(1):
-            await queue.agent_heartbeat("mill")
+            await queue.agents.heartbeat("mill")
     except TimeoutError:
         return True
     return False
@@ -71,24 +72,24 @@ def _stands_still(pid: int) -> bool:
 
 
 async def _present(queue: Queue, count: int) -> bool:
-    """Whether so many worker processes have announced themselves."""
-    return [runtime["status"] for runtime in await queue.runtimes()] == ["active"] * count
+    """Whether this many worker processes have announced themselves."""
+    return [runtime.status for runtime in await queue.runtimes.list()] == ["active"] * count
 
 
 @pytest.mark.requirement("C-096", "C-156", "C-267")
-async def test_a_killed_child_is_replaced_and_its_tasks_are_done_by_others(shop: Queue, mill: Mill) -> None:
-    await shop.set_setting("maintenance.presence_sec", 600)  # else a neighbour may be as quick as the fleet
+async def test_killed_child_is_replaced_and_its_tasks_are_completed(shop: Queue, mill: Mill) -> None:
+    await shop.settings.set("maintenance.presence_sec", 600)  # else a neighbour may be as quick as the fleet
     fleet = mill.start(2)
     lost = await kill_a_child(shop, mill)
-    returned = [event for event in await shop.history(lost[0]) if event.verb == "failed"]
+    returned = [event for event in (await shop.tasks.history(lost[0])).events if event.verb == "failed"]
     assert returned[0].actor.startswith("fleet:")
     assert "ended with signal SIGKILL" in mill.log()
     assert await stop(fleet) == 0
-    assert {agent.id for agent in await shop.agents()} == {"mill-1", "mill-2"}
+    assert {agent.id for agent in await shop.agents.list()} == {"mill-1", "mill-2"}
 
 
-async def test_the_tasks_of_a_lone_worker_that_was_killed_are_taken_over_by_others(shop: Queue, mill: Mill) -> None:
-    await shop.set_setting("retry.strategy", "immediate")
+async def test_tasks_of_a_killed_single_worker_are_completed_by_others(shop: Queue, mill: Mill) -> None:
+    await shop.settings.set("retry.strategy", "immediate")
     lone = mill.start(1)
     (task,) = await submit(shop, mill)
     assert await mill.holder(task) == lone.pid
@@ -97,13 +98,13 @@ async def test_the_tasks_of_a_lone_worker_that_was_killed_are_taken_over_by_othe
     assert await mill.holder(task, 2) == other.pid
     mill.go()
     await until_status(shop, task, "completed")
-    assert [e.actor for e in await shop.history(task) if e.verb == "failed"] == ["duty:presence"]
+    assert [e.actor for e in (await shop.tasks.history(task)).events if e.verb == "failed"] == ["duty:presence"]
     assert (await shop.get(task)).attempts == 1
 
 
-async def test_a_zombie_that_comes_back_changes_nothing(shop: Queue, mill: Mill) -> None:
+async def test_late_result_of_a_resumed_process_changes_nothing(shop: Queue, mill: Mill) -> None:
     await beat_fast(shop, 1.2)
-    await shop.set_setting("on_stale", "reclaim")
+    await shop.settings.set("on_stale", "reclaim")
     zombie = mill.start(1)
     (task,) = await submit(shop, mill)
     await mill.holder(task)
@@ -119,7 +120,7 @@ async def test_a_zombie_that_comes_back_changes_nothing(shop: Queue, mill: Mill)
     assert "lost=1" in mill.log()
 
 
-async def test_a_fleet_is_stopped_with_nothing_lost(shop: Queue, mill: Mill) -> None:
+async def test_fleet_stops_without_losing_tasks(shop: Queue, mill: Mill) -> None:
     fleet = mill.start(2)
     tasks = await submit(shop, mill, 6)
     await until(lambda: sum(len(mill.holders(task)) for task in tasks) == 4)
@@ -131,12 +132,12 @@ async def test_a_fleet_is_stopped_with_nothing_lost(shop: Queue, mill: Mill) -> 
     assert statuses == ["completed"] * 4 + ["ready"] * 2
 
 
-async def test_a_crash_loop_is_slowed_down_and_reported(shop: Queue, mill: Mill) -> None:
-    await shop.set_setting("max_reclaims", None)
+async def test_crash_loop_is_slowed_down_and_logged(shop: Queue, mill: Mill) -> None:
+    await shop.settings.set("max_reclaims", None)
     fleet = mill.start(2)
     bursts = await submit(shop, mill, 1, "burst")
     await until(lambda: "2 crashes in a row; a new one starts in 1 s" in mill.log())
-    await shop.cancel_many(bursts)
+    await shop.batch.cancel(bursts)
     mill.go()
     tasks = await submit(shop, mill)
     await until(lambda: done_once(shop, tasks))
@@ -145,11 +146,11 @@ async def test_a_crash_loop_is_slowed_down_and_reported(shop: Queue, mill: Mill)
 
 
 @pytest.mark.parametrize("code", [0, 3])
-async def test_no_exit_code_of_a_handler_is_taken_for_an_orderly_end(
+async def test_exit_code_of_a_handler_is_not_taken_for_an_orderly_end(
     sqlite_url: str, tmp_path: Path, code: int
 ) -> None:
-    """A process says why it ends; one that a handler took with it has said nothing, and is replaced."""
-    async with await Queue.open(sqlite_url) as queue:
+    """A process reports why it ends; one that a handler ended has not, and is replaced."""
+    async with Queue.open(sqlite_url) as queue:
         with running_mill(sqlite_url, tmp_path) as mill:
             (task,) = await submit(queue, mill, 1, "leave", code=code)
             fleet = mill.start(2, until_idle=True)
@@ -158,19 +159,19 @@ async def test_no_exit_code_of_a_handler_is_taken_for_an_orderly_end(
             assert (await queue.get(task)).status == "completed"
 
 
-async def test_a_process_whose_agent_was_set_offline_is_not_replaced(sqlite_url: str, tmp_path: Path) -> None:
-    async with await Queue.open(sqlite_url) as queue:
+async def test_process_whose_agent_is_offline_is_not_replaced(sqlite_url: str, tmp_path: Path) -> None:
+    async with Queue.open(sqlite_url) as queue:
         with running_mill(sqlite_url, tmp_path) as mill:
             fleet = mill.start(2)
             for agent in ("mill-1", "mill-2"):
                 await until(functools.partial(knows, queue, agent))
-                await queue.set_agent_status(agent, "offline")
+                await queue.agents.set_status(agent, "offline")
             assert await asyncio.to_thread(fleet.wait, PATIENCE_SEC) == 0
             assert "a new one starts" not in mill.log()
 
 
-async def test_a_fleet_outlives_a_signal_that_has_no_name(sqlite_url: str, tmp_path: Path) -> None:
-    async with await Queue.open(sqlite_url) as queue:
+async def test_fleet_survives_a_child_killed_by_unnamed_signal(sqlite_url: str, tmp_path: Path) -> None:
+    async with Queue.open(sqlite_url) as queue:
         with running_mill(sqlite_url, tmp_path) as mill:
             fleet = mill.start(2)
             (task,) = await submit(queue, mill)
@@ -184,7 +185,7 @@ async def test_a_fleet_outlives_a_signal_that_has_no_name(sqlite_url: str, tmp_p
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_worker_without_handlers_is_refused(sqlite_url: str, tmp_path: Path, processes: str) -> None:
+def test_worker_without_handlers_is_refused(sqlite_url: str, tmp_path: Path, processes: str) -> None:
     (tmp_path / "bare.py").write_text("from shiftwork.worker import Worker\nworker = Worker()\n")
     started = Started(tmp_path / "started")
     try:
@@ -205,7 +206,7 @@ def test_a_worker_without_handlers_is_refused(sqlite_url: str, tmp_path: Path, p
         ("--agent", "a" * 254, "at most 255 are allowed"),
     ],
 )
-def test_what_no_process_can_work_with_ends_a_fleet_once(
+def test_invalid_configuration_ends_a_fleet_once(
     sqlite_url: str, tmp_path: Path, option: str, value: str, what: str
 ) -> None:
     started = Started(tmp_path / "started")
@@ -213,17 +214,17 @@ def test_what_no_process_can_work_with_ends_a_fleet_once(
         line = [sys.executable, "-m", "shiftwork", "--store", sqlite_url, "work", "--type", "x", option, value]
         refused = started.spawn([*line, "--processes", "2", "--until-idle", "--", "true"], tmp_path)
         assert refused.wait(PATIENCE_SEC) == 2
-        (told,) = [line for line in started.log().splitlines() if line.startswith("error: ")]
-        assert what in told
+        (found,) = [line for line in started.log().splitlines() if line.startswith("error: ")]
+        assert what in found
         assert "a new one starts" not in started.log()
     finally:
         started.end()
 
 
-async def test_a_replacement_that_is_refused_leaves_the_others_at_work(
+async def test_refused_replacement_leaves_the_others_working(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a fleet was called with has worked; that it does no longer may pass, as a deployment does."""
+    """The arguments of the fleet worked before; a later failure may be temporary, as during a deployment."""
     ends = iter([(1, ""), (1, refusal(InputError("halfway"))), (0, IDLE)])
     monkeypatch.setattr(processes, "CRASH_SEC", 0.0)
     monkeypatch.setattr(Fleet, "_run_child", lambda *_: asyncio.sleep(0, next(ends)))
@@ -231,7 +232,7 @@ async def test_a_replacement_that_is_refused_leaves_the_others_at_work(
     assert list(ends) == []
 
 
-async def test_the_processes_of_a_fleet_that_was_killed_stop_gracefully(shop: Queue, mill: Mill) -> None:
+async def test_processes_of_a_killed_fleet_stop_gracefully(shop: Queue, mill: Mill) -> None:
     fleet = mill.start(2)
     tasks = await submit(shop, mill, 4)
     children = {await mill.holder(task) for task in tasks}
@@ -257,10 +258,10 @@ def _starting(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("file", ["sitecustomize.py", "bare.py"])
-async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
+async def test_interrupt_during_start_leaves_no_traceback(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """A terminal interrupts them all: before Python has read its first module, or while it reads the last."""
+    """A terminal interrupts them all: before Python imports its first module, or during the last."""
     app = "from shiftwork.worker import Worker\nworker = Worker()\nworker.handler('x')(print)\n"
     (tmp_path / "bare.py").write_text(app)
     (tmp_path / file).write_text(SLOW_START + (app if file == "bare.py" else ""))
@@ -273,7 +274,7 @@ async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
         for child in _starting(tmp_path):  # not the fleet as well, which would end them at once
             os.kill(child, signal.SIGINT)
         (tmp_path / "go").touch()
-        async with await Queue.open(sqlite_url) as queue:
+        async with Queue.open(sqlite_url) as queue:
             await until(lambda: _present(queue, 2))
         os.killpg(fleet.pid, signal.SIGINT)
         assert await asyncio.to_thread(fleet.wait, PATIENCE_SEC) == 0
@@ -283,10 +284,8 @@ async def test_an_interrupt_while_the_processes_start_leaves_no_traceback(
         started.end()
 
 
-async def test_a_result_in_the_outbox_of_a_dead_worker_is_handed_in_by_the_one_beside_it(
-    shop: Queue, mill: Mill
-) -> None:
-    """Nobody takes back what is done: its claim holds until the result is handed in, and nothing is done again."""
+async def test_outbox_result_of_a_dead_worker_is_submitted_by_another(shop: Queue, mill: Mill) -> None:
+    """No one takes back what is done: its claim holds until the result is submitted, and nothing is done again."""
     first = mill.start(1)
     (task,) = await submit(shop, mill)
     assert await mill.holder(task) == first.pid
@@ -296,7 +295,7 @@ async def test_a_result_in_the_outbox_of_a_dead_worker_is_handed_in_by_the_one_b
     folder = default_folder(shop.url)
     assert folder is not None
     folder.mkdir(parents=True)
-    result = Kept(token, done=True, data="finished", by=process_of(first.pid))
+    result = StoredResult(token, TaskResult("finished"), by=process_of(first.pid))
     (folder / "whole").write_bytes(msgspec.json.encode(result))
     (folder / "whole").rename(folder / f"{token}.json")
     first.kill()
@@ -306,7 +305,7 @@ async def test_a_result_in_the_outbox_of_a_dead_worker_is_handed_in_by_the_one_b
     await until(lambda: not list(folder.iterdir()))
 
 
-async def test_what_prints_much_or_hears_nothing_ends_all_the_same(shop: Queue, mill: Mill) -> None:
+async def test_noisy_or_unresponsive_handler_still_ends(shop: Queue, mill: Mill) -> None:
     (loud,) = await submit(shop, mill, 1, "chatter")
     (deaf,) = await submit(shop, mill, 1, "deaf")
     lone = mill.start(1)
@@ -317,9 +316,6 @@ async def test_what_prints_much_or_hears_nothing_ends_all_the_same(shop: Queue, 
     assert await stop(lone) == 0
 
 
-# -- cut off from PostgreSQL -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Postgres]:
     with Postgres.start(durable=True) as server:
@@ -328,7 +324,7 @@ def own_server() -> Iterator[Postgres]:
 
 @asynccontextmanager
 async def cut_off_while_at_work(
-    server: Postgres, tmp_path: Path, beside: int = 0
+    server: Postgres, tmp_path: Path, background: int = 0
 ) -> AsyncIterator[tuple[Queue, Mill, list[str], Path]]:
     """A lone worker holds two tasks, the server goes away, the handlers finish: their results are in the outbox."""
     if not server.running:
@@ -337,14 +333,14 @@ async def cut_off_while_at_work(
     folder = default_folder(url)
     assert folder is not None
     with running_mill(url, tmp_path) as mill:
-        async with await Queue.open(url) as queue:
+        async with Queue.open(url) as queue:
             mill.start(1)
             tasks = await submit(queue, mill, 2)
             for task in tasks:
                 await mill.holder(task)
-            for _ in range(beside):
+            for _ in range(background):
                 mill.start(1)
-            await until(lambda: _present(queue, 1 + beside))
+            await until(lambda: _present(queue, 1 + background))
             await asyncio.to_thread(server.stop)
             mill.go()
             await until(lambda: len(list(folder.glob("*.json"))) == 2)
@@ -352,7 +348,7 @@ async def cut_off_while_at_work(
 
 
 @pytest.mark.requirement("C-262")
-async def test_results_finished_while_the_server_was_away_are_delivered(own_server: Postgres, tmp_path: Path) -> None:
+async def test_results_finished_during_an_outage_are_submitted(own_server: Postgres, tmp_path: Path) -> None:
     async with cut_off_while_at_work(own_server, tmp_path) as (queue, mill, tasks, folder):
         await asyncio.to_thread(own_server.start_again)
         await until(lambda: done_once(queue, tasks))
@@ -362,7 +358,7 @@ async def test_results_finished_while_the_server_was_away_are_delivered(own_serv
             assert (await queue.result(task)).data == mill.holders(task)[0]
 
 
-async def test_a_result_in_the_outbox_outlives_its_worker(own_server: Postgres, tmp_path: Path) -> None:
+async def test_outbox_result_survives_its_worker(own_server: Postgres, tmp_path: Path) -> None:
     async with cut_off_while_at_work(own_server, tmp_path) as (queue, mill, tasks, folder):
         (killed,) = {pid for task in tasks for pid in mill.holders(task)}
         mill.end()
@@ -375,9 +371,9 @@ async def test_a_result_in_the_outbox_outlives_its_worker(own_server: Postgres, 
         assert list(folder.iterdir()) == []
 
 
-async def test_a_result_in_the_outbox_outlives_its_worker_beside_another(own_server: Postgres, tmp_path: Path) -> None:
-    """The one beside it is connected again first, and sees that its process is gone."""
-    async with cut_off_while_at_work(own_server, tmp_path, beside=1) as (queue, mill, tasks, folder):
+async def test_outbox_result_survives_its_worker_beside_another(own_server: Postgres, tmp_path: Path) -> None:
+    """The other worker reconnects first, and sees that the process is gone."""
+    async with cut_off_while_at_work(own_server, tmp_path, background=1) as (queue, mill, tasks, folder):
         (killed,) = {pid for task in tasks for pid in mill.holders(task)}
         os.kill(killed, signal.SIGKILL)
         await asyncio.to_thread(own_server.start_again)
@@ -388,12 +384,10 @@ async def test_a_result_in_the_outbox_outlives_its_worker_beside_another(own_ser
         await until(lambda: not list(folder.iterdir()))
 
 
-async def test_results_finished_behind_a_network_that_went_silent_are_delivered(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    """Nobody is told that the connections are gone, and for a while there are no new ones."""
+async def test_results_finished_during_a_silent_network_are_submitted(postgres_url: str, tmp_path: Path) -> None:
+    """No one is told that the connections are gone, and for a while there are no new ones."""
     async with relay_to(postgres_url) as (relay, url), await Queue.open(postgres_url) as queue:
-        await queue.set_setting("operation_max_sec", 2)
+        await queue.settings.set("operation_max_sec", 2)
         folder = default_folder(url)
         assert folder is not None
         with running_mill(url, tmp_path) as mill:
@@ -412,9 +406,6 @@ async def test_results_finished_behind_a_network_that_went_silent_are_delivered(
                 assert await verbs(queue, task) == ["submitted", "claimed", "completed"]
             (later,) = await submit(queue, mill)
             await until_status(queue, later, "completed")
-
-
-# -- what other users of the machine can read --------------------------------------------------------------------------
 
 
 def _below(pid: int) -> list[int]:
@@ -438,7 +429,7 @@ def _arguments(pids: list[int]) -> str:
     return "\n".join(lines)
 
 
-async def test_no_process_of_a_fleet_shows_the_password_of_the_store(
+async def test_fleet_processes_do_not_show_the_store_password(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = postgres_url.replace("postgres@", "postgres:opensesame@")
@@ -446,7 +437,7 @@ async def test_no_process_of_a_fleet_shows_the_password_of_the_store(
     monkeypatch.setenv("SHIFTWORK_STORE", secret)
     started = Started(tmp_path / "started")
     try:
-        async with await Queue.open(postgres_url) as queue:
+        async with Queue.open(postgres_url) as queue:
             tasks = await queue.submit_many([{"type": "code"}] * 2)
             line = [sys.executable, "-m", "shiftwork", "work", "--type", "code", "--processes", "2"]
             fleet = started.spawn([*line, "--work-dir", "work", "--", "sleep", "600"], tmp_path)
@@ -465,7 +456,7 @@ async def test_no_process_of_a_fleet_shows_the_password_of_the_store(
         started.end()
 
 
-async def test_no_agent_of_prove_shows_the_password_of_the_store(
+async def test_prove_agents_do_not_show_the_store_password(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHIFTWORK_STORE", postgres_url.replace("postgres@", "postgres:opensesame@"))

@@ -1,4 +1,4 @@
-"""Limits and errors of providers, as coding agents print them and as clients of their APIs raise them."""
+"""Provider limits and errors, as printed by coding agents and raised by API clients."""
 
 import json
 from collections.abc import Iterator
@@ -53,15 +53,15 @@ def gemini(message: str, kind: str = "Error") -> list[dict[str, Any]]:
     ]
 
 
-async def run(shop: Queue, desk: Desk, *outputs: list[dict[str, Any]] | str, code: int = 1) -> list[Any]:
+async def run(shop: Queue, mcp_server: Desk, *outputs: list[dict[str, Any]] | str, code: int = 1) -> list[Any]:
     """The tasks after an agent has printed one of these for each, and ended."""
-    folder = desk.work_dir.parent / "printed"
+    folder = mcp_server.work_dir.parent / "printed"
     folder.mkdir()
     tasks = [await ask(shop, str(number)) for number, _ in enumerate(outputs)]
     for number, output in enumerate(outputs):
         text = output if isinstance(output, str) else "\n".join(map(json.dumps, output)) + "\n"
         (folder / str(number)).write_text(text)
-    desk.run(["sh", "-c", f'cat "{folder}/$SHIFTWORK_PROMPT"; exit {code}'], *ACCOUNT)
+    mcp_server.run(["sh", "-c", f'cat "{folder}/$SHIFTWORK_PROMPT"; exit {code}'], *ACCOUNT)
     return [await shop.get(task) for task in tasks]
 
 
@@ -71,41 +71,39 @@ def info(shop: Queue, status: str = "rejected", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-async def test_a_session_limit_of_claude_code_rests_its_account_until_the_reset(
-    shop: Queue, desk: Desk, code: int
-) -> None:
+async def test_claude_code_session_limit_cools_down_its_account(shop: Queue, desk: Desk, code: int) -> None:
     words = "You've hit your session limit · resets 2:30pm (Europe/Paris)"
     (task,) = await run(shop, desk, claude(words, info(shop), synthetic("rate_limit"), api_error_status=429), code=code)
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert WINDOW - 120 < task.available_at - shop.now() <= WINDOW
-    (rests,) = await shop.cooldowns()
+    (rests,) = await shop.cooldowns.list()
     assert rests.key == "provider:anthropic,account:team"
     assert rests.until == pytest.approx(task.available_at, abs=1)
     assert str(rests.reason).startswith("five_hour rate limit met by")
     assert task.session_id == "S"
 
 
-async def test_the_words_say_when_it_resets_where_no_event_does(shop: Queue, desk: Desk) -> None:
+async def test_reset_time_is_read_from_text_without_an_event(shop: Queue, desk: Desk) -> None:
     (task,) = await run(shop, desk, claude(f"Claude AI usage limit reached|{int(shop.now()) + WINDOW}"))
     assert task.failure_reason == "rate_limit"
     assert WINDOW - 120 < task.available_at - shop.now() <= WINDOW
 
 
-async def test_a_usage_limit_of_codex_is_waited_for(shop: Queue, desk: Desk) -> None:
+async def test_codex_usage_limit_is_waited_for(shop: Queue, desk: Desk) -> None:
     words = "You've hit your usage limit. Upgrade to Pro or try again in 3 hours 12 minutes."
     (task,) = await run(shop, desk, codex(words))
     assert (task.failure_reason, task.attempts) == ("rate_limit", 0)
     assert 11_400 < task.available_at - shop.now() <= 11_520
-    assert [rests.key for rests in await shop.cooldowns()] == ["provider:anthropic,account:team"]
+    assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:anthropic,account:team"]
 
 
-async def test_headers_that_opencode_tells_are_read(shop: Queue, desk: Desk) -> None:
+async def test_opencode_headers_are_read(shop: Queue, desk: Desk) -> None:
     (task,) = await run(shop, desk, opencode(429, "Too Many Requests", **{"retry-after": "1800"}))
     assert task.failure_reason == "rate_limit"
     assert 1_680 < task.available_at - shop.now() <= 1_800
 
 
-async def test_an_overload_waits_and_rests_nothing(shop: Queue, desk: Desk) -> None:
+async def test_overload_is_retried_without_a_cooldown(shop: Queue, desk: Desk) -> None:
     overloads = [
         claude("API Error: 529 Overloaded", synthetic("overloaded"), api_error_status=529),
         codex("Selected model is at capacity. Please try a different model."),
@@ -114,11 +112,11 @@ async def test_an_overload_waits_and_rests_nothing(shop: Queue, desk: Desk) -> N
     ]
     for task in await run(shop, desk, *overloads):
         assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0), task.last_error
-    assert await shop.cooldowns() == []
+    assert await shop.cooldowns.list() == []
 
 
 async def test_refused_credentials_are_an_auth_failure(shop: Queue, desk: Desk) -> None:
-    await shop.set_setting("circuit_breaker", None)
+    await shop.settings.set("circuit_breaker", None)
     refusals: list[list[dict[str, Any]] | str] = [
         claude("Invalid API key · Please run /login", synthetic("authentication_failed")),
         claude("Failed to authenticate.", api_error_status=401),
@@ -129,22 +127,22 @@ async def test_refused_credentials_are_an_auth_failure(shop: Queue, desk: Desk) 
     ]
     for task in await run(shop, desk, *refusals):
         assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure"), task.last_error
-    assert await shop.cooldowns() == []
+    assert await shop.cooldowns.list() == []
 
 
-async def test_used_up_credit_is_asked_for_once_an_hour(shop: Queue, desk: Desk) -> None:
+async def test_exhausted_credit_is_retried_after_an_hour(shop: Queue, desk: Desk) -> None:
     (task,) = await run(shop, desk, claude("Credit balance is too low", synthetic("billing_error")))
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert 3_480 < task.available_at - shop.now() <= 3_960
 
 
-async def test_a_window_that_is_nearly_used_is_no_failure(shop: Queue, desk: Desk) -> None:
+async def test_nearly_exhausted_window_is_not_a_failure(shop: Queue, desk: Desk) -> None:
     near = info(shop, "allowed_warning", utilization=0.9)
     (task,) = await run(shop, desk, claude("done", near, is_error=False), code=0)
     assert task.status == "completed"
 
 
-async def test_an_agents_own_error_is_no_limit_despite_an_earlier_limit_event(shop: Queue, desk: Desk) -> None:
+async def test_agent_error_after_a_limit_event_is_not_a_rate_limit(shop: Queue, desk: Desk) -> None:
     overage = info(shop, isUsingOverage=True, overageStatus="allowed")
     answer = {"type": "assistant", "message": {"id": "n", "content": [{"type": "text", "text": "here"}]}}
     own = [
@@ -152,13 +150,13 @@ async def test_an_agents_own_error_is_no_limit_despite_an_earlier_limit_event(sh
         claude("", overage, subtype="error_max_turns"),
         claude("", synthetic("overloaded"), answer, subtype="error_max_turns"),
     ]
-    await shop.set_setting("circuit_breaker", None)
+    await shop.settings.set("circuit_breaker", None)
     for task in await run(shop, desk, *own):
         assert (task.status, task.failure_reason) == ("dead_lettered", "agent_error"), task.last_error
-    assert await shop.cooldowns() == []
+    assert await shop.cooldowns.list() == []
 
 
-async def test_a_reconnection_of_codex_that_succeeds_is_no_failure(shop: Queue, desk: Desk) -> None:
+async def test_successful_reconnect_of_codex_is_not_a_failure(shop: Queue, desk: Desk) -> None:
     events: list[dict[str, Any]] = [
         {"type": "thread.started", "thread_id": "T"},
         {"type": "error", "message": "Reconnecting... 1/5 (unexpected status 429 Too Many Requests)"},
@@ -167,9 +165,6 @@ async def test_a_reconnection_of_codex_that_succeeds_is_no_failure(shop: Queue, 
     ]
     (task,) = await run(shop, desk, events, code=0)
     assert task.status == "completed"
-
-
-# -- handlers --------------------------------------------------------------------------------------------------------
 
 
 class ApiError(Exception):
@@ -192,20 +187,20 @@ async def after(shop: Queue, error: Exception) -> Any:
     return await shop.get(task)
 
 
-async def test_the_headers_of_a_raised_error_say_how_long_to_wait(shop: Queue) -> None:
+async def test_headers_of_a_raised_error_set_the_wait(shop: Queue) -> None:
     task = await after(shop, ApiError("slow down", 429, {"Retry-After": "1800", "set-cookie": "secret"}))
     assert (task.status, task.failure_reason, task.attempts) == ("retrying", "rate_limit", 0)
     assert 1_680 < task.available_at - shop.now() <= 1_800
     assert task.result.data == {"provider_error": {"status": 429, "headers": {"retry-after": "1800"}}}
-    assert [rests.key for rests in await shop.cooldowns()] == ["provider:openai,account:team"]
+    assert [rests.key for rests in await shop.cooldowns.list()] == ["provider:openai,account:team"]
 
 
-async def test_a_raised_401_is_not_tried_again(shop: Queue) -> None:
+async def test_raised_401_is_not_retried(shop: Queue) -> None:
     task = await after(shop, ApiError("no", 401, {}))
     assert (task.status, task.failure_reason) == ("dead_lettered", "auth_failure")
 
 
-async def test_the_words_of_a_raised_error_are_read(shop: Queue) -> None:
+async def test_text_of_a_raised_error_is_read(shop: Queue) -> None:
     assert (await after(shop, RuntimeError("429 Too Many Requests"))).failure_reason == "rate_limit"
 
 
@@ -214,12 +209,12 @@ async def test_any_other_exception_is_a_crash(shop: Queue) -> None:
     assert (task.failure_reason, task.result.data) == ("crash", None)
 
 
-async def test_a_handler_may_hand_in_what_it_knows_of_its_failure(shop: Queue) -> None:
+async def test_handler_can_submit_data_about_its_failure(shop: Queue) -> None:
     task = await after(shop, Fail("agent_error", "it did not work", data={"status": 429, "retry_after": 1800}))
     assert task.failure_reason == "rate_limit"
     assert 1_680 < task.available_at - shop.now() <= 1_800
 
 
-async def test_data_that_cannot_be_stored_does_not_cost_the_reason(shop: Queue) -> None:
+async def test_unserialisable_failure_data_keeps_the_reason(shop: Queue) -> None:
     task = await after(shop, Fail("context_exceeded", "too long", data={"response": object()}, retry=False))
     assert (task.failure_reason, task.last_error) == ("context_exceeded", "too long")

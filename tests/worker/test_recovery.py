@@ -1,4 +1,4 @@
-"""A worker that starts: what processes held that are gone is taken back at once, and nothing of those that live."""
+"""A starting worker reclaims the tasks of dead processes at once, and none of live ones."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.core.errors import InputError
-from shiftwork.duties import presence
+from shiftwork.agents import presence
+from shiftwork.model.errors import InputError
 from shiftwork.worker import Context, Worker
 from shiftwork.worker.roster import Note, Roster
 from tests.client.serving import served
@@ -35,24 +35,19 @@ def desk(server: Running, tmp_path: Path) -> Iterator[Desk]:
         yield made
 
 
-async def begun(queue: Queue, desk: Desk, task_id: str) -> None:
+async def begun(queue: Queue, mcp_server: Desk, task_id: str) -> None:
     await until_status(queue, task_id, "running")
-    await until((desk.work_dir / task_id / "begun").exists)
+    await until((mcp_server.work_dir / task_id / "begun").exists)
 
 
 async def recovered(queue: Queue) -> None:
     """Any loss is put back at once and costs nothing, so that it can be told from a lease that ran out."""
-    await queue.change_settings({"recover": "requeue", "runtime_offline_sec": 3600, "heartbeat_timeout_sec": 3600})
-
-
-# -- over HTTP ---------------------------------------------------------------------------------------------------------
+    await queue.settings.change({"recover": "requeue", "runtime_offline_sec": 3600, "heartbeat_timeout_sec": 3600})
 
 
 @pytest.mark.requirement("A-079")
 @pytest.mark.parametrize("processes", ["1", "2"])
-async def test_a_runner_that_was_killed_recovers_its_task_when_it_starts_again(
-    shop: Queue, desk: Desk, processes: str
-) -> None:
+async def test_killed_runner_recovers_its_task_after_restart(shop: Queue, desk: Desk, processes: str) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
     first = desk.start(SLEEP, "--agent", "ada", "--processes", processes)
@@ -66,7 +61,7 @@ async def test_a_runner_that_was_killed_recovers_its_task_when_it_starts_again(
     assert note.endswith("restarted")
 
 
-async def test_a_runner_without_a_name_recovers_what_another_of_its_machine_held(shop: Queue, desk: Desk) -> None:
+async def test_unnamed_runner_recovers_tasks_of_another_on_its_machine(shop: Queue, desk: Desk) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
     first = desk.start(SLEEP)
@@ -77,7 +72,7 @@ async def test_a_runner_without_a_name_recovers_what_another_of_its_machine_held
     assert (await shop.result(task)).text == "done"
 
 
-async def test_a_living_runner_of_the_same_name_keeps_its_work(shop: Queue, desk: Desk) -> None:
+async def test_live_runner_of_the_same_name_keeps_its_task(shop: Queue, desk: Desk) -> None:
     await recovered(shop)
     task = await ask(shop, "x")
     desk.start(["sh", "-c", "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo mine"], "--agent", "ada")
@@ -90,17 +85,17 @@ async def test_a_living_runner_of_the_same_name_keeps_its_work(shop: Queue, desk
     assert (await verbs(shop, task)).count("claimed") == 1
 
 
-async def test_a_worker_that_ends_in_good_order_leaves_no_note(server: Running) -> None:
+async def test_worker_ending_normally_leaves_no_roster_file(server: Running) -> None:
     worker = Worker()
     worker.handler("code")(print)
     await worker.run(server.url, until_idle=True)
-    async with await Client.open(server.url) as client:
+    async with Client.open(server.url) as client:
         assert list(Roster(client.url, "default")._folder.iterdir()) == []  # where its notes would be
 
 
-async def test_notes_of_another_host_are_left_alone(server: Running) -> None:
-    """Machines that share a home may not share its locks; their leases decide."""
-    async with await Client.open(server.url) as client:
+async def test_roster_files_of_another_host_are_ignored(server: Running) -> None:
+    """Machines that share a home directory may not share its locks; their leases decide."""
+    async with Client.open(server.url) as client:
         roster = Roster(client.url, "default")
         entry = roster.enter("theirs")
         assert entry is not None
@@ -115,11 +110,8 @@ async def test_notes_of_another_host_are_left_alone(server: Running) -> None:
         assert [runtime_id for runtime_id, _ in roster.of_the_dead()] == ["theirs"]
 
 
-# -- under an id that was given ----------------------------------------------------------------------------------------
-
-
-async def test_a_runtime_in_use_is_refused_and_keeps_its_work(shop: Queue, store_url: str) -> None:
-    """As by the same id on two machines: the second sees that the first is heard of."""
+async def test_runtime_id_in_use_is_refused(shop: Queue, store_url: str) -> None:
+    """As with the same id on two machines: the second sees that the first is alive."""
     go = asyncio.Event()
     first, second = Worker("first"), Worker("second")
 
@@ -141,12 +133,12 @@ async def test_a_runtime_in_use_is_refused_and_keeps_its_work(shop: Queue, store
     assert (await shop.result(made.id)).data == "mine"
 
 
-async def test_a_second_process_of_this_machine_under_the_same_id_is_refused(server: Running) -> None:
+async def test_second_local_process_with_the_same_runtime_id_is_refused(server: Running) -> None:
     first, second = Worker("first"), Worker("second")
     for worker in (first, second):
         worker.handler("code")(print)
     running = asyncio.create_task(first.run(server.url, runtime_id="daemon-1"))
-    async with await Client.open(server.url) as client:
+    async with Client.open(server.url) as client:
         await until(lambda: _is_there(client, "daemon-1"))
         with pytest.raises(InputError, match="a process of this machine works as the runtime 'daemon-1'"):
             await second.run(server.url, runtime_id="daemon-1")
@@ -155,24 +147,21 @@ async def test_a_second_process_of_this_machine_under_the_same_id_is_refused(ser
 
 
 async def _is_there(client: Client, runtime_id: str) -> bool:
-    return runtime_id in [each["id"] for each in await client.runtimes()]
+    return runtime_id in [each.id for each in await client.runtimes.list()]
 
 
-async def test_the_command_line_names_the_runtime(shop: Queue, desk: Desk) -> None:
+async def test_command_line_sets_the_runtime_id(shop: Queue, desk: Desk) -> None:
     desk.run(["true"], "--runtime", "pod-7")
     desk.run(["true"], "--runtime", "pod-8", "--processes", "2")
-    assert {each["id"] for each in await shop.runtimes()} == {"pod-7", "pod-8-1", "pod-8-2"}
-
-
-# -- until idle, right after a crash -----------------------------------------------------------------------------------
+    assert {each.id for each in await shop.runtimes.list()} == {"pod-7", "pod-8-1", "pod-8-2"}
 
 
 @pytest.mark.parametrize("over_http", [False, True], ids=["at the store", "over HTTP"])
-async def test_work_until_idle_does_what_a_process_left_that_was_just_killed(
+async def test_until_idle_completes_tasks_of_a_killed_process(
     shop: Queue, store_url: str, server: Running, tmp_path: Path, *, over_http: bool
 ) -> None:
     """Also where its retry has a delay."""
-    await shop.change_settings({"retry.strategy": "fixed", "retry.initial_delay_sec": 1, "retry.jitter": False})
+    await shop.settings.change({"retry.strategy": "fixed", "retry.initial_delay_sec": 1, "retry.jitter": False})
     with running_mill(server.url if over_http else store_url, tmp_path) as mill:
         (task,) = await submit(shop, mill)
         first = mill.start(1)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: every worker of a process hears them, and the program around them keeps its own handlers."""
+"""SIGTERM and SIGINT reach every worker of a process, and the program keeps its own handlers."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def idle_worker(name: str) -> Worker:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-async def test_a_signal_stops_every_worker_of_a_process(
+async def test_signal_stops_every_worker_of_a_process(
     shop: Queue, store_url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     (tmp_path / "three.py").write_text(THREE)
@@ -62,7 +62,7 @@ async def test_a_signal_stops_every_worker_of_a_process(
         assert "all three ended" in started.log()
     finally:
         started.end()
-    assert {agent.status for agent in await shop.agents()} == {"offline"}
+    assert {agent.status for agent in await shop.agents.list()} == {"offline"}
 
 
 def _listens(program: subprocess.Popen[bytes], number: signal.Signals) -> bool:
@@ -73,23 +73,21 @@ def _listens(program: subprocess.Popen[bytes], number: signal.Signals) -> bool:
 
 
 @pytest.mark.usefixtures("_handlers_restored")
-async def test_a_signal_stops_a_worker_in_a_thread_too_where_the_main_thread_listens(
-    shop: Queue, store_url: str
-) -> None:
-    beside = threading.Thread(target=lambda: asyncio.run(idle_worker("beside").run(store_url)))
-    beside.start()
+async def test_signal_stops_a_worker_in_another_thread(shop: Queue, store_url: str) -> None:
+    background = threading.Thread(target=lambda: asyncio.run(idle_worker("beside").run(store_url)))
+    background.start()
     running = asyncio.create_task(idle_worker("main").run(store_url))
     for name in ("beside", "main"):
         await until(lambda name=name: knows(shop, name))  # type: ignore[misc]  # the default binds it
     await until(lambda: signal.getsignal(signal.SIGTERM) not in {signal.SIG_DFL, None})
     os.kill(os.getpid(), signal.SIGTERM)
     await running
-    await asyncio.to_thread(beside.join, PATIENCE_SEC)
-    assert not beside.is_alive()
+    await asyncio.to_thread(background.join, PATIENCE_SEC)
+    assert not background.is_alive()
 
 
 @pytest.mark.usefixtures("_handlers_restored")
-async def test_the_handlers_of_the_program_come_back_when_the_last_worker_ends(shop: Queue, store_url: str) -> None:
+async def test_signal_handlers_of_the_program_are_restored_after_last_worker(shop: Queue, store_url: str) -> None:
     heard: list[int] = []
 
     def own(number: int, _frame: object) -> None:
@@ -110,7 +108,7 @@ async def test_the_handlers_of_the_program_come_back_when_the_last_worker_ends(s
 
 
 @pytest.mark.usefixtures("_handlers_restored")
-async def test_a_handler_that_the_program_has_set_on_its_loop_comes_back(store_url: str) -> None:
+async def test_signal_handler_set_on_the_loop_is_restored(store_url: str) -> None:
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, heard.set)
     try:
@@ -121,7 +119,7 @@ async def test_a_handler_that_the_program_has_set_on_its_loop_comes_back(store_u
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def test_a_worker_works_in_a_thread_of_its_own(shop: Queue, store_url: str) -> None:
+async def test_worker_runs_in_its_own_thread(shop: Queue, store_url: str) -> None:
     worker = Worker("beside")
 
     @worker.handler("code")
@@ -130,7 +128,7 @@ async def test_a_worker_works_in_a_thread_of_its_own(shop: Queue, store_url: str
 
     made = await shop.submit(type="code")
     run = lambda: asyncio.run(worker.run(store_url, until_idle=True))  # noqa: E731  # a thread's target
-    beside = threading.Thread(target=run, name="own thread")
-    beside.start()
-    await asyncio.to_thread(beside.join, PATIENCE_SEC)
+    background = threading.Thread(target=run, name="own thread")
+    background.start()
+    await asyncio.to_thread(background.join, PATIENCE_SEC)
     assert (await shop.result(made.id)).data == "own thread"

@@ -1,4 +1,4 @@
-"""Somebody met a rate limit: handlers that run are told to go slow."""
+"""Someone met a rate limit: handlers that run are told to go slow."""
 
 import asyncio
 
@@ -10,10 +10,10 @@ from tests.worker.steps import at_work, until_status
 
 
 @pytest.mark.requirement("L-141")
-async def test_running_handlers_are_told_for_how_long(shop: Queue, store_url: str) -> None:
+async def test_running_handlers_see_the_slowdown_duration(shop: Queue, store_url: str) -> None:
     worker = Worker("careful")
     begun = asyncio.Event()
-    told: asyncio.Future[tuple[float, float]] = asyncio.get_running_loop().create_future()
+    found: asyncio.Future[tuple[float, float]] = asyncio.get_running_loop().create_future()
 
     @worker.handler("long")
     async def long(ctx: Context) -> None:
@@ -21,36 +21,36 @@ async def test_running_handlers_are_told_for_how_long(shop: Queue, store_url: st
         begun.set()
         while not ctx.slow_down_sec:  # noqa: ASYNC110  # a handler that looks between two calls to its provider
             await asyncio.sleep(0.01)
-        told.set_result((before, ctx.slow_down_sec))
+        found.set_result((before, ctx.slow_down_sec))
 
     await shop.submit(type="long")
     async with at_work(worker, store_url):
         await begun.wait()
         await meet_a_limit(shop)
-        before, asked = await told
+        before, asked = await found
     assert before == 0
     assert 200 < asked <= 300
 
 
-async def test_a_handler_that_begins_is_told_at_once(shop: Queue, store_url: str) -> None:
+async def test_new_handler_sees_the_slowdown_at_once(shop: Queue, store_url: str) -> None:
     """Also between two heartbeats of an idle worker, which are far apart."""
     worker = Worker("careful")
-    told: asyncio.Queue[float] = asyncio.Queue()
+    found: asyncio.Queue[float] = asyncio.Queue()
 
     @worker.handler("long")
     async def long(ctx: Context) -> None:
-        told.put_nowait(ctx.slow_down_sec)
+        found.put_nowait(ctx.slow_down_sec)
 
     async with at_work(worker, store_url):
         first = await shop.submit(type="long")
-        assert await told.get() == 0
+        assert await found.get() == 0
         await until_status(shop, first.id, "completed")
         await meet_a_limit(shop)
         await shop.submit(type="long")
-        assert 200 < await told.get() <= 300
+        assert 200 < await found.get() <= 300
 
 
-async def test_when_the_limit_is_lifted_so_is_that(shop: Queue, store_url: str) -> None:
+async def test_lifted_cooldown_ends_the_slowdown(shop: Queue, store_url: str) -> None:
     worker = Worker("careful")
     slow, over = asyncio.Event(), asyncio.Event()
 
@@ -65,8 +65,8 @@ async def test_when_the_limit_is_lifted_so_is_that(shop: Queue, store_url: str) 
     await shop.submit(type="long")
     async with at_work(worker, store_url):
         await slow.wait()
-        for cooldown in await shop.cooldowns():
-            await shop.lift_cooldown(cooldown.key)
+        for cooldown in await shop.cooldowns.list():
+            await shop.cooldowns.lift(cooldown.key)
         await over.wait()
 
 

@@ -1,4 +1,4 @@
-"""What users test their handlers with: a worker that runs until idle on a clock that is moved."""
+"""Test support for users: a worker that runs until idle on a controlled clock."""
 
 from shiftwork import Queue
 from shiftwork.testing import MovedClock, run_until_idle
@@ -17,13 +17,13 @@ def unlucky() -> Worker:
     return worker
 
 
-async def test_without_a_clock_it_ends_when_nothing_can_be_claimed(queue: Queue) -> None:
+async def test_without_a_clock_run_ends_when_nothing_is_claimable(queue: Queue) -> None:
     made = await queue.submit(type="code")
     summary = await run_until_idle(unlucky(), queue)
     assert ((await queue.get(made.id)).status, summary.failed) == ("retrying", 1)
 
 
-async def test_with_its_clock_every_retry_comes_at_once(queue: Queue, clock: MovedClock) -> None:
+async def test_with_its_clock_every_retry_runs_at_once(queue: Queue, clock: MovedClock) -> None:
     began = clock()
     first = await queue.submit(type="code")
     after = await queue.submit(type="code", dependencies=[first.id])
@@ -33,7 +33,7 @@ async def test_with_its_clock_every_retry_comes_at_once(queue: Queue, clock: Mov
     assert clock() > began + 30  # ten seconds and twenty, twice, give or take the jitter
 
 
-async def test_a_dead_letter_is_an_end_too(queue: Queue, clock: MovedClock) -> None:
+async def test_dead_letter_ends_the_run(queue: Queue, clock: MovedClock) -> None:
     made = await queue.submit(type="code", max_attempts=2)
     summary = await run_until_idle(unlucky(), queue, clock=clock)
     assert ((await queue.get(made.id)).status, summary.failed) == ("dead_lettered", 2)

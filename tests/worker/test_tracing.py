@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from shiftwork import Client, Queue, Worker, logs, tracing
-from shiftwork.core.errors import InputError
+from shiftwork.model.errors import InputError
 from shiftwork.worker.context import Context, Fail
 from tests.conformance.steps import take
 from tests.server.running import running
@@ -72,7 +72,7 @@ def tree(found: tuple[ReadableSpan, ...]) -> dict[str, list[str]]:
     return paths
 
 
-async def test_a_dag_of_three_levels_with_steps_is_one_tree(queue: Queue, spans: InMemorySpanExporter) -> None:
+async def test_dag_of_three_levels_with_steps_is_one_trace(queue: Queue, spans: InMemorySpanExporter) -> None:
     with trace.get_tracer("a program").start_as_current_span("request"):
         await queue.submit(type="plan")
     await three_levels().run(queue, until_idle=True)
@@ -90,7 +90,7 @@ async def test_a_dag_of_three_levels_with_steps_is_one_tree(queue: Queue, spans:
     assert counts.count("step outline") == 1  # stored, it is not done again
 
 
-async def test_the_same_over_http(store_url: str, spans: InMemorySpanExporter) -> None:
+async def test_trace_spans_http_client_and_server(store_url: str, spans: InMemorySpanExporter) -> None:
     async with running(store_url) as server, await Client.open(server.url) as client:
         with trace.get_tracer("a program").start_as_current_span("request"):
             await client.submit(type="plan")
@@ -102,7 +102,7 @@ async def test_the_same_over_http(store_url: str, spans: InMemorySpanExporter) -
     assert paths["execute check"][:3] == ["spawn", "POST /api/tasks/{task_id}/spawn", "execute part"]
 
 
-async def test_what_failed_is_marked(queue: Queue, spans: InMemorySpanExporter) -> None:
+async def test_failed_attempt_marks_its_span_as_error(queue: Queue, spans: InMemorySpanExporter) -> None:
     worker = Worker("ada")
 
     @worker.handler("code")
@@ -117,17 +117,14 @@ async def test_what_failed_is_marked(queue: Queue, spans: InMemorySpanExporter) 
     assert span.attributes["shiftwork.type"] == "code"
 
 
-# -- without OpenTelemetry ---------------------------------------------------------------------------------------
-
-
-async def test_the_trace_is_kept_with_the_task(queue: Queue) -> None:
+async def test_traceparent_is_stored_with_the_task(queue: Queue) -> None:
     made = await queue.submit(type="code", traceparent=GIVEN)
     held = await take(queue)
     assert held.traceparent == held.task().traceparent == GIVEN
     assert (await queue.get(made.id)).traceparent == GIVEN
 
 
-async def test_children_inherit_it_unless_they_have_their_own(queue: Queue) -> None:
+async def test_children_inherit_the_trace_unless_they_have_their_own(queue: Queue) -> None:
     await queue.submit(type="plan", traceparent=GIVEN)
     held = await take(queue)
     own = GIVEN.replace("b7ad", "c7ad")
@@ -135,40 +132,35 @@ async def test_children_inherit_it_unless_they_have_their_own(queue: Queue) -> N
     assert [(await queue.get(child.id)).traceparent for child in made] == [GIVEN, own]
 
 
-async def test_a_retry_and_a_rerun_stay_in_the_trace(queue: Queue) -> None:
+async def test_rerun_stays_in_the_trace(queue: Queue) -> None:
     made = await queue.submit(type="code", traceparent=GIVEN)
     await queue.fail((await take(queue)).token, "crash", retry=False)
-    again = await queue.rerun(made.id)
+    again = await queue.tasks.rerun(made.id)
     assert (await queue.get(again.task_id)).traceparent == GIVEN
 
 
 @pytest.mark.parametrize("header", [GIVEN, "nonsense", "00-" + 32 * "0" + "-b7ad6b7169203331-01"])
-async def test_the_header_of_a_submit(store_url: str, header: str) -> None:
+async def test_traceparent_header_of_a_submit_is_used_when_valid(store_url: str, header: str) -> None:
     async with running(store_url) as server:
         made = await server.post("/api/tasks", {"type": "code"}, headers={"traceparent": header})
-        told = await server.get(f"/api/tasks/{made['id']}")
-    assert told["traceparent"] == (GIVEN if header == GIVEN else None)
+        found = await server.get(f"/api/tasks/{made['id']}")
+    assert found["traceparent"] == (GIVEN if header == GIVEN else None)
 
 
-async def test_a_wrong_one_in_a_task_is_refused(queue: Queue) -> None:
+async def test_invalid_traceparent_is_refused(queue: Queue) -> None:
     with pytest.raises(InputError):
         await queue.submit(type="code", traceparent="nonsense")
 
 
-async def test_a_command_finds_it_in_its_environment(shop: Queue, store_url: str, tmp_path: Path) -> None:
+async def test_command_gets_traceparent_in_its_environment(shop: Queue, store_url: str, tmp_path: Path) -> None:
     made = await shop.submit(type="code", traceparent=GIVEN)
-    with desk_on(store_url, tmp_path) as desk:
-        desk.run(["sh", "-c", 'echo "$TRACEPARENT"'])
+    with desk_on(store_url, tmp_path) as mcp_server:
+        mcp_server.run(["sh", "-c", 'echo "$TRACEPARENT"'])
     assert (await shop.result(made.id)).text == GIVEN
 
 
-# -- logs --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.requirement("F-242")
-async def test_a_line_names_the_task_and_the_trace_it_was_logged_in(
-    queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_log_line_names_its_task_and_trace(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     lines: list[dict[str, Any]] = []
 
     class Written(logging.Handler):
@@ -195,13 +187,13 @@ async def test_a_line_names_the_task_and_the_trace_it_was_logged_in(
     assert (line["message"], line["level"], line["file"]) == ("at work", "info", "x")
 
 
-async def test_lines_about_a_report_name_no_other_task(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[tuple[Any, Any]] = []
+async def test_log_lines_about_a_report_name_only_its_task(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    answer: list[tuple[Any, Any]] = []
 
     class Written(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if hasattr(record, "retry"):
-                told.append((record.__dict__["task"], tracing.facts().get("task_id", record.__dict__["task"])))
+                answer.append((record.__dict__["task"], tracing.facts().get("task_id", record.__dict__["task"])))
 
     caplog.set_level(logging.INFO, "shiftwork")
     log = logging.getLogger("shiftwork")
@@ -217,5 +209,5 @@ async def test_lines_about_a_report_name_no_other_task(queue: Queue, caplog: pyt
         await worker.run(queue, until_idle=True)
     finally:
         log.removeHandler(handler)
-    assert {task for task, _ in told} == {task.id for task in made}
-    assert all(task == named for task, named in told)
+    assert {task for task, _ in answer} == {task.id for task in made}
+    assert all(task == named for task, named in answer)

@@ -1,4 +1,4 @@
-"""Handlers that wait for a time, an event or a person: they give their slot back, and go on where they were."""
+"""Handlers that wait for a time, an event or a person: they give their slot back, and continue where they were."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ async def idle(worker: Worker, queue: Queue) -> Any:
     return await worker.run(queue, until_idle=True)
 
 
-async def test_a_handler_sleeps_and_goes_on(queue: Queue, clock: MovedClock) -> None:
+async def test_handler_sleeps_and_continues(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
     began: list[float] = []
 
@@ -33,7 +33,7 @@ async def test_a_handler_sleeps_and_goes_on(queue: Queue, clock: MovedClock) -> 
     assert len(began) == 2
 
 
-async def test_a_loop_of_sleeps_is_as_many_waits(queue: Queue, clock: MovedClock) -> None:
+async def test_loop_of_sleeps_creates_one_wait_each(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
 
     @worker.handler("code")
@@ -48,7 +48,7 @@ async def test_a_loop_of_sleeps_is_as_many_waits(queue: Queue, clock: MovedClock
     assert clock() == began + 180
 
 
-async def test_a_handler_gets_what_an_event_said(queue: Queue, clock: MovedClock) -> None:
+async def test_handler_gets_the_value_of_a_signal(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
 
     @worker.handler("code")
@@ -58,34 +58,34 @@ async def test_a_handler_gets_what_an_event_said(queue: Queue, clock: MovedClock
 
     made = await queue.submit(type="code")
     await idle(worker, queue)
-    assert (await queue.get(made.id)).cost_usd == 0.25  # booked before the slot was given back
-    await queue.signal("built", {"number": 7})
+    assert (await queue.get(made.id)).cost_usd == 0.25  # booked before the slot was released
+    await queue.waits.signal("built", {"number": 7})
     await idle(worker, queue)
     assert (await queue.result(made.id)).data == {"number": 7}
 
 
-async def test_a_handler_asks_a_person(queue: Queue) -> None:
+async def test_handler_asks_a_question_and_gets_the_answer(queue: Queue) -> None:
     worker = Worker()
 
     @worker.handler("code")
     async def code(ctx: Context) -> Any:
         try:
             sure = await ctx.ask("sure", "Ship it?", schema={"type": "boolean"})
-        except Exception as error:  # parking is no exception that a handler could swallow
+        except Exception as error:  # parking is not an exception that a handler could swallow
             raise AssertionError from error
         return "shipped" if sure else "kept"
 
     made = await queue.submit(type="code")
     await idle(worker, queue)
-    (asked,) = await queue.approvals()
+    (asked,) = await queue.approvals.list()
     assert (asked.question, asked.name) == ("Ship it?", "sure")
-    await queue.answer(made.id, False)
+    await queue.approvals.answer(made.id, False)
     await idle(worker, queue)
     assert (await queue.result(made.id)).data == "kept"
 
 
 @pytest.mark.parametrize("wait", ["signal", "question"])
-async def test_what_does_not_come_in_time_is_told(queue: Queue, clock: MovedClock, wait: str) -> None:
+async def test_expired_wait_raises_in_the_handler(queue: Queue, clock: MovedClock, wait: str) -> None:
     worker = Worker()
 
     @worker.handler("code")
@@ -106,7 +106,7 @@ async def test_what_does_not_come_in_time_is_told(queue: Queue, clock: MovedCloc
     assert (await queue.result(made.id)).data == "w expired"
 
 
-async def test_an_expiry_that_no_handler_catches_is_not_tried_again(queue: Queue, clock: MovedClock) -> None:
+async def test_uncaught_expired_wait_is_not_retried(queue: Queue, clock: MovedClock) -> None:
     worker = Worker()
 
     @worker.handler("code")
@@ -121,8 +121,8 @@ async def test_an_expiry_that_no_handler_catches_is_not_tried_again(queue: Queue
     assert (task.status, task.failure_reason) == ("dead_lettered", "wait_expired")
 
 
-async def test_subtasks_are_spawned_once_however_often_the_handler_runs(queue: Queue) -> None:
-    """Without a look at `ctx.subtasks()`: each run comes to the same calls, and is answered by the first one's."""
+async def test_subtasks_are_spawned_once_over_several_runs(queue: Queue) -> None:
+    """Without a check of `ctx.subtasks()`: each run makes the same calls, and gets the answers of the first."""
     worker = Worker()
     runs: list[int] = []
 
@@ -141,14 +141,14 @@ async def test_subtasks_are_spawned_once_however_often_the_handler_runs(queue: Q
     worker.handler("note")(lambda _: "noted")
     made = await queue.submit(type="plan")
     await idle(worker, queue)
-    subtasks = (await queue.tasks(parent=made.id)).tasks
+    subtasks = (await queue.tasks.list(parent=made.id)).tasks
     assert sorted(task.type for task in subtasks) == ["note", "square", "square", "square"]
     (note,) = [task.id for task in subtasks if task.type == "note"]
     assert (await queue.result(made.id)).data == [note, [4, 9], 169, "13 squared"]
     assert runs == [0, 0, 0]
 
 
-async def test_an_attempt_that_fails_after_it_spawned_leaves_its_subtasks_to_the_next(queue: Queue) -> None:
+async def test_failed_attempt_leaves_its_subtasks_to_the_next(queue: Queue) -> None:
     worker = Worker()
 
     @worker.handler("plan")
@@ -161,11 +161,11 @@ async def test_an_attempt_that_fails_after_it_spawned_leaves_its_subtasks_to_the
     worker.handler("note")(lambda _: "noted")
     made = await queue.submit(type="plan", retry={"strategy": "immediate"})
     await idle(worker, queue)
-    (note,) = (await queue.tasks(parent=made.id)).tasks
+    (note,) = (await queue.tasks.list(parent=made.id)).tasks
     assert (await queue.result(made.id)).data == note.id
 
 
-async def test_a_handler_that_spawns_in_rounds_may_still_decide_by_its_subtasks(queue: Queue) -> None:
+async def test_handler_can_spawn_in_rounds_by_its_subtasks(queue: Queue) -> None:
     worker = Worker()
 
     @worker.handler("plan")
@@ -184,7 +184,7 @@ async def test_a_handler_that_spawns_in_rounds_may_still_decide_by_its_subtasks(
     assert (await queue.result(made.id)).data == ["check", "write"]
 
 
-async def test_a_plan_whose_types_change_between_runs_is_known_by_its_name(queue: Queue) -> None:
+async def test_named_spawn_is_recognised_when_its_types_change(queue: Queue) -> None:
     worker = Worker()
     types = iter(["write", "draw"])
 
@@ -200,8 +200,8 @@ async def test_a_plan_whose_types_change_between_runs_is_known_by_its_name(queue
     assert (await queue.result(made.id)).data == ["write"]
 
 
-async def test_a_retry_in_a_row_of_its_own_gets_the_subtasks_of_the_first(queue: Queue) -> None:
-    await queue.set_setting("retry.mode", "new_task")
+async def test_retry_as_new_task_gets_subtasks_of_the_first(queue: Queue) -> None:
+    await queue.settings.set("retry.mode", "new_task")
     worker = Worker()
 
     @worker.handler("plan")
@@ -214,7 +214,7 @@ async def test_a_retry_in_a_row_of_its_own_gets_the_subtasks_of_the_first(queue:
     worker.handler("note")(lambda _: "noted")
     await queue.submit(type="plan", retry={"strategy": "immediate"})
     await idle(worker, queue)
-    tasks = (await queue.tasks()).tasks
+    tasks = (await queue.tasks.list()).tasks
     assert [task.type for task in tasks].count("note") == 1
     (last,) = [task for task in tasks if task.type == "plan" and task.superseded_by is None]
     assert (await queue.result(last.id)).data == ["noted"]

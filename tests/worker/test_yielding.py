@@ -1,4 +1,4 @@
-"""A worker whose task is asked to yield: given back without cost, its steps kept, and taken up again afterwards."""
+"""A worker whose task is asked to yield: released without cost, its steps kept, and taken up again afterwards."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.worker.steps import at_work, beat_fast, until_status, verbs
 async def strict(shop: Queue) -> Queue:
     """A shop in which urgent work takes the place of other work."""
     await beat_fast(shop, 4)
-    await shop.set_setting("deadline.preempt_running", value=True)
+    await shop.settings.set("deadline.preempt_running", value=True)
     return shop
 
 
@@ -34,9 +34,7 @@ def one_at_a_time() -> tuple[Worker, asyncio.Event]:
     return worker, done
 
 
-async def test_a_handler_that_does_not_look_is_interrupted_and_goes_on_from_its_steps(
-    strict: Queue, store_url: str
-) -> None:
+async def test_handler_is_interrupted_to_yield_and_resumes_from_its_steps(strict: Queue, store_url: str) -> None:
     worker, done = one_at_a_time()
     begun, computed = asyncio.Event(), list[int]()
 
@@ -63,7 +61,7 @@ async def test_a_handler_that_does_not_look_is_interrupted_and_goes_on_from_its_
     ]
 
 
-async def test_a_handler_may_choose_the_place(strict: Queue, store_url: str) -> None:
+async def test_handler_can_choose_when_to_yield(strict: Queue, store_url: str) -> None:
     worker, done = one_at_a_time()
     begun, seen = threading.Event(), threading.Event()
 
@@ -83,11 +81,11 @@ async def test_a_handler_may_choose_the_place(strict: Queue, store_url: str) -> 
         await urge(strict)
         await until_status(strict, made, "completed")
     assert done.is_set()
-    given_back = next(event for event in await strict.history(made) if event.verb == "released")
+    given_back = next(event for event in (await strict.tasks.history(made)).events if event.verb == "released")
     assert given_back.reason == "at a good place"
 
 
-async def test_who_ends_in_time_hands_in_its_result(strict: Queue, store_url: str) -> None:
+async def test_handler_ending_in_time_submits_its_result(strict: Queue, store_url: str) -> None:
     worker, _ = one_at_a_time()
     begun = asyncio.Event()
 

@@ -1,1 +1,1 @@
-"""Where the bytes of artifacts lie: a folder, or a bucket. What they mean, the database knows."""
+"""Artifacts: content by its hash, what tasks work on, what their results name, and where the bytes are."""

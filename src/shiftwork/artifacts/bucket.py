@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from shiftwork.artifacts.depot import Found, check_place
-from shiftwork.artifacts.failures import as_store_error
+from shiftwork.artifacts.blob_store import StoredBlob, check_place
+from shiftwork.artifacts.file_errors import as_store_error
 from shiftwork.artifacts.spool import BLOCK
-from shiftwork.core.errors import ArtifactDamaged, InputError, StoreUnavailable, StoreUnsuitable
+from shiftwork.model.errors import ArtifactDamaged, InputError, StoreUnavailable, StoreUnsuitable
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -30,7 +30,7 @@ _OPTIONS = ("endpoint", "region")
 _MEND = "Write s3://bucket/prefix, where needed with ?endpoint=http://host:port&region=name."
 
 
-class BucketDepot:
+class BucketBlobStore:
     """A bucket, or a part of one. Who may write there, the environment says, as for every S3 client."""
 
     def __init__(self, url: str) -> None:
@@ -75,10 +75,10 @@ class BucketDepot:
             if places:
                 await self._store.delete_async([check_place(place) for place in places])
 
-    async def page(self, mark: str, after: str | None, count: int) -> list[Found]:
+    async def page(self, mark: str, after: str | None, count: int) -> list[StoredBlob]:
         with _as_store_error(self.url):
             async for page in self._store.list(mark, offset=after, chunk_size=count):
-                return [Found(each["path"], each["last_modified"].timestamp()) for each in page]
+                return [StoredBlob(each["path"], each["last_modified"].timestamp()) for each in page]
         return []
 
     async def tidy(self, before: float) -> int:  # noqa: ARG002  # an upload is there as a whole or not at all
@@ -93,13 +93,13 @@ def _connect(url: str) -> S3Store:
     try:
         from obstore.store import S3Store  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise StoreUnsuitable("the client for S3 is not installed", mend="pip install 'shiftwork[s3]'") from error
+        raise StoreUnsuitable("the client for S3 is not installed", hint="pip install 'shiftwork[s3]'") from error
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     if unknown := sorted(options.keys() - set(_OPTIONS)):
-        raise InputError(f"{unknown[0]!r} is no option of a bucket", where="artifacts", mend=_MEND)
+        raise InputError(f"{unknown[0]!r} is not an option of a bucket", where="artifacts", hint=_MEND)
     if not parts.hostname or parts.username or parts.password:
-        raise InputError("a bucket is named, and no secret", where="artifacts", mend=_MEND)
+        raise InputError("a bucket is named, and no secret", where="artifacts", hint=_MEND)
     config: S3Config = {"region": options.get("region", "us-east-1")} if {"region", "endpoint"} & options.keys() else {}
     client: ClientConfig = {"timeout": PATIENCE}
     if endpoint := options.get("endpoint"):
@@ -121,4 +121,4 @@ def _as_store_error(url: str, *, missing_ok: bool = False) -> Iterator[None]:
             raise ArtifactDamaged("the stored file is missing") from error
     except (BaseError, OSError) as error:
         what = str(error).partition("\n")[0]
-        raise StoreUnavailable(f"{url}: {what}", where="artifacts", mend="Check the address and the keys.") from error
+        raise StoreUnavailable(f"{url}: {what}", where="artifacts", hint="Check the address and the keys.") from error

@@ -11,14 +11,27 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from shiftwork.artifacts.failures import as_store_error
-from shiftwork.core.errors import InputError, TooLarge
+from shiftwork.artifacts.file_errors import as_store_error
+from shiftwork.model.errors import InputError, TooLarge
+from shiftwork.model.references import show_artifact
 
 BLOCK = 1_048_576
 """Content is written, read and checked in blocks of this size."""
 
 Source = bytes | Path | BinaryIO | AsyncIterable[bytes]
 """What a caller may give: bytes, the path of a file, an open file, or bytes as they come."""
+
+
+class Upload(NamedTuple):
+    """Content to keep, and what it belongs to."""
+
+    source: Source
+    media_type: str
+    name: str | None = None
+    task: str | None = None
+    token: str | None = None
+    artifact_id: str | None = None
+    """The id that the content must have."""
 
 
 class Spooled(NamedTuple):
@@ -49,7 +62,7 @@ async def _collect(parts: AsyncIterable[bytes], file: Path, most: int) -> Spoole
         async for block in in_blocks(parts):
             size += len(block)
             if size > most:
-                raise TooLarge(f"an artifact may have at most {most} bytes", where="content", mend=_MEND)
+                raise TooLarge(f"an artifact can have at most {most} bytes", where="content", hint=_MEND)
             digests.append(await asyncio.to_thread(_write, out, block, whole))
     finally:
         await asyncio.shield(asyncio.to_thread(_close, out))
@@ -133,3 +146,13 @@ def _read(file: BinaryIO) -> bytes:
     if not isinstance(part, bytes):
         raise InputError("the file was not opened in binary", where="content")
     return part
+
+
+def check_expected(sha256: str, expected: str | None) -> None:
+    """Refuse content whose id is not the expected one."""
+    if expected is not None and show_artifact(sha256) != expected:
+        raise InputError(
+            f"the content is {show_artifact(sha256)}, not {expected}",
+            where="artifact_id",
+            hint="It was changed on the way, or the id is that of something else; nothing was kept.",
+        )

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Group, Shell, with_queue
-from shiftwork.core.errors import InputError
+from shiftwork.cli.groups import Group
+from shiftwork.cli.shell import Answer, Shell, with_queue
+from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
+    from shiftwork.artifacts.model import Attached
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.content.artifacts import Attached
 
 
 @click.group(cls=Group)
@@ -30,7 +31,7 @@ def artifacts() -> None:
 @click.argument("source", metavar="FILE", type=values.source)
 @click.option("--task", metavar="TASK", help="The task it is an input of.")
 @click.option("--claim", metavar="TOKEN", help="The claim it was made under.")
-@click.option("--name", help="What it is called [default: the file's name].")
+@click.option("--name", help="Its name [default: the file's name].")
 @click.option("--media-type", help="[default: what its name lets expect].")
 @with_queue(create=True)
 async def put(
@@ -45,7 +46,7 @@ async def put(
 ) -> Answer:
     """Keep a file, or what comes on standard input (-), and print its id."""
     speaker = queue if shell.actor or claim is None else queue.as_caller("system")
-    kept = await speaker.put_artifact(source, name=name, media_type=media_type, task=task, token=claim)
+    kept = await speaker.artifacts.put(source, name=name, media_type=media_type, task=task, token=claim)
     shell.answer(kept, lambda: click.echo(kept.id))
     return None
 
@@ -56,7 +57,7 @@ async def put(
 @with_queue()
 async def get(shell: Shell, queue: AnyQueue, *, artifact_id: str, output: str | None) -> Answer:
     """Write the bytes of an artifact to a file, all or nothing, or to standard output."""
-    found = await queue.artifact(artifact_id)
+    found = await queue.artifacts.info(artifact_id)
     if output is None:
         await _copy(queue, found.id, sys.stdout.buffer)
         return None
@@ -96,7 +97,7 @@ def _move(written: Path, path: Path) -> None:
 
 
 async def _copy(queue: AnyQueue, artifact_id: str, file: BinaryIO) -> None:
-    async for part in queue.get_artifact(artifact_id):
+    async for part in queue.artifacts.get(artifact_id):
         file.write(part)
     file.flush()
 
@@ -106,7 +107,7 @@ async def _copy(queue: AnyQueue, artifact_id: str, file: BinaryIO) -> None:
 @with_queue()
 async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> Answer:
     """Show what is known of an artifact."""
-    found = await queue.artifact(artifact_id)
+    found = await queue.artifacts.info(artifact_id)
 
     def text() -> None:
         printing.facts(
@@ -128,7 +129,7 @@ async def show_artifact(shell: Shell, queue: AnyQueue, *, artifact_id: str) -> A
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """List all artifacts a task refers to."""
-    found = await queue.artifacts(task)
+    found = await queue.artifacts.list(task)
     columns = ["artifact", "role", "name", "size", "media type", "by", "at"]
     shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no artifacts"))
     return None
@@ -143,7 +144,7 @@ def _row(each: Attached) -> tuple[object, ...]:
 @with_queue()
 async def inputs(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """List what a task's references lead to, as its agent gets it."""
-    found = await queue.inputs(task)
+    found = await queue.artifacts.inputs(task)
     rows = [(each.ref, each.kind, each.status, each.size, each.media_type) for each in found]
     columns = ["reference", "kind", "status", "size", "media type"]
     shell.answer(found, lambda: printing.table(columns, rows, "no inputs"))

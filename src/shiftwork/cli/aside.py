@@ -22,7 +22,7 @@ def printed_aside() -> Iterator[Callable[[Any], None]]:
     aside = os.dup(STDERR) if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY)
 
     def document(value: Any) -> None:
-        stream.flush()  # whoever has kept the stream may have printed there
+        stream.flush()  # anyone who has kept the stream may have printed there
         with _stdout_is(ours), redirect_stdout(stream):
             printing.document(value)
 

@@ -14,11 +14,12 @@ import click
 
 from shiftwork import logs
 from shiftwork.cli import printing
-from shiftwork.cli.shell import Answer, Group, Shell, current
+from shiftwork.cli.groups import Group
+from shiftwork.cli.shell import Answer, Shell, current
 
 if TYPE_CHECKING:
-    from shiftwork.bridges.loki.bridge import Report
-    from shiftwork.core.settings import Settings
+    from shiftwork.compat.bridges.loki.bridge import PassReport
+    from shiftwork.settings.model import Settings
 
 
 @click.group(cls=Group)
@@ -42,21 +43,21 @@ def loki(**options: Any) -> Answer:
 
 
 async def _loki(shell: Shell, *, folder: Path, take_new: bool, two_way: bool, once: bool, most: int) -> Answer:
-    from shiftwork.bridges.loki.bridge import Bridge  # noqa: PLC0415  # no bridge for `--help`
-    from shiftwork.duties.runner import run_for_ever  # noqa: PLC0415  # nor here
+    from shiftwork.compat.bridges.loki.bridge import Bridge  # noqa: PLC0415  # no bridge for `--help`
+    from shiftwork.upkeep import upkeep  # noqa: PLC0415  # nor here
 
     async with await shell.open_database(create=True) as queue:
-        settings = (await queue.engine.book.get(queue.engine.store, queue.workspace)).settings()
+        settings = (await queue.engine.settings_cache.get(queue.engine.store, queue.workspace)).settings()
         over = Bridge(queue, folder, settings.lock_timeout_sec, two_way=two_way, most=most)
         await over.open()
         if two_way:
             _warn(settings)
         stopped = None if once else listen_for_stop()
-        report = await over.once(take_new=take_new)
-        shell.answer(report, lambda: _told(report))
+        report = await over.run_until_still(take_new=take_new)
+        shell.answer(report, lambda: _print_report(report))
         sys.stdout.flush()
         if stopped is not None:
-            await until_stopped(stopped, over.run(), run_for_ever(queue.engine))
+            await until_stopped(stopped, over.run(), *upkeep(queue))
     return None
 
 
@@ -71,7 +72,7 @@ def _warn(settings: Settings) -> None:
         click.echo(f"warning: the document's claim script needs {' and '.join(missing)}, not found here", err=True)
 
 
-def _told(report: Report) -> None:
+def _print_report(report: PassReport) -> None:
     printing.table(["file", "tasks"], [(f"{queue}.json", count) for queue, count in report.tasks.items()])
     for what, count in report.taken.items():
         click.echo(f"{what} from the files: {count}")
@@ -84,7 +85,7 @@ def _told(report: Report) -> None:
 
 
 def listen_for_stop() -> asyncio.Event:
-    """Set when the process is told to stop. Before it says that it runs: whoever reads that may stop it at once."""
+    """Set when the process is told to stop. Before it says that it runs: anyone who reads that may stop it at once."""
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -1,4 +1,4 @@
-"""`backpressure`: whether more may be submitted."""
+"""`backpressure`: whether the queue accepts more tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.protection.capacity import Backpressure
+    from shiftwork.limits.model import Backpressure
 
 SCOPES = ("high", "medium", "low", "total")
 
@@ -20,7 +20,7 @@ SCOPES = ("high", "medium", "low", "total")
 @with_queue()
 async def backpressure(shell: Shell, queue: AnyQueue) -> Answer:
     """Show how full the queue is. What waits, the limits, and how many more find room."""
-    found = await queue.backpressure()
+    found = await queue.control.backpressure()
     shell.answer(found, lambda: _show(found))
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode, code_of
@@ -12,7 +13,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, message, refuse, with_qu
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.fence import Outcome
+    from shiftwork.model.outcome import Outcome
 
 
 def outcomes(shell: Shell, done: list[Outcome]) -> int:
@@ -31,11 +32,11 @@ def outcomes(shell: Shell, done: list[Outcome]) -> int:
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
-    known = outcome._asdict()
+    known = msgspec.structs.asdict(outcome)
     return {name: value for name, value in known.items() if value not in (None, False)}
 
 
-def one(shell: Shell, outcome: Outcome) -> None:
+def show_outcome(shell: Shell, outcome: Outcome) -> None:
     shell.answer(_outcome(outcome), lambda: click.echo(f"{outcome.task_id} {outcome.status}"))
 
 
@@ -46,7 +47,7 @@ def _either(*, tasks: tuple[str, ...], dag: str | None, **_: Any) -> None:
 
 @click.command(cls=Command)
 @click.argument("tasks", metavar="[TASK]...", nargs=-1)
-@click.option("--reason", default="cancelled", show_default=True, help="Why; stands in the history.")
+@click.option("--reason", default="cancelled", show_default=True, help="The reason, recorded in the history.")
 @click.option("--dag", help="Cancel everything of this DAG that has not ended.")
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue(check=_either)
@@ -55,8 +56,8 @@ async def cancel(
 ) -> Answer:
     """Cancel tasks that have not ended. What depends on them follows, as its settings say."""
     if dag:
-        return outcomes(shell, await queue.cancel_dag(dag, reason))
-    return outcomes(shell, await queue.cancel_many(tasks, reason, version=version))
+        return outcomes(shell, await queue.dags.cancel(dag, reason))
+    return outcomes(shell, await queue.batch.cancel(tasks, reason, version=version))
 
 
 @click.command(cls=Command)
@@ -64,7 +65,7 @@ async def cancel(
 @with_queue()
 async def rerun(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """Do the work of an ended task once more. The answer is the id of the new task."""
-    one(shell, await queue.rerun(task))
+    show_outcome(shell, await queue.tasks.rerun(task))
     return None
 
 
@@ -81,24 +82,26 @@ def _anything(**fields: Any) -> None:
 @click.argument("task")
 @click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last).")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
-@click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Seconds an attempt may take.")
+@click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Timeout of an attempt, in seconds.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
 @click.option(
     "--estimated-cost", "estimated_cost_usd", type=values.NUMBER, help="Dollars an agent must have left to take it."
 )
 @click.option("--tag", "tags", multiple=True, help="Its tags from now on. Repeatable.")
-@click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="What it waits for. Repeatable.")
+@click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="A task it depends on. Repeatable.")
 @click.option("--clear", multiple=True, metavar="FIELD", help="Empty deadline, timeout_sec, tags or dependencies.")
-@click.option("--note", help="Why; stands in the history.")
+@click.option("--note", help="The reason, recorded in the history.")
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue(check=_anything)
 async def update(
     shell: Shell, queue: AnyQueue, *, task: str, note: str | None, version: int | None, **fields: Any
 ) -> Answer:
-    """Change a task that nobody holds."""
-    changes = values.given(fields, queue.now())
+    """Change a task that no one holds."""
+    changes = values.given_fields(fields, queue.now())
     for name in _LISTS.intersection(changes.get("clear", ())):
         changes["clear"].remove(name)
         changes[name] = []
-    one(shell, await queue.update(task, changes, note=note, version=version))
+    if note is not None:
+        changes["note"] = note
+    show_outcome(shell, await queue.tasks.update(task, changes, version=version))
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from shiftwork.core.errors import (
+from shiftwork.model.errors import (
     ConflictError,
     Forbidden,
     InputError,

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing
-from shiftwork.cli.shell import Answer, Command, Group, Shell, current, refuse_absent, refuse_memory, with_queue
-from shiftwork.core.errors import InputError
+from shiftwork.cli.groups import Group
+from shiftwork.cli.shell import Answer, Command, Shell, current, refuse_absent, refuse_memory, with_queue
+from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.copying.content import Progress
-    from shiftwork.copying.copy import Copied
-    from shiftwork.copying.file import Head
-    from shiftwork.queue.snapshots import Snapshot
+    from shiftwork.snapshots.batches import Progress
+    from shiftwork.snapshots.copy import Copied
+    from shiftwork.snapshots.model import Snapshot
+    from shiftwork.snapshots.snapshot_file import Head
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -27,7 +28,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--to", "file", type=FILE, metavar="FILE", help="Into this file instead of the folder of snapshots.")
 @click.pass_context
 def snapshot(context: click.Context, *, file: Path | None) -> Answer:
-    """Keep the whole queue, as it stands now, in a file. The queue goes on meanwhile."""
+    """Keep the whole queue, as it stands now, in a file. The queue continues meanwhile."""
     if context.invoked_subcommand is not None:
         return None
     return context.invoke(take) if file is None else _save(current(), file)
@@ -35,22 +36,22 @@ def snapshot(context: click.Context, *, file: Path | None) -> Answer:
 
 @with_queue()
 async def take(shell: Shell, queue: AnyQueue) -> Answer:
-    made = await queue.take_snapshot()
+    made = await queue.snapshots.take()
     shell.answer(made, lambda: click.echo(f"{made.name}: {made.size} bytes, checksum {made.checksum}"))
     return None
 
 
 def _save(shell: Shell, path: Path) -> Answer:
     if path.exists():
-        raise InputError(f"{path} exists already", where="--to", mend="Name a new file.")
+        raise InputError(f"{path} exists already", where="--to", hint="Name a new file.")
     head = asyncio.run(_write(shell, path))
-    told = {"file": str(path), "size": path.stat().st_size, **_facts(head)}
-    shell.answer(told, lambda: click.echo(f"{path}: {told['rows']} rows, checksum {head.checksum}"))
+    answer = {"file": str(path), "size": path.stat().st_size, **_facts(head)}
+    shell.answer(answer, lambda: click.echo(f"{path}: {answer['rows']} rows, checksum {head.checksum}"))
     return None
 
 
 async def _write(shell: Shell, path: Path) -> Head:
-    from shiftwork.copying.copy import save  # noqa: PLC0415  # no store for `--help`
+    from shiftwork.snapshots.copy import save  # noqa: PLC0415  # no store for `--help`
 
     async with await shell.open_database() as queue:
         return await save(queue.url, path, queue.now(), _progress(shell))
@@ -66,7 +67,7 @@ def _facts(head: Head) -> dict[str, Any]:
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the snapshots in the folder, the newest first."""
-    found = await queue.snapshots()
+    found = await queue.snapshots.list()
     columns = ["snapshot", "taken at", "bytes", "schema", "checksum"]
     shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no snapshots"))
     return None
@@ -87,9 +88,9 @@ def restore(*, file: Path, verify: bool) -> Answer:
 
 
 async def _restore(shell: Shell, file: Path, *, verify: bool) -> Answer:
-    from shiftwork.copying import copy as copying  # noqa: PLC0415  # no store for `--help`
+    from shiftwork.snapshots import copy as copying  # noqa: PLC0415  # no store for `--help`
 
-    _tell(shell, await copying.restore(file, shell.store, verify=verify, progress=_progress(shell)))
+    _print(shell, await copying.restore(file, shell.store, verify=verify, progress=_progress(shell)))
     return None
 
 
@@ -108,15 +109,15 @@ def copy(*, source: str, target: str, verify: bool) -> Answer:
 
 
 async def _copy(shell: Shell, source: str, target: str, *, verify: bool) -> Answer:
-    from shiftwork.copying import copy as copying  # noqa: PLC0415  # no store for `--help`
+    from shiftwork.snapshots import copy as copying  # noqa: PLC0415  # no store for `--help`
 
-    _tell(shell, await copying.copy(source, target, verify=verify, progress=_progress(shell)))
+    _print(shell, await copying.copy(source, target, verify=verify, progress=_progress(shell)))
     return None
 
 
-def _tell(shell: Shell, copied: Copied) -> None:
-    told = {"rows": copied.rows, "counts": copied.counts, "checksum": copied.checksum}
-    shell.answer(told, lambda: click.echo(f"{copied.rows} rows, checksum {copied.checksum}"))
+def _print(shell: Shell, copied: Copied) -> None:
+    answer = {"rows": copied.rows, "counts": copied.counts, "checksum": copied.checksum}
+    shell.answer(answer, lambda: click.echo(f"{copied.rows} rows, checksum {copied.checksum}"))
 
 
 def _progress(shell: Shell) -> Progress | None:

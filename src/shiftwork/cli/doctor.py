@@ -1,4 +1,4 @@
-"""`doctor`: looks for what keeps a queue from working, and says how to mend it."""
+"""`doctor`: checks what keeps a queue from working, and prints hints."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import click
 from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
-from shiftwork.core import ids
-from shiftwork.core.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
-from shiftwork.core.states import HELD, State
+from shiftwork.model import ids
+from shiftwork.model.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
+from shiftwork.model.states import CLAIMED_STATES, State
 
 if TYPE_CHECKING:
-    from shiftwork.queue.queue import Queue
+    from shiftwork.control.model import MaintenanceJob
+    from shiftwork.queue import Queue
     from shiftwork.store.statements import Dialect
 
 CLOCK_OFF_SEC = 1.0
@@ -31,7 +32,7 @@ OLD_TRANSACTION_SEC = 60
 DUTIES_LATE_SEC = 60.0
 BRIDGE_SILENT_SEC = 60.0
 INSTALL_REDIS = "pip install 'shiftwork[redis]'"
-START_REDIS = "Start it, or correct SHIFTWORK_REDIS_URL; work goes on when it is back."
+START_REDIS = "Start it, or correct SHIFTWORK_REDIS_URL; work resumes when it is back."
 ROOM, ENOUGH = 2**20, 100 * 2**20
 """Bytes: what must go onto the disk now, and below what it is soon full."""
 
@@ -56,16 +57,16 @@ class Finding(NamedTuple):
     level: Literal["ok", "warning", "error"]
     check: str
     what: str
-    mend: str | None = None
+    hint: str | None = None
 
 
 @click.command(cls=Command)
 def doctor() -> Answer:
-    """Look for what keeps the queue from working. Exit code 1 if something must be mended."""
+    """Check what keeps the queue from working. Exit code 1 if something must be fixed."""
     shell = current()
     shell.refuse_server()
     found = asyncio.run(examine(shell))
-    shell.answer(found, lambda: printing.table(["level", "check", "what", "how to mend it"], found))
+    shell.answer(found, lambda: printing.table(["level", "check", "what", "hint"], found))
     return ExitCode.FAILED if any(finding.level == "error" for finding in found) else None
 
 
@@ -74,15 +75,15 @@ async def examine(shell: Shell) -> list[Finding]:
     try:
         queue = await shell.open_database()
     except (StoreNeedsMigration, StoreNewer) as error:
-        return [*found, Finding("error", "schema", error.what, error.how_to_mend)]
+        return [*found, Finding("error", "schema", error.what, error.hint)]
     except ShiftworkError as error:
-        return [*found, Finding("error", "store", error.what, error.how_to_mend)]
+        return [*found, Finding("error", "store", error.what, error.hint)]
     async with queue:
         for name, check in CHECKS.items():
             try:
                 found += await check(queue)
             except ShiftworkError as error:
-                found.append(Finding("error", name, error.what, error.how_to_mend))
+                found.append(Finding("error", name, error.what, error.hint))
     return found
 
 
@@ -95,8 +96,8 @@ def _place(url: str) -> list[Finding]:
     if not folder.is_dir():
         return [Finding("error", "folder", f"{folder} does not exist", "Make it, or name another place with --store.")]
     if not os.access(folder, os.W_OK):
-        return [Finding("error", "folder", f"{folder} may not be written", f"Make it writable: chmod u+w {folder}")]
-    return [Finding("ok", "folder", f"{folder} may be written"), _room(folder)]
+        return [Finding("error", "folder", f"{folder} is not writable", f"Make it writable: chmod u+w {folder}")]
+    return [Finding("ok", "folder", f"{folder} is writable"), _room(folder)]
 
 
 def _file(url: str) -> Path | None:
@@ -162,8 +163,8 @@ def _without_password(url: str) -> str:
 
 
 async def _clock(queue: Queue) -> list[Finding]:
-    jobs = await queue.duties()
-    newest = max((job["last_run_at"] or 0.0 for job in jobs), default=0.0)
+    jobs = await queue.control.maintenance()
+    newest = max((job.last_run_at or 0.0 for job in jobs), default=0.0)
     if newest > queue.now() + CLOCK_BACK_SEC:
         what = f"the clock went back: maintenance last ran at {printing.when(newest)}, which is still to come"
         return [Finding("error", "clock", what, "Start a worker or a server: it lets all times count from now.")]
@@ -175,24 +176,24 @@ async def _clock(queue: Queue) -> list[Finding]:
     return [Finding("warning", "clock", what, "Leases follow the store's clock; synchronise both with NTP.")]
 
 
-def _is_recent_step(job: dict[str, Any], now: float) -> bool:
-    return job["name"] == "clock" and (job["last_run_at"] or 0.0) > now - CLOCK_STEP_SHOWN_SEC
+def _is_recent_step(job: MaintenanceJob, now: float) -> bool:
+    return job.name == "clock" and (job.last_run_at or 0.0) > now - CLOCK_STEP_SHOWN_SEC
 
 
-def _went_back(job: dict[str, Any], now: float) -> Finding:
-    by, at = job["counts"].get("back_sec", 0), printing.ago(job["last_run_at"], now)
+def _went_back(job: MaintenanceJob, now: float) -> Finding:
+    by, at = job.counts.get("back_sec", 0), printing.ago(job.last_run_at, now)
     what = f"the clock went back by {by} s ({at}); what was held or waited counts from then"
     return Finding("warning", "clock", what, "Let the time be slewed, not stepped: chrony or systemd-timesyncd.")
 
 
 async def _takers(queue: Queue) -> list[Finding]:
-    """Whether somebody can take each kind of ready work."""
-    from shiftwork.queue.lanes import Wants  # noqa: PLC0415  # no queue for `--help`
+    """Whether someone can take each kind of ready work."""
+    from shiftwork.engine.lanes import ClaimFilter  # noqa: PLC0415  # no queue for `--help`
 
-    agents = await queue.agents()
+    agents = await queue.agents.list()
     active = {agent.id for agent in agents if agent.status == "active"}
-    wants = [
-        Wants(
+    claim_filter = [
+        ClaimFilter(
             agent.id,
             None if agent.types is None else frozenset(agent.types),
             frozenset(agent.capabilities),
@@ -202,7 +203,7 @@ async def _takers(queue: Queue) -> list[Finding]:
     ]
     found = []
     for lane, ready in await _ready_lanes(queue):
-        able = [want.agent_id for want in wants if want.may_take(lane)]
+        able = [want.agent_id for want in claim_filter if want.may_take(lane)]
         many = f"{ready} ready task{'s' if ready != 1 else ''} of type {lane.key.type}"
         if not able:
             what = f"{many}: no agent can take {'them' if ready != 1 else 'it'}{_needs(lane.key)}"
@@ -237,7 +238,7 @@ async def _dependencies(queue: Queue) -> list[Finding]:
     missing: dict[str, list[str]] = {}
     after, looked = None, 0
     for _ in range(PAGES):
-        page = await queue.tasks(status=State.PENDING, after=after, limit=PAGE)
+        page = await queue.tasks.list(status=State.PENDING, after=after, limit=PAGE)
         roots = {ids.parse(task.root_task_id): task.id for task in page.tasks}
         for edge in await _missing(queue, [root for root in roots if root]):
             missing.setdefault(roots[edge["dependent"]], []).append(ids.shown(edge["name"]))
@@ -248,7 +249,7 @@ async def _dependencies(queue: Queue) -> list[Finding]:
     if not missing:
         return [Finding("ok", "dependencies", f"no task waits for one that does not exist{bound}")]
     task, names = next(iter(missing.items()))
-    what = f"{len(missing)} waiting for tasks that nobody has submitted, e.g. {task} for {', '.join(names)}{bound}"
+    what = f"{len(missing)} waiting for tasks that were never submitted, e.g. {task} for {', '.join(names)}{bound}"
     return [Finding("warning", "dependencies", what, f"Submit it, or: shiftwork update {task} --clear dependencies")]
 
 
@@ -262,32 +263,30 @@ async def _missing(queue: Queue, roots: list[str]) -> list[Any]:
 async def _duties(queue: Queue) -> list[Finding]:
     """Without maintenance no dead worker is noticed, and no retry comes back."""
     counts = (await queue.status()).counts
-    waiting = sum(counts.get(state, 0) for state in [*HELD, State.RETRYING])
-    jobs = await queue.duties()
-    last = max((duty["last_run_at"] or 0.0 for duty in jobs), default=0.0)
+    waiting = sum(counts.get(state, 0) for state in [*CLAIMED_STATES, State.RETRYING])
+    jobs = await queue.control.maintenance()
+    last = max((duty.last_run_at or 0.0 for duty in jobs), default=0.0)
     if not waiting or queue.now() - last < DUTIES_LATE_SEC:
         ran = f"last ran {printing.when(last)}" if last else "have nothing to do yet"
         return _late(jobs, last, queue.now()) + _resting(jobs) or [Finding("ok", "duties", ran)]
     ran = printing.when(last) if last else "never"
-    what = f"{waiting} tasks are held or wait for a retry, and the duties last ran {ran}"
-    return [Finding("warning", "duties", what, "Start a worker, or run `shiftwork duties --run` now and then.")]
+    what = f"{waiting} tasks are held or wait for a retry, and maintenance last ran {ran}"
+    return [Finding("warning", "duties", what, "Start a worker, or run `shiftwork duties --run` from cron.")]
 
 
-def _late(jobs: list[dict[str, Any]], last: float, now: float) -> list[Finding]:
+def _late(jobs: list[MaintenanceJob], last: float, now: float) -> list[Finding]:
     """Jobs that are late although others run."""
-    late = [f"{job['name']} ({job['late_sec']:.0f} s)" for job in jobs if job["late_sec"]]
+    late = [f"{job.name} ({job.late_sec:.0f} s)" for job in jobs if job.late_sec]
     if not late or now - last >= DUTIES_LATE_SEC:
         return []
     what = f"maintenance runs, but these jobs are late: {', '.join(late)}"
-    return [Finding("warning", "duties", what, "The log of the servers and workers says why.")]
+    return [Finding("warning", "duties", what, "See the log of the servers and workers.")]
 
 
-def _resting(jobs: list[dict[str, Any]]) -> list[Finding]:
-    rests = [job for job in jobs if job["name"] == "reclaim" and job["rests_until"]]
+def _resting(jobs: list[MaintenanceJob]) -> list[Finding]:
+    rests = [job for job in jobs if job.name == "reclaim" and job.rests_until]
     return [
-        Finding(
-            "ok", "duties", f"silent agents keep their work until {printing.when(job['rests_until'])}: {job['why']}"
-        )
+        Finding("ok", "duties", f"silent agents keep their work until {printing.when(job.rests_until)}: {job.why}")
         for job in rests
     ]
 
@@ -301,7 +300,7 @@ async def _transactions(queue: Queue) -> list[Finding]:
         Finding(
             "warning",
             "transactions",
-            f"process {row['pid']} ({row['who']}, {row['state']}) has kept a transaction open for {row['seconds']} s, "
+            f"process {row['pid']} ({row['who']}, {row['state']}) has had a transaction open for {row['seconds']} s, "
             "which keeps dead rows from being removed",
             f"End it: select pg_terminate_backend({row['pid']})",
         )
@@ -324,13 +323,13 @@ async def _indexes(queue: Queue) -> list[Finding]:
 
 
 async def _content(queue: Queue) -> list[Finding]:
-    """Whether what stands in the file can be read. PostgreSQL checks its pages itself."""
+    """Whether what is in the file can be read. PostgreSQL checks its pages itself."""
     file = _file(queue.url)
     if file is None:
         return []
     from shiftwork.store import damage  # noqa: PLC0415  # likewise
 
-    seen = await asyncio.to_thread(damage.look, file)
+    seen = await asyncio.to_thread(damage.scan, file)
     if seen.damage:
         return [Finding("error", "content", what, RESTORE) for what in seen.damage]
     part = "" if seen.whole else f" in what {2 * damage.SECONDS:g} s were enough to look at"
@@ -340,12 +339,12 @@ async def _content(queue: Queue) -> list[Finding]:
 async def _bridges(queue: Queue) -> list[Finding]:
     """Whether the bridges of this workspace look, and whether the Redis named in the environment answers."""
     found = []
-    for bridge in await queue.bridges():
+    for bridge in await queue.control.bridges():
         silent = queue.now() - bridge.seen_at
         carried = bridge.unread + bridge.taken + bridge.taken_in
         if silent > BRIDGE_SILENT_SEC and carried:
             what = (
-                f"bridge {bridge.name} has {carried} entries under way and last looked {printing.when(bridge.seen_at)}"
+                f"bridge {bridge.name} has {carried} entries under way and last polled {printing.when(bridge.seen_at)}"
             )
             found.append(Finding("warning", "bridges", what, "Start it again: shiftwork bridge redis"))
     if url := os.environ.get("SHIFTWORK_REDIS_URL"):
@@ -357,7 +356,9 @@ async def _redis(url: str) -> Finding:
     try:
         import redis.asyncio  # noqa: PLC0415  # an extra
     except ImportError:
-        return Finding("warning", "redis", "SHIFTWORK_REDIS_URL is set, and there is no client for it", INSTALL_REDIS)
+        return Finding(
+            "warning", "redis", "SHIFTWORK_REDIS_URL is set, but the Redis client is not installed", INSTALL_REDIS
+        )
     try:
         client = redis.asyncio.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
         try:
@@ -372,7 +373,7 @@ async def _redis(url: str) -> Finding:
 async def _quotas(queue: Queue) -> list[Finding]:
     """Workspaces that soon cannot submit any more."""
     found = []
-    for quota in await queue.quotas():
+    for quota in await queue.quotas.list():
         for name, used, most in (("tasks", quota.tasks, quota.max_tasks), ("bytes", quota.bytes, quota.max_bytes)):
             if most is not None and used is not None and used >= NEARLY * most:
                 what = f"workspace {quota.workspace} has {used} of at most {most} {name}"

@@ -1,4 +1,4 @@
-"""`agents`: who works here, and whether they may take more."""
+"""`agents`: lists agents and changes their status and budget."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Shell, listing, with_queue
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Shell, with_queue
 
 if TYPE_CHECKING:
+    from shiftwork.agents.model import Agent, AgentStatus
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.agents import Agent
 
 
-@listing
+@listing(
+    "agents",
+    covers={"update": "agents budget", "deregister": "agents offline", "rebalance": "rebalance"},
+)
 def agents() -> None:
     """Show, stop, start and fund agents. Alone: the list."""
 
@@ -23,7 +27,7 @@ def agents() -> None:
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the agents with what they hold, can do and may spend."""
-    found = await queue.agents()
+    found = await queue.agents.list()
     now = queue.now()
     columns = ["agent", "status", "holds", "types", "capabilities", "models", "left", "spent", "seen"]
     shell.answer(found, lambda: printing.table(columns, [_row(agent, now) for agent in found], "no agents"))
@@ -45,10 +49,10 @@ def _row(agent: Agent, now: float) -> tuple[object, ...]:
     )
 
 
-def _status_command(name: str, status: str, text: str) -> None:
+def _status_command(name: str, status: AgentStatus, text: str) -> None:
     @with_queue()
     async def change(shell: Shell, queue: AnyQueue, *, agent: str) -> Answer:
-        await queue.set_agent_status(agent, status)
+        await queue.agents.set_status(agent, status)
         shell.answer({"agent": agent, "status": status}, lambda: click.echo(f"{printing.clean(agent)} {status}"))
         return None
 
@@ -64,13 +68,13 @@ _status_command("offline", "offline", "Note that an agent is away.")
 @agents.command()
 @click.argument("agent")
 @click.argument("usd", type=values.NUMBER, required=False)
-@click.option("--no-limit", is_flag=True, help="It may spend what it likes.")
+@click.option("--no-limit", is_flag=True, help="No budget.")
 @with_queue()
 async def budget(shell: Shell, queue: AnyQueue, *, agent: str, usd: float | None, no_limit: bool) -> Answer:
     """Set what an agent may still spend, in dollars."""
     if (usd is None) != no_limit:
         raise click.UsageError("give either USD or --no-limit", click.get_current_context())
-    await queue.set_agent_budget(agent, usd)
-    told = "no limit" if usd is None else f"{printing.usd(usd)} left"
-    shell.answer({"agent": agent, "remaining_usd": usd}, lambda: click.echo(f"{printing.clean(agent)} {told}"))
+    await queue.agents.set_budget(agent, usd)
+    text = "no limit" if usd is None else f"{printing.usd(usd)} left"
+    shell.answer({"agent": agent, "remaining_usd": usd}, lambda: click.echo(f"{printing.clean(agent)} {text}"))
     return None

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import changing, printing, values
+from shiftwork.cli.groups import listing
 from shiftwork.cli.looking import review_table
-from shiftwork.cli.shell import Answer, Decorator, Shell, listing, together, with_queue
+from shiftwork.cli.shell import Answer, Decorator, Shell, together, with_queue
 from shiftwork.cli.values import When
-from shiftwork.core import ids
-from shiftwork.core.errors import NotFound, ShiftworkError
+from shiftwork.model import ids
+from shiftwork.model.errors import NotFound, ShiftworkError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.face.reading import DeadLetter
+    from shiftwork.dead_letters.model import DeadLetter, Decision
 
 
-@listing
+@listing("dead_letters", covers={"review": "dlq retry", "reviews": "dlq show"})
 def dlq() -> None:
     """Show dead letters and decide about them. Alone: the open ones."""
 
@@ -26,12 +27,12 @@ def dlq() -> None:
 @dlq.command("list")
 @click.option("--all", "reviewed_too", is_flag=True, help="Also those that were decided about.")
 @click.option("--signature", help="Only those that failed alike; see `dlq groups`.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @click.option("--after", metavar="TASK", help="Go on behind this task.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     """List dead letters that wait for a decision."""
-    letters = await queue.dead_letters(**filters)
+    letters = await queue.dead_letters.list(**filters)
 
     def text() -> None:
         columns = ["task", "type", "reason", "attempts", "cost", "dead since", "decided", "signature", "error"]
@@ -56,15 +57,12 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
 
 
 @dlq.command()
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many groups.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number of groups.")
 @with_queue()
 async def groups(shell: Shell, queue: AnyQueue, *, limit: int) -> Answer:
     """Group the open dead letters by what they have in common, the largest group first."""
-    found = await queue.failure_groups(limit=limit)
-    rows = [
-        (g["signature"], g["total"], g["type"], g["reason"], printing.when(g["last_at"]), printing.clip(g["example"]))
-        for g in found
-    ]
+    found = await queue.dead_letters.groups(limit=limit)
+    rows = [(g.signature, g.total, g.type, g.reason, printing.when(g.last_at), printing.clip(g.example)) for g in found]
     columns = ["signature", "letters", "type", "reason", "last", "example"]
     shell.answer(found, lambda: printing.table(columns, rows, "no dead letters"))
     return None
@@ -79,7 +77,7 @@ async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     letters = [letter for letter in await _letters_from(queue, found.id) if letter.task_id == found.id]
     if not letters:
         raise NotFound(f"task {found.id} is {found.status}, not a dead letter", task_id=found.id, status=found.status)
-    letter, reviews = letters[-1], await queue.reviews(found.id)
+    letter, reviews = letters[-1], await queue.dead_letters.reviews(found.id)
 
     def text() -> None:
         _letter(letter)
@@ -93,7 +91,7 @@ async def show_letter(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
 async def _letters_from(queue: AnyQueue, task_id: str) -> list[DeadLetter]:
     """The page that begins with this task: the cursor is the id just before it."""
     before = f"{int((ids.parse(task_id) or '').replace('-', ''), 16) - 1:032x}"
-    return await queue.dead_letters(reviewed_too=True, after=before, limit=100)
+    return await queue.dead_letters.list(reviewed_too=True, after=before, limit=100)
 
 
 def _letter(letter: DeadLetter) -> None:
@@ -117,15 +115,12 @@ def _letter(letter: DeadLetter) -> None:
         printing.section("Failed attempts", lambda: printing.table(["at", "agent", "reason", "error"], rows))
 
 
-# -- decisions ---------------------------------------------------------------------------------------------------
-
-
-def _decision(name: str, text: str, *more: Decorator) -> None:
+def _decision(name: Decision, text: str, *more: Decorator) -> None:
     """One decision as a command over any number of tasks."""
 
     @together(
         click.argument("tasks", metavar="TASK...", nargs=-1, required=True),
-        click.option("--note", help="Why; stands in the history."),
+        click.option("--note", help="The reason, recorded in the history."),
         click.option("--version", type=int, help="Only if the task is still at this version."),
         *more,
     )
@@ -141,13 +136,13 @@ def _decision(name: str, text: str, *more: Decorator) -> None:
         change: dict[str, Any] | None = None,
         chain: bool = False,
     ) -> Answer:
-        from shiftwork.queue.fence import Outcome  # noqa: PLC0415  # no queue for `--help`
+        from shiftwork.model.outcome import Outcome  # noqa: PLC0415  # no queue for `--help`
 
         done = []
         for task in tasks:
             until = at.at(queue.now()) if at else None
             try:
-                outcome = await queue.review(
+                outcome = await queue.dead_letters.review(
                     task, name, note=note, at=until, change=change, chain=chain, version=version
                 )
             except ShiftworkError as error:
@@ -180,28 +175,29 @@ _decision(
     ),
     _CHAIN,
 )
-_decision("cancel", "Give the task up, and what depends on it as its settings say.")
-_decision("abandon", "Note that nobody will mend it; it stays as it is.")
+_decision("cancel", "Cancel the task, and its dependents as their settings say.")
+_decision("abandon", "Mark it as not worth fixing; it stays as it is.")
 _decision("delete", "Hide the dead letter; the task and its history stay.")
-_decision("escalate", "Leave it open for somebody else to decide.")
+_decision("escalate", "Leave it open for someone else to decide.")
 
 
 @dlq.command()
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
-@click.option("--payload", type=values.json_object, metavar="JSON", help="What it should have been; - for stdin.")
-@click.option("--note", help="Why; stands in the history.")
+@click.option("--payload", type=values.json_object, metavar="JSON", help="The corrected payload; - for stdin.")
+@click.option("--note", help="The reason, recorded in the history.")
 @with_queue()
 async def replay(
     shell: Shell, queue: AnyQueue, *, tasks: tuple[str, ...], payload: dict[str, Any] | None, note: str | None
 ) -> Answer:
-    """Try again now, with the payload mended where one is given. `abandon` is for those nobody will mend."""
-    from shiftwork.queue.fence import Outcome  # noqa: PLC0415  # no queue for `--help`
+    """Try again now, with the corrected payload if one is given. `abandon` is for those not worth fixing."""
+    from shiftwork.model.outcome import Outcome  # noqa: PLC0415  # no queue for `--help`
 
-    decision, change = ("retry", None) if payload is None else ("modify_and_retry", {"payload": payload})
+    decision: Decision = "retry" if payload is None else "modify_and_retry"
+    change = None if payload is None else {"payload": payload}
     done = []
     for task in tasks:
         try:
-            done.append(await queue.review(task, decision, note=note, change=change))
+            done.append(await queue.dead_letters.review(task, decision, note=note, change=change))
         except ShiftworkError as error:
             done.append(Outcome(task, error=error))
     return changing.outcomes(shell, done)
@@ -209,13 +205,13 @@ async def replay(
 
 @dlq.command()
 @click.argument("signature")
-@click.option("--decision", default="retry", show_default=True, help="What to do with each of them.")
+@click.option("--decision", default="retry", show_default=True, help="The decision for each of them.")
 @click.option("--at", type=values.when, help="When, for retry_later.")
-@click.option("--note", help="Why; stands in the history.")
+@click.option("--note", help="The reason, recorded in the history.")
 @with_queue()
 async def redrive(
-    shell: Shell, queue: AnyQueue, *, signature: str, decision: str, at: When | None, note: str | None
+    shell: Shell, queue: AnyQueue, *, signature: str, decision: Decision, at: When | None, note: str | None
 ) -> Answer:
     """Decide the same for all dead letters that failed alike; `dlq groups` lists the signatures."""
     until = at.at(queue.now()) if at else None
-    return changing.outcomes(shell, await queue.redrive(signature, decision, note=note, at=until))
+    return changing.outcomes(shell, await queue.dead_letters.redrive(signature, decision, note=note, at=until))

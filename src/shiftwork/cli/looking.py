@@ -1,4 +1,4 @@
-"""Commands that look at tasks: `list`, `show`, `explain`, `history`."""
+"""Commands that show tasks: `list`, `show`, `explain`, `history`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import msgspec
 
 from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Shell, filled, with_queue
-from shiftwork.core.states import STORED
+from shiftwork.model.states import STORED
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.task import Task, Verdict, Wait
-    from shiftwork.queue.observation.explain import Explanation
-    from shiftwork.queue.read import Event
+    from shiftwork.dead_letters.model import Review
+    from shiftwork.model.history import Event
+    from shiftwork.model.task import Task, Verdict, Wait
+    from shiftwork.observe.model import Explanation
 
 
 @click.command("list", cls=Command)
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
 @click.option("--issue", help="Tasks of this issue.")
 @click.option("--tag", help="Tasks with this tag.")
 @click.option("--dag", help="Tasks of this DAG.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @click.option("--after", metavar="TASK", help="Go on behind this task; `next` of the page before.")
 @click.option("--newest", is_flag=True, help="The newest first.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, status: tuple[str, ...], **filters: Any) -> Answer:
     """List tasks, oldest first unless --newest is given."""
-    page = await queue.tasks(status=list(status), **filters)
+    page = await queue.tasks.list(status=list(status), **filters)
     now = queue.now()
 
     def text() -> None:
         columns = ["task", "status", "type", "prio", "attempts", "agent", "age", "title"]
         printing.table(columns, [_row(task, now) for task in page.tasks], "no tasks")
         if page.next:
-            click.echo(f"There may be more: --after {page.next}", err=True)
+            click.echo(f"More: --after {page.next}", err=True)
 
     shell.answer(page, text)
     return None
@@ -57,8 +58,8 @@ def _row(task: Task, now: float) -> tuple[object, ...]:
 async def show_task(shell: Shell, queue: AnyQueue, *, task: str) -> Answer:
     """Show all about a task. Its fields, failures, result, cost and timeline."""
     found = await queue.get(task)
-    history = await queue.history(found.id)
-    reviews = await queue.reviews(found.id)
+    history = (await queue.tasks.history(found.id)).events
+    reviews = await queue.dead_letters.reviews(found.id)
 
     def text() -> None:
         _facts(found, queue.now())
@@ -179,14 +180,14 @@ def _evidence(verdict: Verdict) -> str | None:
 
 
 def _verdict(verdict: Verdict) -> str:
-    said = f"{'passed' if verdict.passed else 'failed'} {verdict.method} by {verdict.by}"
-    return f"{said}: {printing.clip('; '.join(verdict.reasons), 200)}" if verdict.reasons else said
+    text = f"{'passed' if verdict.passed else 'failed'} {verdict.method} by {verdict.by}"
+    return f"{text}: {printing.clip('; '.join(verdict.reasons), 200)}" if verdict.reasons else text
 
 
-def review_table(reviews: list[dict[str, Any]]) -> None:
+def review_table(reviews: list[Review]) -> None:
     printing.table(
         ["at", "by", "decision", "note", "change"],
-        [(printing.when(r["at"]), r["actor"], r["decision"], r["note"], r["change"]) for r in reviews],
+        [(printing.when(r.at), r.actor, r.decision, r.note, r.change) for r in reviews],
     )
 
 
@@ -203,11 +204,11 @@ def timeline(events: list[Event]) -> None:
 
 @click.command(cls=Command)
 @click.argument("task")
-@click.option("--limit", type=int, default=1000, show_default=True, help="At most so many events.")
+@click.option("--limit", type=int, default=1000, show_default=True, help="Maximum number of events.")
 @with_queue()
 async def history(shell: Shell, queue: AnyQueue, *, task: str, limit: int) -> Answer:
     """Show every event of a task, oldest first."""
-    events = await queue.history(task, limit=limit)
+    events = (await queue.tasks.history(task, limit=limit)).events
     shell.answer(events, lambda: timeline(events))
     return None
 
@@ -236,7 +237,7 @@ def _explanation(found: Explanation) -> None:
     )
     if found.holds:
         rows = [(h.kind, h.what, h.lifts, printing.when(h.until)) for h in found.holds]
-        printing.section("What holds it", lambda: printing.table(["hold", "what", "what lifts it", "until"], rows))
+        printing.section("Blocked by", lambda: printing.table(["hold", "what", "what lifts it", "until"], rows))
 
 
 def _share(found: Explanation) -> str | None:

@@ -17,8 +17,8 @@ import click
 from shiftwork import logs
 from shiftwork.cli import values
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
-from shiftwork.core.errors import InputError
 from shiftwork.mcp.tool import ROLES
+from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
@@ -42,7 +42,7 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
     metavar="HOST:PORT",
     help="Serve many clients over streamable HTTP at /mcp, instead of one over standard input and output.",
 )
-@click.option("--tokens", is_flag=True, help="With --http: let in only who has a token (`shiftwork tokens create`).")
+@click.option("--tokens", is_flag=True, help="With --http: require a token (`shiftwork tokens create`).")
 @click.option("--role", type=click.Choice(ROLES), default="all", show_default=True, help="Which tools to offer.")
 @click.option(
     "--agent",
@@ -50,10 +50,10 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
     show_envvar=True,
     metavar="NAME",
     callback=filled,
-    help="Who claims [default: mcp and the process id; over HTTP the token's name, or ?agent= of the address].",
+    help="The agent's name [default: mcp and the process id; over HTTP the token's name, or ?agent= in the URL].",
 )
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Claim only tasks of this type. Repeatable.")
-@click.option("--capability", "capabilities", multiple=True, help="What the agent can do. Repeatable.")
+@click.option("--capability", "capabilities", multiple=True, help="A capability of the agent. Repeatable.")
 @click.option("--model", "models", multiple=True, help="A model the agent has. Repeatable.")
 @click.option(
     "--keep",
@@ -64,16 +64,16 @@ def _place(_context: click.Context, _option: click.Parameter, given: str | None)
     help="How long a claim is kept alive for an agent that does not name it.",
 )
 def mcp(*, place: tuple[str, int] | None, tokens: bool, agent: str | None, **offers: Any) -> Answer:
-    """Serve agents that speak MCP, on standard input and output or over HTTP, until they or somebody end it."""
+    """Serve agents that speak MCP, on standard input and output or over HTTP, until they or someone end it."""
     shell = current()
     if tokens and place is None:
-        refuse("--tokens is for --http; over standard input and output nobody else can call")
+        refuse("--tokens is for --http; over standard input and output there is only one caller")
     try:
         from shiftwork.mcp import over_http, over_stdio  # noqa: PLC0415  # no SDK for `--help`
         from shiftwork.mcp.desk import Options  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
-            f"the MCP server needs {error.name}, which is not installed", mend="pip install 'shiftwork[mcp]'"
+            f"the MCP server needs {error.name}, which is not installed", hint="pip install 'shiftwork[mcp]'"
         ) from None
     _log_to_standard_error()
     options = Options(agent_id=agent or f"mcp-{os.getpid()}", actor=shell.actor or None, **offers)
@@ -82,7 +82,7 @@ def mcp(*, place: tuple[str, int] | None, tokens: bool, agent: str | None, **off
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         asyncio.run(_run(shell, functools.partial(over_stdio.serve, options=options)))
         return None
-    listening = over_http.Place(*place, tokens=tokens)
+    listening = over_http.ListenAddress(*place, tokens=tokens)
     over_http.check_place(listening)
     announce = functools.partial(_announce, shell)
     asyncio.run(_run(shell, functools.partial(over_http.serve, options=options, place=listening, announce=announce)))
@@ -95,14 +95,14 @@ async def _run(shell: Shell, serve: Callable[[AnyQueue], Coroutine[Any, Any, Non
 
 
 def _log_to_standard_error() -> None:
-    """Standard output belongs to the protocol, and ids of sessions to nobody's log."""
+    """Standard output belongs to the protocol, and ids of sessions to no one's log."""
     logs.set_up(json=False)
     for noisy in ("mcp", "uvicorn", "sse_starlette"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def _announce(shell: Shell, url: str) -> None:
-    """One line, for whoever started it and waits to know the port."""
+    """One line, for anyone who started it and waits to know the port."""
     line = json.dumps({"url": url}) if shell.json else f"MCP clients are served on {url}. Ctrl-C stops it."
     click.echo(line)
     sys.stdout.flush()

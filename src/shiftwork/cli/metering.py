@@ -1,4 +1,4 @@
-"""`metrics`: what is measured."""
+"""`metrics`: shows the metrics."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 from shiftwork.cli import printing
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
-from shiftwork.core.metrics import METRICS
+from shiftwork.observe.metric_catalogue import METRICS
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.observation.metrics import Metrics, Sample
+    from shiftwork.observe.model import Metrics, Sample
 
 
 @click.command(cls=Command)
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 async def metrics(shell: Shell, queue: AnyQueue, *, snapshots: int | None, name: tuple[str, ...]) -> Answer:
     """Show what is measured now, all of it or the metrics named; histograms as count and mean."""
     if snapshots is None:
-        found = _only(await queue.metrics(), name)
+        found = _only(await queue.metrics.read(), name)
         shell.answer(found, lambda: _table(found))
         return None
-    kept = [_only(each, name) for each in await queue.metric_snapshots(limit=snapshots)]
+    kept = [_only(each, name) for each in await queue.metrics.snapshots(limit=snapshots)]
     shell.answer(kept, lambda: _all(kept))
     return None
 

@@ -1,4 +1,4 @@
-"""Commands for whoever watches: `alerts`, `failures`, `dags`."""
+"""Commands for monitoring: `alerts`, `failures`, `dags`."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_queue
-from shiftwork.core.alerts import KINDS
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
+from shiftwork.observe.alert_kinds import KINDS
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.task import Dag
-    from shiftwork.queue.dags import DagSummary
-    from shiftwork.queue.observation.alerts import Alert
-    from shiftwork.queue.observation.failures import Pattern
+    from shiftwork.dags.model import DagSummary
+    from shiftwork.model.task import Dag
+    from shiftwork.observe.model import Alert, Pattern
 
 
-@listing
+@listing("alerts")
 def alerts() -> None:
-    """Show what somebody should look at, and note that somebody did. Alone: the open ones."""
+    """Show what someone should look at, and note that someone did. Alone: the open ones."""
 
 
 @alerts.command("list")
-@click.option("--all", "acknowledged_too", is_flag=True, help="Also those that somebody has acknowledged.")
+@click.option("--all", "acknowledged_too", is_flag=True, help="Include acknowledged ones.")
 @click.option("--kind", help=f"One of {', '.join(KINDS)}.")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Go on behind this number.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def list_alerts(shell: Shell, queue: AnyQueue, *, acknowledged_too: bool, **filters: Any) -> Answer:
     """List alerts, oldest first."""
-    found = await queue.alerts(open_only=not acknowledged_too, **filters)
+    found = await queue.alerts.list(open_only=not acknowledged_too, **filters)
     shell.answer(found, lambda: _alerts(found))
     return None
 
@@ -49,7 +49,7 @@ def _alerts(found: list[Alert]) -> None:
 @with_queue()
 async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) -> Answer:
     """Acknowledge alerts by their numbers."""
-    done = [await queue.acknowledge_alert(number) for number in seq]
+    done = [await queue.alerts.acknowledge(number) for number in seq]
     shell.answer(done, lambda: _alerts(done))
     return None
 
@@ -60,14 +60,14 @@ async def acknowledge(shell: Shell, queue: AnyQueue, *, seq: tuple[int, ...]) ->
     type=click.Choice(["type", "agent", "model", "reason", "signature"]),
     default="signature",
     show_default=True,
-    help="What they have in common.",
+    help="What to group by.",
 )
 @click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
-@click.option("--limit", type=int, default=50, show_default=True, help="At most so many groups.")
+@click.option("--limit", type=int, default=50, show_default=True, help="Maximum number of groups.")
 @with_queue()
 async def failures(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
     """Group failed attempts by what they have in common, the most frequent first."""
-    found = await queue.failures(by, since=None if since is None else queue.now() - since, limit=limit)
+    found = await queue.metrics.failures(by, since=None if since is None else queue.now() - since, limit=limit)
     columns = [by, "failures", "rate", "agents", "first", "last", "newest task", "its error"]
     shell.answer(found, lambda: printing.table(columns, [_pattern(each) for each in found], "nothing has failed"))
     return None
@@ -79,22 +79,19 @@ def _pattern(found: Pattern) -> tuple[object, ...]:
     return found.value, found.total, rate, len(found.agents), first, last, found.task_id, printing.clip(found.error)
 
 
-# -- DAGs --------------------------------------------------------------------------------------------------------
-
-
-@listing
+@listing("dags", covers={"cancel": "cancel --dag"})
 def dags() -> None:
     """Show and change DAGs of more than one task. Alone: the list."""
 
 
 @dags.command("list")
 @click.option("--status", help="pending, running, completed, failed or cancelled.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @click.option("--after", metavar="DAG", help="Go on behind this DAG; `next` of the page before.")
 @with_queue()
 async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
     """List DAGs, newest first."""
-    page = await queue.dags(**filters)
+    page = await queue.dags.list(**filters)
     now = queue.now()
 
     def text() -> None:
@@ -102,7 +99,7 @@ async def list_dags(shell: Shell, queue: AnyQueue, **filters: Any) -> Answer:
             ["dag", "status", "done", "spent", "age", "title"], [_row(dag, now) for dag in page.dags], "no DAGs"
         )
         if page.next:
-            click.echo(f"There may be more: --after {page.next}", err=True)
+            click.echo(f"More: --after {page.next}", err=True)
 
     shell.answer(page, text)
     return None
@@ -130,7 +127,7 @@ def _spent(dag: DagSummary | Dag) -> str:
 @with_queue()
 async def show_dag(shell: Shell, queue: AnyQueue, *, dag: str) -> Answer:
     """Show a DAG: its shape, how far it is, what it cost."""
-    found = await queue.dag(dag)
+    found = await queue.dags.get(dag)
 
     def text() -> None:
         printing.facts(
@@ -161,9 +158,9 @@ def _anything(*, title: str | None, ceiling: float | None, no_ceiling: bool, **_
 
 @dags.command("update")
 @click.argument("dag")
-@click.option("--title", help="What it is, for people.")
-@click.option("--ceiling", type=values.NUMBER, metavar="USD", help="The most it may cost, in dollars.")
-@click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
+@click.option("--title", help="A title for people.")
+@click.option("--ceiling", type=values.NUMBER, metavar="USD", help="The maximum cost, in dollars.")
+@click.option("--no-ceiling", is_flag=True, help="No ceiling.")
 @with_queue(check=_anything)
 async def update_dag(
     shell: Shell, queue: AnyQueue, *, dag: str, title: str | None, ceiling: float | None, no_ceiling: bool
@@ -172,7 +169,7 @@ async def update_dag(
     changes: dict[str, Any] = {} if title is None else {"title": title}
     if ceiling is not None or no_ceiling:
         changes["budget_ceiling_usd"] = ceiling
-    changed = await queue.update_dag(dag, changes)
+    changed = await queue.dags.update(dag, changes)
     now = queue.now()
     shell.answer(
         changed, lambda: printing.table(["dag", "status", "done", "spent", "age", "title"], [_row(changed, now)])

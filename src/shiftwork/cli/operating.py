@@ -11,15 +11,15 @@ import msgspec
 from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
-from shiftwork.core.states import STORED
+from shiftwork.model.bounds import MAX_PAGE
+from shiftwork.model.states import STORED
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.observation.status import RecentFailure, Status
-    from shiftwork.queue.protection.quotas import QuotaInForce
-    from shiftwork.queue.read import Event
-
-LARGEST_PAGE = 1000
+    from shiftwork.control.model import MaintenanceJob
+    from shiftwork.limits.model import QuotaInForce
+    from shiftwork.model.history import Event
+    from shiftwork.observe.model import RecentFailure, Status
 
 
 @click.command(cls=Command)
@@ -71,11 +71,11 @@ def _failures(failures: list[RecentFailure]) -> None:
 
 @click.command(cls=Command)
 @click.argument("kind", metavar="[TYPE]", required=False)
-@click.option("--reason", help="Why; `explain` tells it.")
+@click.option("--reason", help="The reason, shown by `explain`.")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str | None) -> Answer:
-    """Hand out no more work, of one TYPE or at all. What runs goes on."""
-    await queue.pause(kind, reason=reason)
+    """Hand out no more work, of one TYPE or at all. What runs continues."""
+    await queue.control.pause(kind, reason=reason)
     shell.answer({"paused": kind or "*"}, lambda: click.echo(f"{_scope(kind)} paused"))
     return None
 
@@ -85,9 +85,9 @@ async def pause(shell: Shell, queue: AnyQueue, *, kind: str | None, reason: str 
 @with_queue()
 async def resume(shell: Shell, queue: AnyQueue, *, kind: str | None) -> Answer:
     """Hand out work again. A TYPE paused by name is resumed by name."""
-    was_paused = await queue.resume(kind)
-    told = "resumed" if was_paused else "was not paused"
-    shell.answer({"resumed": kind or "*", "was_paused": was_paused}, lambda: click.echo(f"{_scope(kind)} {told}"))
+    was_paused = await queue.control.resume(kind)
+    text = "resumed" if was_paused else "was not paused"
+    shell.answer({"resumed": kind or "*", "was_paused": was_paused}, lambda: click.echo(f"{_scope(kind)} {text}"))
     return None
 
 
@@ -99,7 +99,7 @@ def _conditions(*, yes: bool, **conditions: Any) -> None:
     if not any(conditions[name] for name in ("status", "type", "tag", "level", "older_than")):
         refuse("a purge needs at least one condition")
     if not yes and (current().json or not values.is_typed_at()):
-        refuse("a purge that nobody can be asked about needs --yes")
+        refuse("refusing to purge without confirmation: pass --yes")
 
 
 @click.command(cls=Command)
@@ -119,7 +119,7 @@ async def purge(
         click.echo("nothing was changed", err=True)
         return ExitCode.FAILED
     before = None if older_than is None else queue.now() - older_than
-    count = await queue.purge({**conditions, "status": list(status), "created_before": before})
+    count = await queue.control.purge(status=status, created_before=before, **conditions)
     shell.answer({"purged": count}, lambda: click.echo(f"{count} purged"))
     return None
 
@@ -128,10 +128,7 @@ async def purge(
 @with_queue()
 async def rebalance(shell: Shell, queue: AnyQueue) -> Answer:
     """Withdraw claims that loaded agents have not started, for idle ones to take."""
-    return changing.outcomes(shell, await queue.rebalance())
-
-
-# -- events ------------------------------------------------------------------------------------------------------
+    return changing.outcomes(shell, await queue.agents.rebalance())
 
 
 def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
@@ -140,16 +137,16 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--follow", is_flag=True, help="Go on for ever, with events as they come.")
+@click.option("--follow", is_flag=True, help="Go on forever, with events as they come.")
 @click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this number; 0 is the start.")
-@click.option("--tail", type=click.IntRange(min=0), help="Begin about so many before the end [default: 20].")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--tail", type=click.IntRange(min=0), help="Start about this many events before the end [default: 20].")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many.")
 @with_queue(check=_one_beginning)
 async def events(
     shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None
 ) -> Answer:
     """Show what happened, an event to a line. With --json as JSON lines."""
-    cursor = await queue.newest_event() - (20 if tail is None else tail) if after is None else after
+    cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:
         async for event in queue.follow(cursor):
@@ -158,7 +155,8 @@ async def events(
             if left == 0:
                 return None
     while left is None or left > 0:
-        found, cursor = await queue.events(cursor, limit=min(left or LARGEST_PAGE, LARGEST_PAGE))
+        news = await queue.events(cursor, limit=min(left or MAX_PAGE, MAX_PAGE))
+        found, cursor = news.events, news.next
         for event in found:
             _event(shell, event)
         left = None if left is None else left - len(found)
@@ -185,18 +183,15 @@ def _event(shell: Shell, event: Event) -> None:
     click.echo(printing.clean("  ".join(part for part in parts if part)))
 
 
-# -- duties ------------------------------------------------------------------------------------------------------
-
-
 @click.command(cls=Command)
-@click.option("--run", is_flag=True, help="Run every duty now.")
+@click.option("--run", is_flag=True, help="Run every job now.")
 def duties(*, run: bool) -> Answer:
-    """Show when each duty last ran and what it did. Workers and servers run them on their own."""
+    """Show when each maintenance job last ran and what it did. Workers and servers run them on their own."""
     return asyncio.run(_run_duties(current())) if run else _show_duties()
 
 
 async def _run_duties(shell: Shell) -> Answer:
-    from shiftwork.duties.runner import run_once  # noqa: PLC0415  # needed for this alone
+    from shiftwork.maintenance.loop import run_once  # noqa: PLC0415  # needed for this alone
 
     async with await shell.open_database() as queue:
         done = await run_once(queue.engine, force=True)
@@ -208,29 +203,29 @@ async def _run_duties(shell: Shell) -> Answer:
 
 @with_queue()
 async def _show_duties(shell: Shell, queue: AnyQueue) -> Answer:
-    found = await queue.duties()
+    found = await queue.control.maintenance()
     now = queue.now()
     rows = [
         (
-            d["name"],
-            printing.ago(d["last_run_at"], now) or "never",
-            f"{(d['took_sec'] or 0) * 1000:.0f} ms",
-            _counts(d["counts"]),
+            d.name,
+            printing.ago(d.last_run_at, now) or "never",
+            f"{(d.took_sec or 0) * 1000:.0f} ms",
+            _counts(d.counts),
             _trouble(d, now),
         )
         for d in found
     ]
     heads = ["duty", "last ran", "took", "did", "late or resting"]
-    shell.answer(found, lambda: printing.table(heads, rows, "no duty has run yet"))
+    shell.answer(found, lambda: printing.table(heads, rows, "no job has run yet"))
     return None
 
 
-def _trouble(job: dict[str, Any], now: float) -> str:
+def _trouble(job: MaintenanceJob, now: float) -> str:
     """Whether a job is late or rests, and why."""
-    if job["late_sec"]:
-        return f"{job['late_sec']:.0f} s late"
-    if job["rests_until"]:
-        return f"rests for {max(0.0, job['rests_until'] - now):.0f} s: {job['why']}"
+    if job.late_sec:
+        return f"{job.late_sec:.0f} s late"
+    if job.rests_until:
+        return f"rests for {max(0.0, job.rests_until - now):.0f} s: {job.why}"
     return ""
 
 

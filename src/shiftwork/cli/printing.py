@@ -1,4 +1,4 @@
-"""How answers look: JSON for programs, tables that fit the terminal for people."""
+"""Prints answers: JSON for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import click
 import msgspec
 
-from shiftwork.core.errors import ShiftworkError
-from shiftwork.core.text import printable
+from shiftwork.model.errors import ShiftworkError
+from shiftwork.model.text import printable
 
 clean = printable
 
@@ -40,9 +40,6 @@ _STYLES = {
     "error": "bold red",
 }
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
-
-
-# -- JSON --------------------------------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
@@ -89,9 +86,6 @@ def iso(at: float) -> str | float:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
         return at
-
-
-# -- text --------------------------------------------------------------------------------------------------------
 
 
 def when(at: float | None) -> str:

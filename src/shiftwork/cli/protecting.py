@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Shell, listing, with_queue
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Shell, with_queue
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.protection.protect import Breaker, Cooldown, LimitInForce
+    from shiftwork.limits.model import Breaker, Cooldown, LimitInForce
 
 KEY = "KEY is provider:NAME, account:NAME, model:NAME or type:NAME, or several of them joined by commas."
 
 
-# -- breakers ----------------------------------------------------------------------------------------------------
-
-
-@listing
+@listing("breakers", covers={"configure": "breakers import"})
 def breakers() -> None:
     """Show, open, close and configure the circuit breakers of the types. Alone: the list."""
 
@@ -29,7 +27,7 @@ def breakers() -> None:
 @with_queue()
 async def list_breakers(shell: Shell, queue: AnyQueue, *, kind: str | None = None) -> Answer:
     """List the breakers of all types that have had work."""
-    _breakers(shell, await queue.breakers(kind), queue.now())
+    _breakers(shell, await queue.breakers.list(kind), queue.now())
     return None
 
 
@@ -52,7 +50,7 @@ def _breaker(found: Breaker, now: float) -> tuple[object, ...]:
 @with_queue()
 async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
     """Close the breaker of a TYPE and forget what it has counted."""
-    found = await queue.reset_breaker(kind)
+    found = await queue.breakers.reset(kind)
     shell.answer(found, lambda: click.echo(f"{printing.clean(kind)} {found.state}"))
     return None
 
@@ -62,7 +60,7 @@ async def reset(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
 @with_queue()
 async def trip(shell: Shell, queue: AnyQueue, *, kind: str) -> Answer:
     """Open the breaker of a TYPE. After its time one task is tried, as after any opening."""
-    found = await queue.trip_breaker(kind)
+    found = await queue.breakers.trip(kind)
     shell.answer(found, lambda: click.echo(f"{printing.clean(kind)} {found.state}"))
     return None
 
@@ -75,17 +73,14 @@ async def import_(shell: Shell, queue: AnyQueue, *, text: str) -> Answer:
 
     The file is the whole configuration: what was set before and does not stand in it is forgotten.
     """
-    from shiftwork.core.breaker_file import parse  # noqa: PLC0415  # needed for this alone
+    from shiftwork.compat.loki_breaker_file import parse  # noqa: PLC0415  # needed for this alone
 
     config = parse(text)
-    _breakers(shell, await queue.configure_breakers(config), queue.now())
+    _breakers(shell, await queue.breakers.configure(config), queue.now())
     return None
 
 
-# -- cooldowns ---------------------------------------------------------------------------------------------------
-
-
-@listing
+@listing("cooldowns")
 def cooldowns() -> None:
     """Show cooldowns, begin and lift them. Alone: the list."""
 
@@ -94,7 +89,7 @@ def cooldowns() -> None:
 @with_queue()
 async def list_cooldowns(shell: Shell, queue: AnyQueue) -> Answer:
     """List the cooldowns in force, in the order of their ends."""
-    found = await queue.cooldowns()
+    found = await queue.cooldowns.list()
     now = queue.now()
     rows = [_cooldown(each, now) for each in found]
     shell.answer(found, lambda: printing.table(["key", "for", "until", "since", "reason", "by"], rows, "no cooldowns"))
@@ -102,7 +97,7 @@ async def list_cooldowns(shell: Shell, queue: AnyQueue) -> Answer:
 
 
 def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
-    who = found.agent_id or "everybody"
+    who = found.agent_id or "everyone"
     return (
         found.key,
         who,
@@ -116,10 +111,10 @@ def _cooldown(found: Cooldown, now: float) -> tuple[object, ...]:
 @cooldowns.command("set", help=f"Hand out no work that uses KEY for a DURATION such as 90s, 15m or 2h. {KEY}")
 @click.argument("key")
 @click.argument("seconds", metavar="DURATION", type=values.duration)
-@click.option("--reason", help="Why; `explain` tells it.")
+@click.option("--reason", help="The reason, shown by `explain`.")
 @with_queue(create=True)
 async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: float, reason: str | None) -> Answer:
-    found = await queue.cool_down(key, seconds, reason)
+    found = await queue.cooldowns.set(key, seconds, reason)
     text = f"{printing.clean(found.key)} cools down until {printing.when(found.until)}"
     shell.answer(found, lambda: click.echo(text))
     return None
@@ -129,16 +124,13 @@ async def set_cooldown(shell: Shell, queue: AnyQueue, *, key: str, seconds: floa
 @click.argument("key")
 @with_queue()
 async def lift(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
-    lifted = await queue.lift_cooldown(key)
-    told = "may go again" if lifted else "had no cooldown"
-    shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{printing.clean(key)} {told}"))
+    lifted = await queue.cooldowns.lift(key)
+    text = "may go again" if lifted else "had no cooldown"
+    shell.answer({"key": key, "lifted": lifted}, lambda: click.echo(f"{printing.clean(key)} {text}"))
     return None
 
 
-# -- limits ------------------------------------------------------------------------------------------------------
-
-
-@listing
+@listing("limits")
 def limits() -> None:
     """Show and set how much of a provider, account, model or type may be used. Alone: the list."""
 
@@ -147,7 +139,7 @@ def limits() -> None:
 @with_queue()
 async def list_limits(shell: Shell, queue: AnyQueue) -> Answer:
     """List the limits with what is used of them now."""
-    found = await queue.limits()
+    found = await queue.limits.list()
     now = queue.now()
     columns = ["key", "at once", "requests", "tokens", "window", "room"]
     shell.answer(found, lambda: printing.table(columns, [_limit(each, now) for each in found], "no limits"))
@@ -170,18 +162,16 @@ def _of(used: int, most: int | None) -> str | None:
     return None if most is None else f"{used}/{most}"
 
 
-@limits.command("set", help=f"Limit how much work that uses KEY is handed out. {KEY}")
+@limits.command("set", help=f"Limit how much work that uses KEY agents can claim. {KEY}")
 @click.argument("key")
 @click.option("--concurrency", type=int, help="Tasks at the same time.")
 @click.option("--requests", type=int, help="Tasks in one window.")
 @click.option("--tokens", type=int, help="Tokens in one window.")
-@click.option(
-    "--tokens-per-task", type=int, help="What each task sets aside; what it did not use goes back at its end."
-)
+@click.option("--tokens-per-task", type=int, help="What each task reserves; the unused rest is returned when it ends.")
 @click.option("--window", "window_sec", type=values.duration, help="How long a window is: 60s, 1h, 1d.")
 @with_queue(create=True)
 async def set_limit(shell: Shell, queue: AnyQueue, *, key: str, **terms: Any) -> Answer:
-    found = await queue.set_limit(key, {name: value for name, value in terms.items() if value is not None})
+    found = await queue.limits.set(key, **terms)
     shell.answer(found, lambda: click.echo(f"{printing.clean(found.key)} limited"))
     return None
 
@@ -190,7 +180,7 @@ async def set_limit(shell: Shell, queue: AnyQueue, *, key: str, **terms: Any) ->
 @click.argument("key")
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, key: str) -> Answer:
-    removed = await queue.remove_limit(key)
-    told = "no longer limited" if removed else "had no limit"
-    shell.answer({"key": key, "removed": removed}, lambda: click.echo(f"{printing.clean(key)} {told}"))
+    removed = await queue.limits.remove(key)
+    text = "no longer limited" if removed else "had no limit"
+    shell.answer({"key": key, "removed": removed}, lambda: click.echo(f"{printing.clean(key)} {text}"))
     return None

@@ -1,4 +1,4 @@
-"""`prove`: hurt a fleet on this store and count what was lost."""
+"""`prove`: injects faults into a fleet on this store and checks that nothing is lost."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def prove(*, tasks: int, agents: int, longest: float, every: float, seed: int | 
     shell = current()
     shell.refuse_server()
     plan = Plan(tasks, agents, longest, every, secrets.randbits(32) if seed is None else seed)
-    found = asyncio.run(run(shell.store, plan, _tell))
+    found = asyncio.run(run(shell.store, plan, _print))
     if sys.stderr.isatty():
         click.echo(err=True)
     facts = [(WORDS[name], value) for name, value in msgspec.structs.asdict(found).items()]
@@ -68,7 +68,7 @@ def prove(*, tasks: int, agents: int, longest: float, every: float, seed: int | 
     return None if found.clean else ExitCode.FAILED
 
 
-def _tell(line: str) -> None:
-    """How far it is, where somebody looks."""
+def _print(line: str) -> None:
+    """How far it is, where someone looks."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[2K{line}", nl=False, err=True)

@@ -11,6 +11,7 @@ from shiftwork.cli.copying import copy, restore, snapshot
 from shiftwork.cli.doctor import doctor
 from shiftwork.cli.effects import effects
 from shiftwork.cli.fleet import agents
+from shiftwork.cli.groups import Root
 from shiftwork.cli.letters import dlq
 from shiftwork.cli.looking import explain, history, list_, show_task
 from shiftwork.cli.mcp import mcp
@@ -22,7 +23,6 @@ from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import completion, migrate, settings, version
-from shiftwork.cli.shell import Root
 from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps

@@ -1,4 +1,4 @@
-"""How `watch` draws what it sees. Loaded with rich, which is dear, only when it is drawn."""
+"""Draws the screen of `watch`. Imports rich, which is slow, only when it draws."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shiftwork.cli import printing
-from shiftwork.cli.watching import Look
-from shiftwork.core.text import one_line
-from shiftwork.queue.observation.status import Status
+from shiftwork.cli.look import Look
+from shiftwork.model.text import one_line
+from shiftwork.observe.model import Status
 
 ORDER = (
     *("running", "claimed", "ready", "pending", "retrying", "waiting_approval"),
@@ -58,10 +58,10 @@ def _tiers(status: Status) -> RenderableType:
 
 def _warnings(look: Look) -> list[RenderableType]:
     asked, dead = (look.status.counts.get(state, 0) for state in ("waiting_approval", "dead_lettered"))
-    told = [f"{len(look.alerts)} open alerts (shiftwork alerts)"] if look.alerts else []
-    told += [f"{asked} wait for a person (shiftwork approvals)"] if asked else []
-    told += [f"{dead} dead letters (shiftwork dlq)"] if dead else []
-    return [Text(" · ".join(told), "yellow")] if told else []
+    notices = [f"{len(look.alerts)} open alerts (shiftwork alerts)"] if look.alerts else []
+    notices += [f"{asked} wait for a person (shiftwork approvals)"] if asked else []
+    notices += [f"{dead} dead letters (shiftwork dlq)"] if dead else []
+    return [Text(" · ".join(notices), "yellow")] if notices else []
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -105,8 +105,8 @@ def _agents(look: Look, rows: int) -> RenderableType:
     for agent in busiest[:rows]:
         holds = f"{agent.current_tasks}/{agent.max_concurrent_tasks or '∞'}"
         status = Text(agent.status, printing.style(agent.status))
-        heard = printing.ago(agent.last_heartbeat, look.at)
-        table.add_row(_cell(agent.id), status, holds, printing.usd(agent.spent_usd), heard)
+        last_seen = printing.ago(agent.last_heartbeat, look.at)
+        table.add_row(_cell(agent.id), status, holds, printing.usd(agent.spent_usd), last_seen)
     return table
 
 

@@ -11,8 +11,8 @@ import click
 
 from shiftwork import logs, tracing
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
-from shiftwork.core.errors import InputError
-from shiftwork.core.resolve import PROFILES
+from shiftwork.model.errors import InputError
+from shiftwork.settings.resolve import PROFILES
 
 VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 
@@ -26,15 +26,15 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 @click.option(
     "--view",
     type=click.Choice(VIEWS),
-    help="In whose names callers are answered that name no view [default: those of the profile].",
+    help="The view for callers that name none [default: the profile's].",
 )
-@click.option("--tokens", is_flag=True, help="Let in only who has a token (`shiftwork tokens create`).")
+@click.option("--tokens", is_flag=True, help="Require a token (`shiftwork tokens create`).")
 @click.option(
     "--artifacts",
     envvar="SHIFTWORK_ARTIFACTS",
     show_envvar=True,
     metavar="URL",
-    help="Where artifacts lie: a folder or s3://bucket/prefix [default: beside the SQLite file].",
+    help="Where to store artifacts: a folder or s3://bucket/prefix [default: next to the SQLite file].",
 )
 @click.option(
     "--snapshots",
@@ -102,7 +102,7 @@ def serve(  # noqa: PLR0913  # an option each
         from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
-            f"the server needs {error.name}, which is not installed", mend="pip install 'shiftwork[server]'"
+            f"the server needs {error.name}, which is not installed", hint="pip install 'shiftwork[server]'"
         ) from None
     _log_to(log_file, json=log_format == "json")
     tracing.set_up("shiftwork-server")
@@ -134,12 +134,12 @@ def _log_to(file: Path | None, *, json: bool) -> None:
         raise InputError(
             f"{file} cannot be written: {error.strerror}",
             where="--log-file",
-            mend="Name a file in a folder that is there and that may be written to.",
+            hint="Name a file in an existing, writable folder.",
         ) from None
 
 
 def _announce(shell: Shell, url: str) -> None:
-    """One line, for whoever started it and waits to know the port."""
+    """One line, for anyone who started it and waits to know the port."""
     line = json.dumps({"url": url}) if shell.json else f"Shiftwork serves {shell.store} on {url}. Ctrl-C stops it."
     click.echo(line)
     sys.stdout.flush()

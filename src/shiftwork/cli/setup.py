@@ -12,13 +12,14 @@ import click
 
 from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
-from shiftwork.cli.shell import Answer, Command, Group, Shell, current, with_queue
-from shiftwork.core.errors import StoreNeedsMigration, UnknownSetting
-from shiftwork.core.resolve import KEYS, nearest
+from shiftwork.cli.groups import Group
+from shiftwork.cli.shell import Answer, Command, Shell, current, with_queue
+from shiftwork.model.errors import StoreNeedsMigration, UnknownSetting
+from shiftwork.settings.resolve import KEYS, nearest
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.resolve import InForce
+    from shiftwork.settings.model import InForce
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -34,7 +35,7 @@ def settings(context: click.Context) -> Answer:
 @with_queue()
 async def show_settings(shell: Shell, queue: AnyQueue, *, keys: tuple[str, ...], kind: str | None = None) -> Answer:
     """Show every setting in force and where it comes from, or those under the keys named."""
-    _table(shell, [row for key in keys or [""] for row in _under(await queue.settings(kind), key)])
+    _table(shell, [row for key in keys or [""] for row in _under(await queue.settings.list(kind), key)])
     return None
 
 
@@ -66,7 +67,7 @@ def _table(shell: Shell, rows: list[InForce]) -> None:
 @with_queue(create=True)
 async def set_(shell: Shell, queue: AnyQueue, *, key: str, value: Any, kind: str | None) -> Answer:
     """Set one KEY to VALUE: JSON, or a plain word. In force at once, without a restart."""
-    _table(shell, _under(await queue.set_setting(key, value, kind), key))
+    _table(shell, _under(await queue.settings.set(key, value, kind), key))
     return None
 
 
@@ -76,8 +77,8 @@ async def set_(shell: Shell, queue: AnyQueue, *, key: str, value: Any, kind: str
 @with_queue()
 async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) -> Answer:
     """Let the level above decide about a KEY again."""
-    _under(await queue.settings(kind), key)  # a key nobody knows is refused before anything is done
-    _table(shell, _under(await queue.unset_setting(key, kind), key))
+    _under(await queue.settings.list(kind), key)  # a key no one knows is refused before anything is done
+    _table(shell, _under(await queue.settings.unset(key, kind), key))
     return None
 
 
@@ -86,12 +87,9 @@ async def unset(shell: Shell, queue: AnyQueue, *, key: str, kind: str | None) ->
 @with_queue(create=True)
 async def profile(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Set the workspace up as one of the documents describes it."""
-    await queue.use_profile(name)
+    await queue.settings.use_profile(name)
     shell.answer({"workspace": queue.workspace, "profile": name}, lambda: click.echo(f"profile {name}"))
     return None
-
-
-# -- the program and its database --------------------------------------------------------------------------------
 
 
 @click.command(cls=Command)
@@ -102,8 +100,8 @@ def migrate(*, check: bool) -> Answer:
     try:
         schema = asyncio.run(_schema(shell, create=not check))
     except StoreNeedsMigration as error:
-        told = {"up_to_date": False, "what": error.what, "mend": error.how_to_mend}
-        shell.answer(told, functools.partial(click.echo, f"{error.what}. {error.how_to_mend}"))
+        fields = {"up_to_date": False, "what": error.what, "hint": error.hint}
+        shell.answer(fields, functools.partial(click.echo, f"{error.what}. {error.hint}"))
         return ExitCode.FAILED
     answer = {"up_to_date": True, "schema": schema}
     shell.answer(answer, lambda: click.echo(f"The schema is up to date: {schema}"))

@@ -1,4 +1,4 @@
-"""`sinks` and `deliveries`: who is told of what happens, and whether it arrived."""
+"""`sinks` and `deliveries`: where notifications go, and whether they arrived."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import click
 
 from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
-from shiftwork.cli.shell import Answer, Shell, listing, refuse, with_queue
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Shell, refuse, with_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.notification.deliveries import Delivery
-    from shiftwork.queue.notification.sinks import Sink
+    from shiftwork.notifications.model import Delivery, Sink
 
 PATIENCE_SEC = 15.0
 LOOK_EVERY_SEC = 0.25
@@ -24,7 +24,9 @@ _WANTS = ("alerts", "severity", "events", "types", "creators")
 _WANTED = [
     click.option("--alert", "alerts", multiple=True, metavar="KIND", help="A kind of alert; all without. Repeatable."),
     click.option("--no-alerts", is_flag=True, help="No alerts at all."),
-    click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Of alerts, so much or more."),
+    click.option(
+        "--severity", type=click.Choice(["info", "warning", "critical"]), help="The minimum severity of alerts."
+    ),
     click.option("--event", "events", multiple=True, metavar="NAME", help="As task.completed or 'task.*'. Repeatable."),
     click.option("--type", "types", multiple=True, help="Only about tasks of this type. Repeatable."),
     click.option("--creator", "creators", multiple=True, help="Only alerts for this creator of tasks. Repeatable."),
@@ -48,19 +50,16 @@ def _options(*groups: list[Any]) -> Callable[[Callable[..., Answer]], Callable[.
     return add
 
 
-# -- sinks -------------------------------------------------------------------------------------------------------
-
-
-@listing
+@listing("sinks")
 def sinks() -> None:
-    """Say who is told of alerts and events: webhooks, Slack, e-mail. Alone: the list."""
+    """Say who is notified of alerts and events: webhooks, Slack, e-mail. Alone: the list."""
 
 
 @sinks.command()
 @click.argument("name")
 @click.argument("address")
 @click.option("--kind", type=click.Choice(["webhook", "slack", "email"]), default="webhook", show_default=True)
-@click.option("--allow-private", is_flag=True, help="It may be reached at an address that is not public.")
+@click.option("--allow-private", is_flag=True, help="Allow an address that is not public.")
 @_options(_REACHED, _WANTED)
 @with_queue(create=True)
 async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
@@ -68,7 +67,7 @@ async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
 
     Without --alert and --event all alerts are told. A webhook is signed; its secret is shown now and never again.
     """
-    added = await queue.add_sink(_fields(given))
+    added = await queue.sinks.add(**_fields(given))
     shell.answer(added, lambda: click.echo(added.secret or f"{printing.clean(added.sink.name)} added"))
     if added.secret is not None and not shell.json:
         click.echo("This is the secret that messages are signed with. It will not be shown again.", err=True)
@@ -83,7 +82,7 @@ async def add(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
 @with_queue()
 async def update(shell: Shell, queue: AnyQueue, *, name: str, **given: Any) -> Answer:
     """Change where a sink is, its secret, or what it wants, which is then said anew as a whole."""
-    _say(shell, await queue.update_sink(name, _fields(given)), "changed")
+    _print(shell, await queue.sinks.update(name, **_fields(given)), "changed")
     return None
 
 
@@ -105,7 +104,7 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
 @with_queue()
 async def list_sinks(shell: Shell, queue: AnyQueue) -> Answer:
     """List the sinks by name, and how they fare."""
-    found = await queue.sinks()
+    found = await queue.sinks.list()
     columns = ["sink", "kind", "address", "status", "wants", "last error"]
     shell.answer(found, lambda: printing.table(columns, [_row(sink) for sink in found], "no sinks"))
     return None
@@ -129,7 +128,7 @@ def _wants(sink: Sink) -> str:
 @with_queue()
 async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Show one sink, and why nothing is sent there where that is so."""
-    sink = await queue.sink(name)
+    sink = await queue.sinks.get(name)
     times = {"rests_until": sink.rests_until, "paused_at": sink.paused_at, "created_at": sink.created_at}
     facts = [
         *[("name", sink.name), ("kind", sink.kind), ("address", sink.address), ("server", sink.server)],
@@ -144,11 +143,11 @@ async def show_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 
 @sinks.command()
 @click.argument("name")
-@click.option("--reason", help="Why; `sinks show` tells it.")
+@click.option("--reason", help="The reason, shown by `sinks show`.")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, name: str, reason: str | None) -> Answer:
     """Send nothing to a sink until it is resumed. Nothing is lost meanwhile."""
-    _say(shell, await queue.pause_sink(name, reason), "paused")
+    _print(shell, await queue.sinks.pause(name, reason), "paused")
     return None
 
 
@@ -156,12 +155,12 @@ async def pause(shell: Shell, queue: AnyQueue, *, name: str, reason: str | None)
 @click.argument("name")
 @with_queue()
 async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
-    """Send to a sink again, whoever or whatever paused it."""
-    _say(shell, await queue.resume_sink(name), "resumed")
+    """Resume sending to a sink, whatever paused it."""
+    _print(shell, await queue.sinks.resume(name), "resumed")
     return None
 
 
-def _say(shell: Shell, sink: Sink, done: str) -> None:
+def _print(shell: Shell, sink: Sink, done: str) -> None:
     shell.answer(sink, lambda: click.echo(f"{printing.clean(sink.name)} {done}"))
 
 
@@ -170,9 +169,9 @@ def _say(shell: Shell, sink: Sink, done: str) -> None:
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Forget a sink with all that waits for it."""
-    removed = await queue.remove_sink(name)
-    told = "removed" if removed else "is no sink"
-    shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {told}"))
+    removed = await queue.sinks.remove(name)
+    text = "removed" if removed else "is not a sink"
+    shell.answer({"sink": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {text}"))
     return None
 
 
@@ -181,38 +180,35 @@ async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @with_queue()
 async def test_sink(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Send a test message to a sink and say whether it arrived; code 4 where it did not."""
-    sent = await _first_attempt(queue, await queue.test_sink(name))
-    shell.answer(sent, lambda: click.echo(_told(sent)))
+    sent = await _first_attempt(queue, await queue.sinks.test(name))
+    shell.answer(sent, lambda: click.echo(_sent_text(sent)))
     return None if sent.status == "sent" else ExitCode.CONFLICT
 
 
 async def _first_attempt(queue: AnyQueue, sent: Delivery) -> Delivery:
-    """A server sends it; on the database itself we do, since nobody else need be there."""
-    from shiftwork.queue.queue import Queue  # noqa: PLC0415  # needed for this alone
+    """A server sends it; on the database itself we do, since no one else need be there."""
+    from shiftwork.queue import Queue  # noqa: PLC0415  # needed for this alone
 
     if isinstance(queue, Queue):
-        from shiftwork.sinks.courier import Courier  # noqa: PLC0415  # likewise
+        from shiftwork.notifications.sender import NotificationSender  # noqa: PLC0415  # likewise
 
-        await Courier(queue.engine).send_due()
-        return await queue.delivery(sent.id)
+        await NotificationSender(queue.engine).send_due()
+        return await queue.deliveries.get(sent.id)
     for _ in range(int(PATIENCE_SEC / LOOK_EVERY_SEC)):
         if sent.status != "pending" or sent.error is not None:
             break
         await asyncio.sleep(LOOK_EVERY_SEC)
-        sent = await queue.delivery(sent.id)
+        sent = await queue.deliveries.get(sent.id)
     return sent
 
 
-def _told(sent: Delivery) -> str:
+def _sent_text(sent: Delivery) -> str:
     if sent.status == "sent":
         return f"{sent.id} arrived"
-    return printing.clean(f"{sent.id} has not arrived: {sent.error or 'nobody has sent it yet'}")
+    return printing.clean(f"{sent.id} has not arrived: {sent.error or 'not sent yet'}")
 
 
-# -- deliveries --------------------------------------------------------------------------------------------------
-
-
-@listing
+@listing("deliveries", covers={"redeliver-dead": "deliveries redeliver --sink"})
 def deliveries() -> None:
     """Show what was sent to the sinks, and send again what did not arrive. Alone: the list."""
 
@@ -220,12 +216,12 @@ def deliveries() -> None:
 @deliveries.command("list")
 @click.option("--sink", help="Only those to this sink.")
 @click.option("--status", type=click.Choice(["pending", "sent", "dead"]))
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @click.option("--after", metavar="ID", help="Go on behind this one.")
 @with_queue()
 async def list_deliveries(shell: Shell, queue: AnyQueue, *, sink: str | None = None, **page: Any) -> Answer:
     """List deliveries, newest first."""
-    found = await queue.deliveries(sink, **page)
+    found = await queue.deliveries.list(sink, **page)
     now = queue.now()
     columns = ["delivery", "sink", "status", "attempts", "made", "next", "message", "error"]
     shell.answer(found, lambda: printing.table(columns, [_line(each, now) for each in found], "no deliveries"))
@@ -250,7 +246,7 @@ def _line(sent: Delivery, now: float) -> tuple[object, ...]:
 @with_queue()
 async def show_delivery(shell: Shell, queue: AnyQueue, *, delivery_id: str) -> Answer:
     """Show one delivery with all that is sent."""
-    sent = await queue.delivery(delivery_id)
+    sent = await queue.deliveries.get(delivery_id)
     facts = [
         *[("delivery", sent.id), ("sink", sent.sink), ("status", sent.status), ("attempts", sent.attempts)],
         *[
@@ -272,7 +268,7 @@ async def redeliver(shell: Shell, queue: AnyQueue, *, ids: tuple[str, ...], sink
     """Send again deliveries that were given up, or sent: each ID, or all dead ones of a --sink."""
     if bool(ids) == (sink is not None):
         refuse("name either deliveries or a --sink")
-    again = [await queue.redeliver(each) for each in ids]
-    count = len(again) if sink is None else await queue.redeliver_dead(sink)
+    again = [await queue.deliveries.redeliver(each) for each in ids]
+    count = len(again) if sink is None else await queue.deliveries.redeliver_dead(sink)
     shell.answer({"redelivered": count}, lambda: click.echo(f"{count} sent again"))
     return None

@@ -1,4 +1,4 @@
-"""`budgets` and `costs`: what may be spent, and what was."""
+"""`budgets` and `costs`: ceilings and spending."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Command, Shell, listing, refuse, with_queue
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 
 if TYPE_CHECKING:
+    from shiftwork.budgets.model import Budget, Costs
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.money.budgets import Budget
-    from shiftwork.queue.money.costs import Costs
 
 KINDS = ["agent", "day", "dag", "tree"]
 
 
-@listing
+@listing("budgets", covers={"costs": "costs"})
 def budgets() -> None:
     """Show and set what agents, days, DAGs and task trees may cost. Alone: the list."""
 
 
 @budgets.command("list")
 @click.option("--kind", type=click.Choice(KINDS), help="Only these.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, kind: Any = None, limit: int = 100) -> Answer:
     """List budgets with what is spent, granted to running work, and left."""
-    found = await queue.budgets(kind, limit=limit)
+    found = await queue.budgets.list(kind, limit=limit)
     shell.answer(found, lambda: _table(found))
     return None
 
@@ -60,15 +60,15 @@ def _sensible(*, kind: str, name: str | None, ceiling: float | None, no_ceiling:
 @budgets.command("set")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name", metavar="[ID]", required=False)
-@click.option("--ceiling", type=values.NUMBER, metavar="USD", help="The most it may cost in all, in dollars.")
-@click.option("--no-ceiling", is_flag=True, help="It may cost what it likes.")
+@click.option("--ceiling", type=values.NUMBER, metavar="USD", help="The maximum total cost, in dollars.")
+@click.option("--no-ceiling", is_flag=True, help="No ceiling.")
 @with_queue(check=_sensible)
 async def set_(
     shell: Shell, queue: AnyQueue, *, kind: Any, name: str | None, ceiling: float | None, no_ceiling: bool
 ) -> Answer:
     """Set what an agent, every day, a DAG, or a task with all it spawns may cost in all."""
     del no_ceiling  # that is a ceiling of None
-    changed = await queue.set_budget(kind, name, ceiling)
+    changed = await queue.budgets.set(kind, name, ceiling_usd=ceiling)
     shell.answer(changed, lambda: _table([changed]))
     return None
 
@@ -79,14 +79,14 @@ async def set_(
     type=click.Choice(["task", "dag", "type", "agent", "model", "day"]),
     default="type",
     show_default=True,
-    help="What they have in common.",
+    help="What to group by.",
 )
 @click.option("--since", type=values.duration, metavar="DURATION", help="Only of the last 15m, 2h, 3d [default: all].")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many groups.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number of groups.")
 @with_queue()
 async def costs(shell: Shell, queue: AnyQueue, *, by: Any, since: float | None, limit: int) -> Answer:
     """Show what was spent, grouped by what it has in common, the most first."""
-    found = await queue.costs(by, since=None if since is None else queue.now() - since, limit=limit)
+    found = await queue.budgets.costs(by, since=None if since is None else queue.now() - since, limit=limit)
     shell.answer(found, lambda: _costs(by, found))
     return None
 

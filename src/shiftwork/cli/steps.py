@@ -15,25 +15,24 @@ from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 from shiftwork.cli.work import COMMAND, WorkCommand
 from shiftwork.cli.working import under_claim, usage_options
-from shiftwork.core import ids
-from shiftwork.core.errors import BadText, LeaseLost, OperationTimeout, StoreError
+from shiftwork.model import ids
+from shiftwork.model.errors import BadText, LeaseLost, OperationTimeout, StoreError
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.durable.effects import Effect
-    from shiftwork.queue.durable.steps import Step
+    from shiftwork.steps.model import Effect, Step
 
 
 @click.command(cls=Command)
 @click.argument("task")
 @click.option("--after", type=int, default=0, metavar="PLACE", help="Go on behind this step.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def steps(shell: Shell, queue: AnyQueue, *, task: str, after: int, limit: int) -> Answer:
     """Show the steps of a task: what is done, what it cost, what was interrupted."""
-    found = await queue.steps(task, after=after, limit=limit)
+    found = await queue.steps.list(task, after=after, limit=limit)
     columns = ["place", "step", "status", "fence", "cost", "tokens", "done", "result"]
     rows = [_row(step) for step in found]
     shell.answer([with_result(step) for step in found], lambda: printing.table(columns, rows, "no steps"))
@@ -57,7 +56,7 @@ def _text(result: Any) -> str:
 
 
 @click.command(cls=WorkCommand)
-@click.option("--begin", is_flag=True, help="Only say whether it is done; from now on it is in flight.")
+@click.option("--begin", is_flag=True, help="Only print whether it is done; it is in flight from now on.")
 @click.option("--data", metavar="JSON", help="Its result: JSON, @file, or - for stdin.")
 @usage_options
 @under_claim
@@ -72,28 +71,28 @@ async def step(
     """
     command = click.get_current_context().meta.get(COMMAND)
     if sum((begin, data is not None, command is not None)) != 1:
-        refuse("say what to do with the step: --begin, --data JSON, or a command after --")
+        refuse("choose what to do with the step: --begin, --data JSON, or a command after --")
     if command is not None:
         return await _run(shell, queue, token, name, command, usage)
     if begin:
-        _tell(shell, await queue.begin_step(token, name))
+        _print(shell, await queue.steps.begin(token, name))
     else:
-        _tell(shell, await queue.complete_step(token, name, values.json_value(data or ""), usage))
+        _print(shell, await queue.steps.complete(token, name, values.json_value(data or ""), usage))
     return None
 
 
-def _tell(shell: Shell, step: Step) -> None:
+def _print(shell: Shell, step: Step) -> None:
     shell.answer(with_result(step), lambda: click.echo(printing.clean(f"{step.name} {step.status}")))
 
 
 async def _run(shell: Shell, queue: AnyQueue, token: str, name: str, command: list[str], usage: Any) -> Answer:
-    begun = await queue.begin_step(token, name)
+    begun = await queue.steps.begin(token, name)
     if begun.status != "done":
         output, code = await _output(queue, token, command)
         if code:
             click.echo(output, nl=False)
             return code
-        begun = await queue.complete_step(token, name, output, usage)
+        begun = await queue.steps.complete(token, name, output, usage)
     shell.answer(with_result(begun), lambda: click.echo(_text(begun.result), nl=False))
     return None
 

@@ -27,19 +27,19 @@ __all__ = ["bridge"]
     type=click.Choice(["orchestrator", "worker"]),
     default="orchestrator",
     show_default=True,
-    help="What this queue is there: it hands work out, or does it.",
+    help="This queue's role: orchestrator hands work out, worker does it.",
 )
 @click.option("--name", default="redis", show_default=True, help="Bridges of one name share their work.")
 @click.option("--prefix", default="", metavar="TEXT", help="Before the name of each stream.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Offer only work of this type. Repeatable.")
-@click.option("--capability", "capabilities", multiple=True, help="What the workers can do. Repeatable.")
+@click.option("--capability", "capabilities", multiple=True, help="A capability of the workers. Repeatable.")
 @click.option("--ahead", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Entries kept unread.")
 @click.option(
     "--reclaim", type=click.Choice(["xautoclaim", "xclaim"]), help="How to take back [default: as the server can]."
 )
 @click.option("--events", is_flag=True, help="Tell the queue's events in stream:events, too.")
 @click.option("--keep", type=click.IntRange(1), default=10_000, show_default=True, help="Results and events kept.")
-@click.option("--withdraw", is_flag=True, help="Take back what nobody has read, then end.")
+@click.option("--withdraw", is_flag=True, help="Take back unread entries, then exit.")
 @click.option("--once", is_flag=True, help="Bring both sides up to date, then end.")
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to servers and workers.")
 def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Answer:
@@ -51,26 +51,26 @@ def redis(*, withdraw: bool, once: bool, no_duties: bool, **options: Any) -> Ans
 
 
 async def _redis(shell: Shell, options: dict[str, Any], *, withdraw: bool, once: bool, duties: bool) -> Answer:
-    from shiftwork.bridges.redis import running  # noqa: PLC0415  # no bridge for `--help`
-    from shiftwork.bridges.redis.orchestrator import Orchestrator  # noqa: PLC0415  # nor here
-    from shiftwork.duties.runner import run_for_ever  # noqa: PLC0415  # nor here
+    from shiftwork.compat.bridges.redis import running  # noqa: PLC0415  # no bridge for `--help`
+    from shiftwork.compat.bridges.redis.orchestrator import Orchestrator  # noqa: PLC0415  # nor here
+    from shiftwork.upkeep import upkeep  # noqa: PLC0415  # nor here
 
     async with contextlib.AsyncExitStack() as stack:
         queue = await stack.enter_async_context(await shell.open_database(create=True))
         side = await stack.enter_async_context(running.open_side(queue, running.Options(**options)))
         if withdraw and isinstance(side, Orchestrator):
-            _tell(shell, "withdrawn", await side.withdraw())
+            _print(shell, "withdrawn", await side.withdraw())
         elif once:
-            _tell(shell, "done", await running.look(side))
+            _print(shell, "done", await running.poll(side))
         else:
             stopped = listen_for_stop()
-            _tell(shell, "carrying", options["role"])
-            others = [run_for_ever(queue.engine)] if duties else []
+            _print(shell, "carrying", options["role"])
+            others = upkeep(queue) if duties else []
             await until_stopped(stopped, running.look_until(side, stopped), *others)
     return None
 
 
-def _tell(shell: Shell, what: str, value: Any) -> None:
+def _print(shell: Shell, what: str, value: Any) -> None:
     shell.answer({what: value}, lambda: click.echo(f"{what}: {value}"))
     sys.stdout.flush()
 
@@ -79,7 +79,7 @@ def _tell(shell: Shell, what: str, value: Any) -> None:
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the bridges to streams, when each last looked, and what it carries."""
-    found = await queue.bridges()
+    found = await queue.control.bridges()
     columns = ["bridge", "role", "last look", "unread", "taken", "taken in"]
     rows = [(b.name, b.role, printing.when(b.seen_at), b.unread, b.taken, b.taken_in) for b in found]
     shell.answer(found, lambda: printing.table(columns, rows, "no bridges"))

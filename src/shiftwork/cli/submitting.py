@@ -11,7 +11,7 @@ from shiftwork.cli.shell import Answer, Command, Shell, filled, refuse, with_que
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.task import Submitted
+    from shiftwork.model.task import Submitted
 
 
 def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:  # noqa: ARG001  # of both ways
@@ -27,9 +27,9 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
     "--payload",
     type=values.json_object,
     metavar="JSON",
-    help="What the handler gets: a JSON object, or - for standard input.",
+    help="The payload: a JSON object, or - for standard input.",
 )
-@click.option("--title", help="What it is, for people.")
+@click.option("--title", help="A title for people.")
 @click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last); 50 unless given.")
 @click.option("--depends", "dependencies", multiple=True, metavar="TASK", help="Wait for this task. Repeatable.")
 @click.option("--tag", "tags", multiple=True, help="A tag. Repeatable.")
@@ -37,9 +37,9 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--id", "id", help="An id of your own.")
 @click.option("--issue", "issue_id", help="The issue it belongs to.")
 @click.option("--serial-key", help="One task of this key runs at a time, where serialize_by is key.")
-@click.option("--agent", "target_agent_id", callback=filled, help="Only this agent may take it.")
+@click.option("--agent", "target_agent_id", callback=filled, help="Only this agent can claim it.")
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
-@click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Seconds an attempt may take.")
+@click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Timeout of an attempt, in seconds.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
 @click.option(
     "--estimated-cost", "estimated_cost_usd", type=values.NUMBER, help="Dollars an agent must have left to take it."
@@ -60,16 +60,16 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
     type=values.duration,
     default="0s",
     metavar="DURATION",
-    help="Wait so long for room in a full queue.",
+    help="How long to wait if the queue is full.",
 )
 @with_queue(create=True, check=_check)
 async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, wait: float, **fields: Any) -> Answer:
-    """Submit a task of TYPE, or what stands in a file.
+    """Submit a task of TYPE, or what is in a file.
 
     A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
     """
     if given is None:
-        await _one(shell, queue, {"type": kind, **values.given(fields, queue.now())}, wait)
+        await _submit_one(shell, queue, {"type": kind, **values.given_fields(fields, queue.now())}, wait)
     elif isinstance(given, list):
         made = await queue.submit_many(given, wait=wait)
         shell.answer(made, lambda: _list(made))
@@ -78,11 +78,11 @@ async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any,
         dag_id = made[0].dag_id if made else None
         shell.answer({"dag_id": dag_id, "tasks": made}, lambda: _list(made, dag_id))
     else:
-        await _one(shell, queue, given, wait)
+        await _submit_one(shell, queue, given, wait)
     return None
 
 
-async def _one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait: float) -> None:
+async def _submit_one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait: float) -> None:
     made = await queue.submit(fields, wait=wait)
     shell.answer(made, lambda: click.echo(_line(made)))
 

@@ -1,4 +1,4 @@
-"""`token`: who may come in over HTTP, and what they may do."""
+"""`tokens`: access tokens for HTTP and their scopes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shiftwork.access.scopes import MEANING, SCOPES
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Shell, listing, with_queue
-from shiftwork.core.scopes import MEANING, SCOPES
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Shell, with_queue
 
 if TYPE_CHECKING:
+    from shiftwork.access.model import TokenInfo
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.tokens import TokenInfo
 
 _SCOPES = " ".join(f"{scope}: {meaning}." for scope, meaning in MEANING.items())
 
 
-@listing
+@listing("tokens")
 def tokens() -> None:
     """Make, list and revoke tokens of the workspace. Alone: the list."""
 
@@ -33,7 +34,7 @@ async def create(
     shell: Shell, queue: AnyQueue, *, name: str, scopes: tuple[str, ...], expires: values.When | None
 ) -> Answer:
     """Make a token with a NAME that says whose it is. Its secret is shown now and never again."""
-    made = await queue.create_token(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))
+    made = await queue.tokens.create(name, scopes, expires_at=None if expires is None else expires.at(queue.now()))
     shell.answer(made, lambda: click.echo(made.secret))
     if not shell.json:
         click.echo(f"This is token {made.id}. Keep its secret: it will not be shown again.", err=True)
@@ -44,7 +45,7 @@ async def create(
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue) -> Answer:
     """List the tokens, oldest first, also those that open nothing any more."""
-    found = await queue.tokens()
+    found = await queue.tokens.list()
     columns = ["token", "name", "status", "scopes", "created", "by", "expires"]
     shell.answer(found, lambda: printing.table(columns, [_row(each) for each in found], "no tokens"))
     return None
@@ -59,7 +60,7 @@ def _row(found: TokenInfo) -> tuple[object, ...]:
 @click.argument("token_id", metavar="ID")
 @with_queue()
 async def revoke(shell: Shell, queue: AnyQueue, *, token_id: str) -> Answer:
-    """Let nobody in with the token ID any more."""
-    found = await queue.revoke_token(token_id)
+    """Let no one in with the token ID any more."""
+    found = await queue.tokens.revoke(token_id)
     shell.answer(found, lambda: click.echo(f"{found.id} {printing.clean(found.name)} revoked"))
     return None

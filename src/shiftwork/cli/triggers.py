@@ -10,26 +10,26 @@ import click
 import msgspec
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.shell import Answer, Shell, listing, refuse, together, with_queue
+from shiftwork.cli.groups import listing
+from shiftwork.cli.shell import Answer, Shell, refuse, together, with_queue
+from shiftwork.model import check
+from shiftwork.triggers.model import NewTrigger
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.trigger import Firing, Preview, SavedTrigger, Trigger
+    from shiftwork.triggers.model import Firing, Preview, SavedTrigger, Trigger
 
 SHOWN_FIRINGS = 10
 
 
 def _plain(value: Any) -> Any:
-    """What a trigger waits for is known by its kind, which stands in the JSON alone."""
+    """What a trigger waits for is known by its kind, which is in the JSON alone."""
     return msgspec.to_builtins(value)
 
 
-@listing
+@listing("triggers", covers={"save": "triggers add"})
 def triggers() -> None:
     """Show and keep what starts work by itself: schedules, hooks, files, ends of DAGs, events. Alone: the list."""
-
-
-# -- adding ------------------------------------------------------------------------------------------------------
 
 
 def _one_source(**options: Any) -> None:
@@ -57,15 +57,19 @@ def _parameter(text: str) -> tuple[str, Any]:
 _SOURCES = together(
     click.option("--cron", metavar="TEXT", help="A cron expression such as '0 9 * * MON', or @daily."),
     click.option("--zone", metavar="NAME", help="The time zone of --cron, such as Europe/Berlin [default: UTC]."),
-    click.option("--missed", type=click.Choice(["one", "skip", "all"]), help="What to fire for missed times."),
+    click.option("--missed", type=click.Choice(["one", "skip", "all"]), help="What to do about missed times."),
     click.option("--jitter", type=values.duration, metavar="DURATION", help="Spread schedules over this long."),
-    click.option("--hook", type=click.Choice(["standard", "github", "slack"]), help="Who signs what is posted."),
-    click.option("--secret-env", metavar="VARIABLE", help="Where the hook's secret stands [default: one is made]."),
+    click.option("--hook", type=click.Choice(["standard", "github", "slack"]), help="How deliveries are signed."),
+    click.option(
+        "--secret-env",
+        metavar="VARIABLE",
+        help="The environment variable with the hook's secret [default: generate one].",
+    ),
     click.option("--files", metavar="PATTERN", help="Files of the folder a server watches, such as 'inbox/*.md'."),
-    click.option("--after-dag", metavar="TITLE", help="The end of a DAG whose title fits this pattern."),
+    click.option("--after-dag", metavar="TITLE", help="When a DAG whose title matches this pattern ends."),
     click.option("--ends", type=click.Choice(["completed", "failed", "cancelled"]), multiple=True, help="Which ends."),
     click.option("--event", metavar="NAME", multiple=True, help="Events of the queue."),
-    click.option("--where", type=_pair, metavar="PLACE=VALUE", multiple=True, help="What it must say."),
+    click.option("--where", type=_pair, metavar="PLACE=VALUE", multiple=True, help="A condition on its fields."),
 )
 
 
@@ -75,13 +79,15 @@ _SOURCES = together(
 @click.option("--task", type=values.json_value, metavar="JSON", help="The task it creates; @file reads it from one.")
 @click.option("--dag", type=values.json_value, metavar="JSON", help="The DAG it creates; @file reads it from one.")
 @click.option("--parameter", type=_parameter, metavar="NAME=PLACE", multiple=True, help="Fills {{ NAME }} from there.")
-@click.option("--overlap", type=click.Choice(["allow", "skip", "replace"]), help="While earlier work goes on.")
+@click.option(
+    "--overlap", type=click.Choice(["allow", "skip", "replace"]), help="What to do while earlier work is unfinished."
+)
 @click.option("--file", type=values.json_file, metavar="FILE", help="The whole trigger as JSON, or - for stdin.")
 @with_queue(create=True, check=_one_source)
 async def add(shell: Shell, queue: AnyQueue, *, name: str, file: Any, secret_env: str | None, **options: Any) -> Answer:
     """Add a trigger, or change the one of this NAME."""
-    trigger = file if file is not None else _trigger(options)
-    saved = await queue.save_trigger(name, trigger, secret=_secret(secret_env))
+    trigger = check.read(file if file is not None else _trigger(options), NewTrigger, "trigger")
+    saved = await queue.triggers.save(name, **msgspec.structs.asdict(trigger), secret=_secret(secret_env))
     shell.answer(_plain(saved), lambda: _saved(saved))
     return None
 
@@ -121,23 +127,20 @@ def _secret(variable: str | None) -> str | None:
 
 def _saved(saved: SavedTrigger) -> None:
     trigger = saved.trigger
-    told = f"saved {printing.clean(trigger.name)}" + (
+    text = f"saved {printing.clean(trigger.name)}" + (
         f", next {printing.when(trigger.next_at)}" if trigger.next_at else ""
     )
-    click.echo(told)
+    click.echo(text)
     if saved.secret is not None:
         click.echo(f"secret (shown this once): {saved.secret}")
 
 
-# -- looking -----------------------------------------------------------------------------------------------------
-
-
 @triggers.command("list")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def list_(shell: Shell, queue: AnyQueue, *, limit: int = 100) -> Answer:
     """List the triggers with what they wait for and when they fired."""
-    found = await queue.triggers(limit=limit)
+    found = await queue.triggers.list(limit=limit)
     now = queue.now()
     columns = ["name", "waits for", "creates", "next", "fired", "last", ""]
     shell.answer(_plain(found), lambda: printing.table(columns, [_row(each, now) for each in found], "no triggers"))
@@ -159,14 +162,14 @@ def _row(trigger: Trigger, now: float) -> tuple[object, ...]:
 def _waits_for(trigger: Trigger) -> str:
     on: Any = trigger.on
     kind = on.__struct_config__.tag
-    told = {
+    handlers = {
         "cron": lambda: f"{on.at} {on.zone}",
         "hook": lambda: f"POST /api/hooks/{trigger.name} ({on.signature})",
         "file": lambda: f"files {on.pattern}",
         "dag": lambda: f"DAG {on.title} {', '.join(on.ends)}",
         "event": lambda: ", ".join(on.events),
     }
-    return told[kind]()
+    return handlers[kind]()
 
 
 def _creates(trigger: Trigger) -> str:
@@ -181,7 +184,7 @@ def _creates(trigger: Trigger) -> str:
 @with_queue()
 async def show_(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Show a trigger, and the last times it went off."""
-    trigger, firings = await queue.trigger(name), await queue.firings(name, limit=SHOWN_FIRINGS)
+    trigger, firings = await queue.triggers.get(name), await queue.triggers.firings(name, limit=SHOWN_FIRINGS)
     shell.answer(_plain({"trigger": trigger, "firings": firings}), lambda: _show(trigger, firings, queue.now()))
     return None
 
@@ -203,15 +206,12 @@ def _show(trigger: Trigger, firings: Sequence[Firing], now: float) -> None:
     printing.section("Firings", lambda: printing.table(["ago", "outcome", "for", "what came of it"], rows, "none yet"))
 
 
-# -- operating ---------------------------------------------------------------------------------------------------
-
-
 @triggers.command()
 @click.argument("name")
 @with_queue()
 async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Let a trigger fire no more until it is resumed. What happens meanwhile is nothing to it."""
-    found = await queue.pause_trigger(name)
+    found = await queue.triggers.pause(name)
     shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} paused"))
     return None
 
@@ -221,7 +221,7 @@ async def pause(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @with_queue()
 async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Let a trigger fire again, for what comes from now on."""
-    found = await queue.resume_trigger(name)
+    found = await queue.triggers.resume(name)
     shell.answer(_plain(found), lambda: click.echo(f"{printing.clean(name)} resumed"))
     return None
 
@@ -231,15 +231,17 @@ async def resume(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
 @with_queue()
 async def remove(shell: Shell, queue: AnyQueue, *, name: str) -> Answer:
     """Forget a trigger with its firings. What it created stays."""
-    removed = await queue.remove_trigger(name)
-    told = "removed" if removed else "is not there"
-    shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {told}"))
+    removed = await queue.triggers.remove(name)
+    text = "removed" if removed else "is not there"
+    shell.answer({"name": name, "removed": removed}, lambda: click.echo(f"{printing.clean(name)} {text}"))
     return None
 
 
 _FILLED = together(
     click.option("--parameter", type=_pair, metavar="NAME=VALUE", multiple=True, help="The value of a parameter."),
-    click.option("--facts", type=values.json_value, metavar="JSON", help="What happened; @file reads it from one."),
+    click.option(
+        "--facts", type=values.json_value, metavar="JSON", help="The event's facts; @file reads them from a file."
+    ),
 )
 
 
@@ -256,7 +258,7 @@ async def fire(
     shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any, reason: str | None
 ) -> Answer:
     """Create now what a trigger creates, paused or not."""
-    came = await queue.fire_trigger(name, {**_fill(parameter, facts), "reason": reason})
+    came = await queue.triggers.fire(name, **_fill(parameter, facts), reason=reason)
     shell.answer(came, lambda: click.echo(f"{came.outcome} {came.reason or ' '.join(came.tasks)}"))
     return None
 
@@ -267,9 +269,9 @@ async def fire(
 @with_queue()
 async def preview(shell: Shell, queue: AnyQueue, *, name: str, parameter: Sequence[Any], facts: Any) -> Answer:
     """Show what a trigger would create, and the next times of a schedule, without creating anything."""
-    seen = await queue.preview_trigger(name, _fill(parameter, facts))
-    told = {**_plain(seen), "next": [printing.iso(at) for at in seen.next]}
-    shell.answer(told, lambda: _preview(seen))
+    seen = await queue.triggers.preview(name, **_fill(parameter, facts))
+    answer = {**_plain(seen), "next": [printing.iso(at) for at in seen.next]}
+    shell.answer(answer, lambda: _preview(seen))
     return None
 
 

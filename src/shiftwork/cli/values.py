@@ -28,7 +28,7 @@ class Number(click.types.FloatParamType):
 
 
 class NumberRange(click.FloatRange):
-    """A number between two others: NaN lies in every range, and infinity in those without an end."""
+    """A number between two others: NaN is in every range, and infinity in those without an end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         return _finite(super().convert(value, param, ctx))
@@ -44,7 +44,7 @@ NUMBER = Number()
 
 
 class When(NamedTuple):
-    """A moment: fixed, or so many seconds after the store's now."""
+    """A moment: fixed, or this many seconds after the store's now."""
 
     fixed: float | None = None
     later: float = 0.0
@@ -70,7 +70,7 @@ def when(text: str) -> When:
 
 
 def _refuse_undated(text: str, at: float) -> None:
-    """Nobody could be shown such a time."""
+    """No one could be shown such a time."""
     try:
         datetime.fromtimestamp(at, UTC)
     except (OverflowError, ValueError, OSError):
@@ -181,7 +181,7 @@ def _word(text: str) -> Any:
         raise click.BadParameter(_TOO_LONG) from None
 
 
-def given(options: Mapping[str, Any], now: float) -> dict[str, Any]:
+def given_fields(options: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The options that were given, as the queue takes them."""
     named = {name: value for name, value in options.items() if value not in (None, ())}
     return {name: _as_field(value, now) for name, value in named.items()}

@@ -11,22 +11,19 @@ from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, refuse, with_queue
 from shiftwork.cli.working import under_claim
-from shiftwork.core.states import State
+from shiftwork.model.states import State
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.core.task import Wait
-    from shiftwork.queue.waits.approvals import Asked
-
-
-# -- agents ------------------------------------------------------------------------------------------------------
+    from shiftwork.model.task import Wait
+    from shiftwork.waits.model import ApprovalRequest
 
 
 @click.command(cls=Command)
 @click.option("--until", type=values.when, help="Until this time: ISO, or from now: 15m, 2h, 3d.")
-@click.option("--signal", metavar="NAME", help="Until somebody sends this signal.")
+@click.option("--signal", metavar="NAME", help="Until this signal is sent.")
 @click.option("--ask", "question", metavar="TEXT", help="Until a person has answered this.")
-@click.option("--schema", type=values.json_object, metavar="JSON", help="What the answer must look like.")
+@click.option("--schema", type=values.json_object, metavar="JSON", help="A JSON Schema for the answer.")
 @click.option("--timeout", "timeout_sec", type=values.duration, help="How long at most: 90s, 15m, 2h, 3d.")
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Until this task is done. Repeatable.")
 @under_claim
@@ -36,17 +33,17 @@ async def wait(
 ) -> Answer:
     """Wait under a NAME and print what came of it.
 
-    While nothing has come the slot is given back, and this ends with code 4: end the agent, too. The task is handed out
+    While nothing has come the slot is released, and this ends with code 4: end the agent, too. The task is handed out
     again, and the same command then prints the signal's data or the answer; or it ends with code 4 once more, and says
     that the time is over. Without a NAME tasks are waited for; once they are all done this ends with code 0.
     """
     if bool(name) == bool(tasks):
         refuse("give a NAME, or tasks with --task")
     if tasks:
-        status = await queue.wait_for(token, tasks)
+        status = await queue.waits.wait_for_tasks(token, tasks)
         shell.answer({"status": status}, lambda: click.echo(f"the task is {status}"))
         return None if status == State.RUNNING else ExitCode.CONFLICT
-    found = await queue.wait(token, name or "", **values.given(terms, queue.now()))
+    found = await queue.waits.wait(token, name or "", **values.given_fields(terms, queue.now()))
     shell.answer(found, lambda: _print(found))
     return None if found.status == "met" else ExitCode.CONFLICT
 
@@ -67,17 +64,14 @@ def _text(value: Any) -> str:
     return printing.clean(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-# -- programs and people -----------------------------------------------------------------------------------------
-
-
 @click.command(cls=Command)
 @click.argument("name")
-@click.option("--data", type=values.word_or_json, metavar="VALUE", help="What it says: JSON, or a word.")
+@click.option("--data", type=values.word_or_json, metavar="VALUE", help="The value: JSON, or a word.")
 @click.option("--task", help="Only to this task.")
 @with_queue()
 async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: str | None) -> Answer:
     """Send the signal NAME to tasks that wait for it. It is kept a day for those that wait later."""
-    sent = await queue.signal(name, data, task=task)
+    sent = await queue.waits.signal(name, data, task=task)
     shell.answer(sent, lambda: click.echo(printing.clean(f"{sent.name}: {sent.freed} freed")))
     return None
 
@@ -87,18 +81,20 @@ async def signal(shell: Shell, queue: AnyQueue, *, name: str, data: Any, task: s
 @click.option("--type", help="Of tasks of this type.")
 @click.option("--task", help="Of this task.")
 @click.option("--after", metavar="TASK", help="Go on behind this task.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to show.")
 @with_queue()
 async def approvals(shell: Shell, queue: AnyQueue, **conditions: Any) -> Answer:
     """List what waits for a person. Approvals that guards ask for, and questions of agents."""
-    found = await queue.approvals(**conditions)
+    found = await queue.approvals.list(**conditions)
     columns = ["task", "kind", "type", "what", "asked", "expires", "revision"]
     now = queue.now()
-    shell.answer(found, lambda: printing.table(columns, [_row(asked, now) for asked in found], "nobody is asked"))
+    shell.answer(
+        found, lambda: printing.table(columns, [_row(asked, now) for asked in found], "no open questions or approvals")
+    )
     return None
 
 
-def _row(asked: Asked, now: float) -> tuple[object, ...]:
+def _row(asked: ApprovalRequest, now: float) -> tuple[object, ...]:
     what = asked.question or asked.title or msgspec.json.encode(asked.payload).decode()
     age, end = printing.ago(asked.asked_at, now), printing.ago(asked.expires_at, now)
     return (asked.task_id, asked.kind, asked.type, printing.clip(what), age, end, asked.revision)
@@ -107,14 +103,14 @@ def _row(asked: Asked, now: float) -> tuple[object, ...]:
 @click.command(cls=Command)
 @click.argument("task")
 @click.option("--reject", is_flag=True, help="Say no: the task is cancelled.")
-@click.option("--note", help="Why; stands in the history.")
+@click.option("--note", help="The reason, recorded in the history.")
 @click.option("--revision", help="Only if the work is still this revision, which `approvals` shows.")
 @click.option("--version", type=int, help="Only if the task is still at this version.")
 @with_queue()
-async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **said: Any) -> Answer:
+async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **stated: Any) -> Answer:
     """Let a task run that a guard has stopped, or cancel it with --reject."""
-    decide = queue.reject if reject else queue.approve
-    changing.one(shell, await decide(task, **said))
+    decide = queue.approvals.reject if reject else queue.approvals.approve
+    changing.show_outcome(shell, await decide(task, **stated))
     return None
 
 
@@ -124,5 +120,5 @@ async def approve(shell: Shell, queue: AnyQueue, *, task: str, reject: bool, **s
 @with_queue()
 async def answer(shell: Shell, queue: AnyQueue, *, task: str, data: Any) -> Answer:
     """Answer the question that a task asks. `approvals` lists them."""
-    changing.one(shell, await queue.answer(task, data))
+    changing.show_outcome(shell, await queue.approvals.answer(task, data))
     return None

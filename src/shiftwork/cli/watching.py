@@ -11,20 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from shiftwork.cli import printing, values
+from shiftwork.cli.look import Look
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
-from shiftwork.core.task import Task
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.agents import Agent
-    from shiftwork.queue.observation.alerts import Alert
-    from shiftwork.queue.observation.status import Status
-    from shiftwork.queue.read import Event
+    from shiftwork.model.history import Event
 
-TOLD = 200
+SHOWN_EVENTS = 200
 """Events that are read at a time; of a busy queue only the newest are shown anyway."""
 
 BEFORE = 30
@@ -35,20 +31,9 @@ LINES = 200
 """Of a look that no screen bounds."""
 
 
-class Look(msgspec.Struct, frozen=True):
-    """What is seen at one moment."""
-
-    at: float
-    status: Status
-    running: list[Task]
-    agents: list[Agent]
-    alerts: list[Alert]
-    events: list[Event]
-
-
 @click.command(cls=Command)
 @click.option("--every", type=values.NumberRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--once", is_flag=True, help="Show it once and end, as where nobody looks at a terminal.")
+@click.option("--once", is_flag=True, help="Print it once and exit (the default without a terminal).")
 @with_queue()
 async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> Answer:
     """Watch the queue: what waits, what runs, who works, what happens. q ends it.
@@ -70,23 +55,24 @@ async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> A
 
 
 async def _looks(queue: AnyQueue) -> AsyncIterator[Look]:
-    cursor = max(0, await queue.newest_event() - BEFORE)
-    told: deque[Event] = deque(maxlen=TOLD)
+    cursor = max(0, (await queue.events("now")).next - BEFORE)
+    seen_events: deque[Event] = deque(maxlen=SHOWN_EVENTS)
     while True:
-        events, cursor = await queue.events(cursor, limit=TOLD)
-        told.extend(event for event in events if event.verb not in {"heartbeat", "progress"})
+        news = await queue.events(cursor, limit=SHOWN_EVENTS)
+        events, cursor = news.events, news.next
+        seen_events.extend(event for event in events if event.verb not in {"heartbeat", "progress"})
         yield Look(
             queue.now(),
             await queue.status(),
-            (await queue.tasks(status=["running", "claimed", "validating"], limit=RUNNING)).tasks,
-            await queue.agents(),
-            await queue.alerts(open_only=True, limit=1000),
-            list(told),
+            (await queue.tasks.list(status=["running", "claimed", "validating"], limit=RUNNING)).tasks,
+            await queue.agents.list(),
+            await queue.alerts.list(open_only=True, limit=1000),
+            list(seen_events),
         )
 
 
 async def _print(queue: AnyQueue, look: Look) -> None:
-    from rich.console import Console  # noqa: PLC0415  # dear
+    from rich.console import Console  # noqa: PLC0415  # expensive
 
     from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
 
@@ -108,7 +94,7 @@ async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> No
 @contextmanager
 def _shown(workspace: str) -> Iterator[Callable[[Look], None]]:
     """One look in the place of another, or below it on a terminal that cannot go back."""
-    from rich.console import Console  # noqa: PLC0415  # dear
+    from rich.console import Console  # noqa: PLC0415  # expensive
     from rich.live import Live  # noqa: PLC0415  # likewise
 
     from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise

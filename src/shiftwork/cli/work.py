@@ -15,7 +15,7 @@ from shiftwork import logs
 from shiftwork.cli import values
 from shiftwork.cli.aside import printed_aside
 from shiftwork.cli.shell import Answer, Command, Shell, current, filled, refuse
-from shiftwork.core.errors import InputError
+from shiftwork.model.errors import InputError
 
 if TYPE_CHECKING:
     from shiftwork.worker.program import Program
@@ -45,34 +45,38 @@ def _words(_context: click.Context, _option: click.Parameter, value: str | None)
 _SECONDS: dict[str, Any] = {"type": values.NumberRange(min=0), "metavar": "SEC"}
 _OF_COMMANDS = [
     click.option("--type", "types", multiple=True, metavar="TYPE", help="A type of tasks it does. Repeatable."),
-    click.option("--capability", "capabilities", multiple=True, help="What it can do. Repeatable."),
+    click.option("--capability", "capabilities", multiple=True, help="A capability. Repeatable."),
     click.option("--model", "models", multiple=True, help="A model it has. Repeatable."),
-    click.option("--provider", metavar="NAME", help="Whose models it uses: who shares it shares its rate limits."),
+    click.option(
+        "--provider", metavar="NAME", help="The provider account; agents that share it share its rate limits."
+    ),
     click.option("--account", metavar="NAME", help="On which account; likewise."),
     click.option(
         "--agent",
         "agent_id",
         metavar="NAME",
         callback=filled,
-        help="Who works [default: the host and the process].",
+        help="The agent's name [default: host and process].",
     ),
     click.option(
-        "--stdin", type=click.Choice(["task", "prompt", "none"]), help="What it reads [default: the task as JSON]."
+        "--stdin", type=click.Choice(["task", "prompt", "none"]), help="Its input [default: the task as JSON]."
     ),
     click.option(
-        "--output", type=click.Choice(["auto", "text", "json", "stream-json"]), help="What it prints [default: auto]."
+        "--output",
+        type=click.Choice(["auto", "text", "json", "stream-json"]),
+        help="Its output format [default: auto].",
     ),
     click.option(
         "--resume-args", metavar="WORDS", callback=_words, help="Added to resume a session: '--resume {session_id}'."
     ),
-    click.option("--work-dir", metavar="FOLDER", help="Each task has a folder below it [default: beside the queue]."),
+    click.option("--work-dir", metavar="FOLDER", help="The parent of the tasks' folders [default: next to the queue]."),
     click.option(
         "--no-test-pass",
         is_flag=True,
         help="Run no test-pass line of a task here; its output waits for a verdict from elsewhere.",
     ),
     click.option("--clean", is_flag=True, help="Remove the folder of a task that is completed."),
-    click.option("--stop-grace", "stop_grace_sec", **_SECONDS, help="How long it goes on after SIGTERM [default: 30]."),
+    click.option("--stop-grace", "stop_grace_sec", **_SECONDS, help="Grace period after SIGTERM [default: 30]."),
     click.option("--kill-after", "kill_after_sec", **_SECONDS, help="From its SIGTERM to SIGKILL [default: 5]."),
 ]
 """Named like the fields of `Program`. None has a default: a worker of a module takes none of them."""
@@ -86,8 +90,14 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
 @click.command(cls=WorkCommand)
 @click.argument("target", metavar="[MODULE:WORKER | -- COMMAND...]", required=False)
-@click.option("--processes", type=click.IntRange(1, 1024), default=1, show_default=True, help="Kept alive so many.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Tasks at once in each [default: the worker's own].")
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Number of processes to keep running.",
+)
+@click.option("--concurrency", type=click.IntRange(min=1), help="Concurrent tasks in each [default: the worker's own].")
 @click.option(
     "--runtime",
     "runtime_id",
@@ -151,13 +161,13 @@ def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:
         refuse("name a worker (module:worker), or a command after --")
     for option in click.get_current_context().command.params:
         if option.name in given:
-            refuse(f"{option.opts[0]} is for a command after --; the worker of a module says such things itself")
+            refuse(f"{option.opts[0]} applies to a command after --; a worker in a module sets this itself")
     if shell.workspace not in {None, "default"}:
         refuse("a worker names its workspace itself: Worker(workspace=...)")
     module = target.partition(":")[0]
     if "/" in module or module.startswith("."):
-        mend = "Write it as Python imports it: app:worker for app.py in this folder."
-        raise InputError(f"{module!r} is a path, not the name of a module", where="target", mend=mend)
+        hint = "Write it as Python imports it: app:worker for app.py in this folder."
+        raise InputError(f"{module!r} is a path, not the name of a module", where="target", hint=hint)
     return target
 
 
@@ -180,7 +190,7 @@ def _absolute(store: str) -> str:
 
 
 @click.command(cls=Command)
-@click.option("--keep", is_flag=True, help="Keep the queue's file to look at afterwards.")
+@click.option("--keep", is_flag=True, help="Keep the queue's file to inspect it afterwards.")
 def demo(*, keep: bool) -> Answer:
     """Watch a small fleet work off a DAG. It needs nothing and leaves nothing behind."""
     from shiftwork.demo import run  # noqa: PLC0415  # no demo for `--help`

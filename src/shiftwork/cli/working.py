@@ -1,4 +1,4 @@
-"""Commands for agents that are shell scripts: `claim` and what is done under a claim."""
+"""Commands for agents that are shell scripts: `claim` and everything done under a claim."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import click
 from shiftwork.cli import changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current, end, filled, person, together, with_queue
-from shiftwork.core import ids
-from shiftwork.core.errors import StoreLocked
+from shiftwork.model import ids
+from shiftwork.model.errors import StoreLocked
 
 if TYPE_CHECKING:
     from shiftwork.client import AnyQueue
-    from shiftwork.queue.claim import Assignment, ClaimAnswer
+    from shiftwork.engine.assignment import Assignment, ClaimResult
+    from shiftwork.model.reports import MessageKind
 
 Action = Callable[..., Coroutine[Any, Any, Answer]]
 
@@ -26,7 +27,7 @@ AGENT = click.option(
     show_envvar=True,
     metavar="NAME",
     callback=filled,
-    help="Who works [default: --actor].",
+    help="The agent's name [default: --actor].",
 )
 
 
@@ -37,9 +38,6 @@ def _agent(shell: Shell, agent: str | None) -> str:
 def _as_agent(shell: Shell, queue: AnyQueue) -> AnyQueue:
     """What is done under a claim is done by its agent, unless it was said who acts."""
     return queue if shell.actor else queue.as_caller("system")
-
-
-# -- claim -------------------------------------------------------------------------------------------------------
 
 
 def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -58,11 +56,11 @@ def _told_by_lock(run: Callable[..., Answer]) -> Callable[..., Answer]:
 @click.command(cls=Command)
 @AGENT
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only tasks of this type. Repeatable.")
-@click.option("--capability", "capabilities", multiple=True, help="What the agent can do. Repeatable.")
+@click.option("--capability", "capabilities", multiple=True, help="A capability of the agent. Repeatable.")
 @click.option("--model", "models", multiple=True, help="A model the agent has. Repeatable.")
-@click.option("--count", type=int, default=1, show_default=True, help="At most so many.")
-@click.option("--wait", type=values.NUMBER, default=0, metavar="SEC", help="Wait up to so long for work; 25 at most.")
-@click.option("--start", is_flag=True, help="Begin at once.")
+@click.option("--count", type=int, default=1, show_default=True, help="Maximum number to show.")
+@click.option("--wait", type=values.NUMBER, default=0, metavar="SEC", help="How long to wait for work; at most 25.")
+@click.option("--start", is_flag=True, help="Start the task immediately.")
 @click.option("--fifo", is_flag=True, help="The oldest first, whatever its priority.")
 @click.option("--token", is_flag=True, help="Print claim tokens instead of ids.")
 @_told_by_lock
@@ -72,7 +70,7 @@ async def claim(
 ) -> Answer:
     """Take work and print its id. Without work nothing is printed."""
     name = _agent(shell, agent)
-    answer = await _as_agent(shell, queue).claim_answer(name, types=types or None, **options)
+    answer = await _as_agent(shell, queue).claims.request(name, types=types or None, **options)
 
     def text() -> None:
         for assignment in answer.assignments:
@@ -84,10 +82,10 @@ async def claim(
     return None
 
 
-def _in_the_way(answer: ClaimAnswer, agent: str) -> str | None:
+def _in_the_way(answer: ClaimResult, agent: str) -> str | None:
     """Why there is nothing for this agent, where that is more than that there is nothing."""
     if answer.at_capacity:
-        return f"agent {agent} holds as much as it may"
+        return f"agent {agent} is at capacity"
     if answer.closed:
         return ", ".join(f"{gate.gate.replace('_', ' ')}: {_scope(gate.scope)}" for gate in answer.closed)
     return f"{answer.no_fit} ready tasks do not fit agent {agent} now" if answer.no_fit else None
@@ -97,7 +95,7 @@ def _scope(scope: str) -> str:
     return "everything" if scope == "*" else scope
 
 
-def _answer(answer: ClaimAnswer) -> dict[str, Any]:
+def _answer(answer: ClaimResult) -> dict[str, Any]:
     return {
         "assignments": [_assignment(assignment) for assignment in answer.assignments],
         "closed": list(answer.closed),
@@ -120,9 +118,6 @@ def _assignment(assignment: Assignment) -> dict[str, Any]:
     }
 
 
-# -- under a claim -----------------------------------------------------------------------------------------------
-
-
 def under_claim(action: Action) -> Callable[..., Answer]:
     """A command whose first argument is a claim token, or the id of a task that the agent holds."""
 
@@ -131,7 +126,7 @@ def under_claim(action: Action) -> Callable[..., Answer]:
         worker = _as_agent(shell, queue)
         token = claim
         if ids.split_token(claim) is None:
-            token = await worker.current_token(claim, agent_id=_agent(shell, agent))
+            token = await worker.claims.current_token(claim, agent_id=_agent(shell, agent))
         return await action(shell, worker, token, **named)
 
     return click.argument("claim", metavar="TOKEN")(AGENT(with_queue()(with_token)))
@@ -163,9 +158,9 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
     """Begin with claimed work.
 
     TOKEN is the claim's token, or the id of a task that the agent holds. The token is safer: it is refused once
-    somebody else, or another run of the same agent, has the task.
+    someone else, or another run of the same agent, has the task.
     """
-    changing.one(shell, await queue.start(token))
+    changing.show_outcome(shell, await queue.start(token))
     return None
 
 
@@ -174,7 +169,7 @@ async def start(shell: Shell, queue: AnyQueue, token: str) -> Answer:
 @usage_options
 @under_claim
 async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any, usage: Any) -> Answer:
-    """Say that the work goes on. Prints continue, yield (release it soon), cancel or lost.
+    """Say that the work continues. Prints continue, yield (release it soon), cancel or lost.
 
     The last two end with code 4.
     """
@@ -189,7 +184,7 @@ async def heartbeat(shell: Shell, queue: AnyQueue, token: str, *, progress: Any,
 @click.argument("value", type=values.word_or_json)
 async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> Answer:
     """Say how far the work is. VALUE is JSON, or a word."""
-    changing.one(shell, await queue.progress(token, value))
+    changing.show_outcome(shell, await queue.claims.progress(token, value))
     return None
 
 
@@ -199,10 +194,10 @@ async def progress(shell: Shell, queue: AnyQueue, token: str, *, value: Any) -> 
 @under_claim
 @click.argument("text")
 async def message(
-    shell: Shell, queue: AnyQueue, token: str, *, kind: str, text: str, data: dict[str, Any] | None
+    shell: Shell, queue: AnyQueue, token: str, *, kind: MessageKind, text: str, data: dict[str, Any] | None
 ) -> Answer:
     """Tell what the agent is doing."""
-    changing.one(shell, await queue.message(token, kind, text, data))
+    changing.show_outcome(shell, await queue.claims.message(token, kind, text, data))
     return None
 
 
@@ -210,49 +205,51 @@ async def message(
 @click.option("--data", type=values.json_value, metavar="JSON", help="The result: JSON, @file, or - for stdin.")
 @click.option("--text", help="The result in words.")
 @click.option("--artifact", "artifacts", multiple=True, help="A reference to something made. Repeatable.")
-@click.option("--decision-report", type=values.json_object, metavar="JSON", help="What was decided, and why.")
-@click.option("--verdict", type=values.json_object, metavar="JSON", help="What the tests said: passed, evidence, note.")
+@click.option(
+    "--decision-report", type=values.json_object, metavar="JSON", help="The decision report: what was decided, and why."
+)
+@click.option("--verdict", type=values.json_object, metavar="JSON", help="The tests' verdict: passed, evidence, note.")
 @usage_options
 @under_claim
 async def complete(shell: Shell, queue: AnyQueue, token: str, **report: Any) -> Answer:
     """Hand in a result. It is accepted once, however often it is sent."""
-    changing.one(shell, await queue.complete(token, **report))
+    changing.show_outcome(shell, await queue.complete(token, **report))
     return None
 
 
 @click.command(cls=Command)
 @click.option("--passed/--failed", required=True, help="Whether the tests passed.")
-@click.option("--evidence", type=values.json_object, metavar="JSON", help="What shows it: a JSON object, or -.")
+@click.option("--evidence", type=values.json_object, metavar="JSON", help="The evidence: a JSON object, or -.")
 @click.option("--note", help="Why, in words.")
 @under_claim
 async def verdict(
     shell: Shell, queue: AnyQueue, token: str, *, passed: bool, evidence: dict[str, Any] | None, note: str | None
 ) -> Answer:
-    """Say whether an output that was handed in without a verdict passed."""
-    changing.one(shell, await queue.verdict(token, passed=passed, evidence=evidence, note=note))
+    """Say whether an output that was submitted without a verdict passed."""
+    changing.show_outcome(shell, await queue.claims.verdict(token, passed=passed, evidence=evidence, note=note))
     return None
 
 
 @click.command(cls=Command)
 @click.option("--reason", required=True, help="Why, in a word that the retry settings know: crash, rate_limit, ...")
-@click.option("--error", help="What was said about it.")
-@click.option("--data", type=values.json_value, metavar="JSON", help="What there is of a result: JSON, @file, or -.")
+@click.option("--error", help="The error message.")
+@click.option("--data", type=values.json_value, metavar="JSON", help="A partial result: JSON, @file, or -.")
 @click.option("--no-retry", "retry", is_flag=True, flag_value=False, default=True, help="Do not try again.")
-@click.option("--provider", help="Whose rate limit it was.")
+@click.option("--provider", help="The provider whose rate limit was hit.")
 @click.option("--account", help="On which account.")
 @click.option("--model", help="With which model.")
 @usage_options
 @under_claim
 async def fail(shell: Shell, queue: AnyQueue, token: str, **problem: Any) -> Answer:
     """Report a failed attempt. The answer is what became of the task."""
-    changing.one(shell, await queue.fail(token, **problem))
+    changing.show_outcome(shell, await queue.fail(token, **problem))
     return None
 
 
 @click.command(cls=Command)
-@click.option("--reason", help="Why; stands in the history.")
+@click.option("--reason", help="The reason, recorded in the history.")
 @under_claim
 async def release(shell: Shell, queue: AnyQueue, token: str, *, reason: str | None) -> Answer:
     """Give work back. It costs no attempt."""
-    changing.one(shell, await queue.release(token, reason))
+    changing.show_outcome(shell, await queue.release(token, reason))
     return None

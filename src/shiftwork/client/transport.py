@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shiftwork import tracing
-from shiftwork.core.errors import (
+from shiftwork.model.errors import (
     ArtifactDamaged,
     InputError,
     ShiftworkError,
@@ -25,7 +25,7 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.wire.problem import error_of
+from shiftwork.wire.problem import decode, error_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger("shiftwork.client")
 CONNECT_SEC = 5.0
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 KEEP_CONNECTION_SEC = 4.0
-"""Less than servers keep one that nobody uses, so that we seldom write to one that is being closed."""
+"""Less than servers keep one that no one uses, so that we seldom write to one that is being closed."""
 
 PAUSE_SEC = (0.05, 2.0)
 """Between attempts: first and longest, each shortened by chance so that a fleet does not come back as one."""
 
-SLOWEST_UPLOAD = 65_536
+MIN_UPLOAD_RATE = 65_536
 """Bytes in a second, at which a file that is being sent may go."""
 
 AWAY = frozenset({429, 502, 503, 504})
-"""Answers of a server, or of what stands before it, that cannot serve now."""
+"""Answers of a server, or of what is before it, that cannot serve now."""
 
 
 class Call(NamedTuple):
@@ -73,7 +73,7 @@ class Transport:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """See to the end of something nobody waits for."""
+        """See to the end of something no one waits for."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -90,7 +90,7 @@ class Transport:
         try:
             return cast(T, _decoder(cast(Any, kind)).decode(raw))
         except msgspec.DecodeError as error:
-            raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", mend=_MEND) from error
+            raise StoreUnsuitable(f"{self.url} answers, but not as a Shiftwork server: {error}", hint=_MEND) from error
 
     async def fetch(self, call: Call) -> bytes:
         """The answer as it is."""
@@ -112,21 +112,21 @@ class Transport:
             await asyncio.sleep(wait)
             pause = min(2 * pause, PAUSE_SEC[1])
 
-    async def _attempt(self, call: Call) -> bytes | _Away:
+    async def _attempt(self, call: Call) -> bytes | _ServerUnavailable:
         if self._closed:
-            raise StoreClosed("the client was closed", mend="Open it again.")
+            raise StoreClosed("the client was closed", hint="Open it again.")
         try:
             status, headers, raw = await self._send(call)
         except TimeoutError:
-            return _Away(StoreUnavailable(f"{self.url} does not answer", mend=_MEND_AWAY))
+            return _ServerUnavailable(StoreUnavailable(f"{self.url} does not answer", hint=_MEND_AWAY))
         except _failures() as error:
             what = str(error) or type(error).__name__
-            return _Away(StoreUnavailable(f"{self.url} cannot be reached: {what}", mend=_MEND_AWAY))
+            return _ServerUnavailable(StoreUnavailable(f"{self.url} cannot be reached: {what}", hint=_MEND_AWAY))
         if 200 <= status < 300:
             return raw or b"null"
         refusal = _refusal(self.url, status, headers, raw)
         if status in AWAY and not isinstance(refusal, ArtifactDamaged):
-            return _Away(refusal, _seconds(headers.get("retry-after")))
+            return _ServerUnavailable(refusal, _seconds(headers.get("retry-after")))
         raise refusal
 
     async def _send(self, call: Call) -> tuple[int, Any, bytes]:
@@ -137,7 +137,7 @@ class Transport:
         traceparent = tracing.current()
         headers = call.headers if traceparent is None else {**call.headers, "traceparent": traceparent}
         with _open_body(call.body) as (body, size):
-            limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SEC, sock_read=patience + size / SLOWEST_UPLOAD)
+            limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SEC, sock_read=patience + size / MIN_UPLOAD_RATE)
             async with self._session.request(
                 call.method,
                 URL(self.url + call.path, encoded=True),
@@ -159,7 +159,7 @@ def _open_body(body: bytes | Path | None) -> Iterator[tuple[BinaryIO | None, int
         yield None if body is None else io.BytesIO(body), 0
 
 
-class _Away(NamedTuple):
+class _ServerUnavailable(NamedTuple):
     """The server did not serve: what to raise if that lasts, and when it wants to be asked again."""
 
     error: ShiftworkError
@@ -174,10 +174,10 @@ def check_address(url: str) -> str:
     """The address without a slash at its end; what is not one, or holds a secret, is refused."""
     if "@" in url.partition("//")[2].partition("/")[0]:
         raise InputError(
-            "an address is no place for a secret", where="url", mend="Give the token as `token` or SHIFTWORK_TOKEN."
+            "the address must not contain a secret", where="url", hint="Give the token as `token` or SHIFTWORK_TOKEN."
         )
     if not _is_address(url):
-        raise InputError(f"{url!r} is not the address of a server", where="url", mend="Write http://host:port.")
+        raise InputError(f"{url!r} is not the address of a server", where="url", hint="Write http://host:port.")
     return url.rstrip("/")
 
 
@@ -185,7 +185,7 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         place = parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         return False
     return bool(place) and parts.scheme in {"http", "https"} and not parts.query and not parts.fragment
 
@@ -194,11 +194,11 @@ def _open_session(token: str | None) -> aiohttp.ClientSession:
     try:
         import aiohttp  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise StoreUnsuitable("the HTTP client is not installed", mend="pip install 'shiftwork[client]'") from error
+        raise StoreUnsuitable("the HTTP client is not installed", hint="pip install 'shiftwork[client]'") from error
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    pool = aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_CONNECTION_SEC)
+    pool = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_CONNECTION_SEC)
     return aiohttp.ClientSession(connector=pool, headers=headers)
 
 
@@ -210,7 +210,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _refusal(url: str, status: int, headers: Any, raw: bytes) -> ShiftworkError:
-    """The error a server answered with; what stands before a server has its own words."""
+    """The error a server answered with; what is before a server has its own words."""
     try:
         problem = msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.DecodeError:
@@ -218,9 +218,9 @@ def _refusal(url: str, status: int, headers: Any, raw: bytes) -> ShiftworkError:
     if "code" in problem:
         return error_of(problem)
     if status in AWAY:
-        return StoreUnavailable(f"{url} answers {status}", mend=_MEND_AWAY)
+        return StoreUnavailable(f"{url} answers {status}", hint=_MEND_AWAY)
     elsewhere = f" and sends us to {headers['location']}" if "location" in headers else ""
-    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, not as a Shiftwork server", mend=_MEND)
+    return StoreUnsuitable(f"{url} answers {status}{elsewhere}, not as a Shiftwork server", hint=_MEND)
 
 
 def _seconds(header: str | None) -> float:
@@ -229,4 +229,4 @@ def _seconds(header: str | None) -> float:
 
 @functools.cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, dec_hook=decode)

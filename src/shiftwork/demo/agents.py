@@ -28,7 +28,10 @@ async def research(context: Context) -> dict[str, Any]:
     if not subtasks:
         await think(context, 0.6, 0.03)
         await context.spawn_and_wait(
-            [{"type": "lookup", "title": f"Look at {rival}", "payload": {"rival": rival}} for rival in RIVALS]
+            [
+                {"type": "lookup", "title": f"Look at {competitor}", "payload": {"rival": competitor}}
+                for competitor in RIVALS
+            ]
         )
     await think(context, 0.4, 0.02)
     return {"findings": [subtask.data for subtask in subtasks]}

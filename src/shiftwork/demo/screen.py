@@ -1,4 +1,4 @@
-"""How the demo talks: a line for whatever happens and, on a terminal, a table that moves below them."""
+"""The demo's output: a line per event and, on a terminal, a live table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from shiftwork.core.task import Task
+from shiftwork.model.task import Task
 
 COLOURS = {
     "ready": "cyan",
@@ -24,7 +24,7 @@ COLOURS = {
 
 
 class Screen:
-    """Plain lines where nobody looks, and none at all when it is quiet. `NO_COLOR` is honoured by rich."""
+    """Plain lines where no one looks, and none at all when it is quiet. `NO_COLOR` is honoured by rich."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)

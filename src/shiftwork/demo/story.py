@@ -1,4 +1,4 @@
-"""What the demo shows: a DAG is worked off by real processes, a failure is retried, a killed agent loses nothing."""
+"""The demo: real processes work on a DAG, a failure is retried, and a killed agent loses nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shiftwork.core.states import FINAL, SETTLED
-from shiftwork.core.task import Task
 from shiftwork.demo.screen import Screen
-from shiftwork.queue.queue import Queue
-from shiftwork.queue.read import Event
+from shiftwork.model.history import Event
+from shiftwork.model.states import FINAL, SETTLED
+from shiftwork.model.task import Task
+from shiftwork.queue import Queue
 from shiftwork.worker.child import Start
 
 LANDING_PAGE = {
@@ -36,7 +36,7 @@ LANDING_PAGE = {
 AGENTS = ("otto", "mimi", "juno")
 VICTIM = "Implement the page"
 KILL_AT_PCT = 40
-LONGEST_SEC = 50.0
+MAX_SEC = 50.0
 SETTINGS = {
     "heartbeat_interval_sec": 1,
     "heartbeat_timeout_sec": 5,  # where a dead process cannot be seen, its silence tells
@@ -68,7 +68,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 def run(*, keep: bool = False, json: bool = False) -> int:
     """Play the demo; the exit code is 0 when every task was completed."""
-    ending = Ending()
+    ending = StopSignals()
     folder = Path(tempfile.mkdtemp(prefix="shiftwork-demo-"))
     try:
         summary = asyncio.run(ending.of(_play(folder, Screen(quiet=json), keep=keep)))
@@ -85,7 +85,7 @@ def run(*, keep: bool = False, json: bool = False) -> int:
     return 0 if summary.status == "completed" else 1
 
 
-class Ending:
+class StopSignals:
     """SIGTERM and SIGHUP end the demo as the keyboard does, or its agents and its folder would be left behind."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -108,7 +108,7 @@ class Ending:
         return await play
 
     def _ask(self, number: int, _frame: object) -> None:
-        """Once: whoever asks again must not stop the tidying up."""
+        """Once: anyone who asks again must not stop the tidying up."""
         if not self.code and self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
         self.code = 128 + number
@@ -120,9 +120,9 @@ class Ending:
 
 async def _play(folder: Path, screen: Screen, *, keep: bool) -> Summary:
     url = f"sqlite:///{folder / 'demo.db'}"
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         for key, value in SETTINGS.items():
-            await queue.set_setting(key, value)
+            await queue.settings.set(key, value)
         submitted = await queue.as_caller("human:ada").submit_dag(LANDING_PAGE)
         story = Story(queue, screen, str(submitted[0].dag_id))
         screen.say(f"{len(submitted)} tasks of a landing page go in as one DAG, into one SQLite file.", "bold")
@@ -130,7 +130,7 @@ async def _play(folder: Path, screen: Screen, *, keep: bool) -> Summary:
             async with _fleet(url, folder) as processes:
                 screen.say(f"Agents {', '.join(AGENTS)} start, a process each.")
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LONGEST_SEC):
+                    async with asyncio.timeout(MAX_SEC):
                         await story.watch(processes)
         summary = await story.summary(url if keep else None)
     _tell(screen, summary, folder)
@@ -189,14 +189,14 @@ class Story:
 
     async def watch(self, processes: dict[str, asyncio.subprocess.Process]) -> None:
         while not self._tasks or not all(task.status in FINAL | SETTLED for task in self._tasks.values()):
-            page = await self._queue.tasks(dag=self._dag_id)
+            page = await self._queue.tasks.list(dag=self._dag_id)
             self._tasks = {task.id: task for task in page.tasks}
-            await self._tell_news()
+            await self._print_news()
             self._screen.show(page.tasks)
             if self._killed is None:
                 self._kill(processes)
             await asyncio.sleep(0.08)
-        await self._tell_news()
+        await self._print_news()
 
     def _kill(self, processes: dict[str, asyncio.subprocess.Process]) -> None:
         """SIGKILL: no warning, no last word."""
@@ -205,48 +205,51 @@ class Story:
             if task.title == VICTIM and task.claim.agent_id and KILL_AT_PCT <= pct < 100:
                 self._killed, self._killed_at = task.claim.agent_id, self._queue.now()
                 processes[self._killed].kill()
-                self._say(f"{self._killed} is killed (SIGKILL) at {pct} % of {task.title!r}", "bold red")
+                self._print(f"{self._killed} is killed (SIGKILL) at {pct} % of {task.title!r}", "bold red")
 
-    async def _tell_news(self) -> None:
-        events, self._cursor = await self._queue.events(self._cursor)
+    async def _print_news(self) -> None:
+        news = await self._queue.events(self._cursor)
+        events, self._cursor = news.events, news.next
         for event in events:
             task = self._tasks.get(event.task_id or "")
             if task is not None:
-                self._tell(event, task)
+                self._emit(event, task)
 
-    def _tell(self, event: Event, task: Task) -> None:
+    def _emit(self, event: Event, task: Task) -> None:
         agent, data = event.actor.removeprefix("agent:"), event.data or {}
         title = repr(task.title)
         if event.verb == "claimed" and self._is_recovery(event, task, agent):
             self._recovered = event
             after = event.at - self._killed_at
-            self._say(f"recovered: {agent} takes {title} again, {after:.1f} s after {self._killed} died", "bold green")
+            self._print(
+                f"recovered: {agent} takes {title} again, {after:.1f} s after {self._killed} died", "bold green"
+            )
         elif event.verb == "claimed":
-            self._say(f"{agent} takes {title}")
+            self._print(f"{agent} takes {title}")
         elif event.verb == "completed":
-            self._say(f"{agent} has finished {title}", "green")
+            self._print(f"{agent} has finished {title}", "green")
         elif event.verb == "failed":
             wait = f"; tried again in {data['delay_sec']:g} s" if "delay_sec" in data else ""
-            self._say(f"{agent} failed at {title}: {data.get('error') or event.reason}{wait}", "magenta")
+            self._print(f"{agent} failed at {title}: {data.get('error') or event.reason}{wait}", "magenta")
         elif event.verb == "lease_expired":
-            self._say(f"{title} is taken back from {data.get('agent')}: its process is gone", "magenta")
+            self._print(f"{title} is taken back from {data.get('agent')}: its process is gone", "magenta")
         elif event.verb == "spawned":
-            self._say(f"{agent} adds the subtask {title}")
+            self._print(f"{agent} adds the subtask {title}")
         elif event.verb == "waited":
-            self._say(f"{agent} gives its slot back: {title} waits for its subtasks")
+            self._print(f"{agent} gives its slot back: {title} waits for its subtasks")
         elif event.path and event.path[-1] == "ready" and event.verb == "unblocked":
-            self._say(f"{title} is ready: all it waited for is done", "cyan")
+            self._print(f"{title} is ready: all it waited for is done", "cyan")
 
     def _is_recovery(self, event: Event, task: Task, agent: str) -> bool:
         after_the_kill = self._killed is not None and self._recovered is None and event.at >= self._killed_at
         return after_the_kill and task.title == VICTIM and agent != self._killed
 
-    def _say(self, text: str, style: str = "") -> None:
+    def _print(self, text: str, style: str = "") -> None:
         self._screen.say(f"{time.monotonic() - self._began:5.1f} s  {text}", style)
 
     async def summary(self, store: str | None) -> Summary:
-        dag = await self._queue.dag(self._dag_id)
-        tasks: Sequence[Task] = await self._queue.get_many(dag.tasks)
+        dag = await self._queue.dags.get(self._dag_id)
+        tasks: Sequence[Task] = await self._queue.batch.get(dag.tasks)
         recovered = self._recovered
         return Summary(
             status=dag.status,
@@ -277,10 +280,10 @@ def _tell(screen: Screen, summary: Summary, folder: Path) -> None:
     screen.say(f"  time       {summary.took_sec:.1f} s")
     screen.say()
     if summary.store is None:
-        screen.say("To look further, keep the file: shiftwork demo --keep")
+        screen.say("To explore it, keep the file: shiftwork demo --keep")
         return
-    screen.say(f"Kept in {folder} (what the agents logged: agents.log). To look further:")
+    screen.say(f"Kept in {folder} (what the agents logged: agents.log). To explore it:")
     screen.say(f"  export SHIFTWORK_STORE={summary.store}")
     screen.say("  shiftwork list              # every task")
     screen.say("  shiftwork show TASK         # one task, with its history")
-    screen.say("  shiftwork agents            # who worked")
+    screen.say("  shiftwork agents            # the agents")

@@ -1,4 +1,6 @@
-"""One call of a tool: its arguments read, its work done in bounded time, its errors told so that a model can go on."""
+"""One call of a tool: its arguments read, its work done in bounded time, its errors told so that a model can
+continue.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core.errors import InputError, LeaseLost, OperationTimeout, ShiftworkError
 from shiftwork.mcp import refusals, submitting, working
-from shiftwork.mcp.desk import Seat
+from shiftwork.mcp.desk import McpSession
 from shiftwork.mcp.tool import Tool
-from shiftwork.queue import check
+from shiftwork.model import check
+from shiftwork.model.errors import InputError, LeaseLost, OperationTimeout, ShiftworkError
 
 log = logging.getLogger("shiftwork.mcp")
 TOOLS: dict[str, Tool] = {each.name: each for each in [*working.tool.all, *submitting.tool.all]}
@@ -26,17 +28,17 @@ class Reply(NamedTuple):
     error: dict[str, Any] | None = None
 
 
-def offered(seat: Seat) -> list[Tool]:
+def offered(session: McpSession) -> list[Tool]:
     """The tools that this caller has."""
-    return [tool for tool in TOOLS.values() if seat.may(tool)]
+    return [tool for tool in TOOLS.values() if session.may(tool)]
 
 
-async def call(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> Reply:
+async def call(session: McpSession, tool: Tool, arguments: dict[str, Any]) -> Reply:
     try:
-        answer = await _answer(seat, tool, arguments)
+        answer = await _answer(session, tool, arguments)
     except ShiftworkError as error:
         if isinstance(error, LeaseLost):
-            seat.let_go(str(arguments.get("token")))
+            session.let_go(str(arguments.get("token")))
         return _refused(error)
     except Exception:
         log.exception("tool %s failed", tool.name)
@@ -46,19 +48,19 @@ async def call(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> Reply:
 
 
 def _refused(error: ShiftworkError) -> Reply:
-    return Reply(refusals.sentence(error), error=refusals.told(error))
+    return Reply(refusals.sentence(error), error=refusals.as_data(error))
 
 
-async def _answer(seat: Seat, tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:
-    seat.require(tool.scope)
+async def _answer(session: McpSession, tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:
+    session.require(tool.scope)
     taken = _read(tool, arguments)
-    limit = seat.desk.options.longest_call_sec
+    limit = session.server.options.longest_call_sec
     try:
         async with asyncio.timeout(limit):
-            return await tool.handler(seat, taken)
+            return await tool.handler(session, taken)
     except TimeoutError:
-        mend = "The queue is busy or away; whether the call had its effect is not known."
-        raise OperationTimeout(f"{tool.name} was not answered within {limit:g} s", mend=mend) from None
+        hint = "The queue is busy or away; whether the call had its effect is not known."
+        raise OperationTimeout(f"{tool.name} was not answered within {limit:g} s", hint=hint) from None
 
 
 def _read(tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:
@@ -67,5 +69,5 @@ def _read(tool: Tool, arguments: dict[str, Any]) -> msgspec.Struct:
     except InputError as error:
         takes = ", ".join(tool.takes.__struct_encode_fields__)
         raise InputError(
-            error.what, where=error.where, mend=f"{tool.name} takes {takes}; nothing was changed."
+            error.what, where=error.where, hint=f"{tool.name} takes {takes}; nothing was changed."
         ) from None

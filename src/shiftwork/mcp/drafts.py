@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from shiftwork.core.task import Submitted
-from shiftwork.mcp.shapes import Draft, Made
+from shiftwork.mcp.shapes import CreatedTask, Draft
+from shiftwork.model.bounds import MAX_NAME
+from shiftwork.model.task import Submitted
 
 _SAME = ("title", "payload", "key", "dependencies", "priority", "tags", "max_attempts", "timeout_sec")
-_LONGEST_KEY = 255
 
 
 def new_task(draft: Draft, *, under: str | None = None) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def new_task(draft: Draft, *, under: str | None = None) -> dict[str, Any]:
 def _below(task_id: str, key: str) -> str:
     """What knows a task by its parent and its key there; a long one by its hash."""
     whole = f"{task_id}/{key}"
-    return whole if len(whole) <= _LONGEST_KEY else hashlib.sha256(whole.encode()).hexdigest()
+    return whole if len(whole) <= MAX_NAME else hashlib.sha256(whole.encode()).hexdigest()
 
 
-def made(submitted: Submitted) -> Made:
-    return Made(task_id=submitted.id, status=submitted.status, key=submitted.key, duplicate=submitted.duplicate)
+def made(submitted: Submitted) -> CreatedTask:
+    return CreatedTask(task_id=submitted.id, status=submitted.status, key=submitted.key, duplicate=submitted.duplicate)

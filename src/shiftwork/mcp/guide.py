@@ -1,4 +1,4 @@
-"""What a model is told about the queue: the instructions of the server, and prompts that begin a piece of work."""
+"""The MCP server's instructions, and its prompts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from shiftwork.mcp.tool import Role
 
 _WORKER = (
-    "You can work on tasks of a durable queue. `claim` hands you one with a `token`; name the token in every call "
-    "about the task. Keep what was dear with `checkpoint`. End each task with one of `complete`, `fail` and `release`. "
+    "You can work on tasks of a durable queue. `claim` gives you one with a `token`; pass the token in every call "
+    "about the task. Save expensive results with `checkpoint`. End each task with `complete`, `fail` or `release`. "
     "After `wait`, `ask_human` and `spawn` with `wait` the task is no longer yours. An error says what to do `next`: "
     "do that."
 )
 _SUBMITTER = (
-    "You can hand work to a durable queue and look after it. `submit` takes one task or several that depend on each "
-    "other; `get` says how a task stands and why; `list` with `for_people` shows what waits for a person."
+    "You can submit work to a durable queue and follow it up. `submit` takes one task or several that depend on each "
+    "other; `get` shows a task's state and the reason; `list` with `for_people` shows what waits for a person."
 )
 _PARTS: dict[Role, tuple[str, ...]] = {
     "worker": (_WORKER,),
@@ -46,12 +46,13 @@ GUIDES: tuple[Guide, ...] = (
         """Work through the task queue{types}.
 
 1. Call `claim` with `wait_sec` 20. If there is no task twice in a row, stop and tell me what you did.
-2. Read the task: its prompt, payload, inputs and last_error. If it has checkpoints, waits or subtasks, go on from
+2. Read the task: its prompt, payload, inputs and last_error. If it has checkpoints, waits or subtasks, continue from
    there instead of beginning anew.
-3. Do it. Before and after each dear step call `checkpoint` with a name of its own. Call `heartbeat` with your progress
+3. Do it. Before and after each expensive step call `checkpoint` with a name of its own. Call `heartbeat` with your
+progress
    at least every ten minutes; if it does not answer `continue`, stop this task at once.
 4. If it is too large, `spawn` smaller tasks with a `key` each and `wait`. If you need a decision, use `ask_human`. In
-   both cases the task is given back: go to 1.
+   both cases the task is released: go to 1.
 5. Hand the result in with `complete`, or `fail` with what the next attempt should know. `release` what you cannot do.
 6. If a call is refused, do what `next` says. Then go to 1.""",
     ),
@@ -59,10 +60,10 @@ GUIDES: tuple[Guide, ...] = (
         "plan",
         "submitter",
         "Split a goal into tasks and submit them.",
-        {"goal": "What is to be done."},
+        {"goal": "The goal."},
         """Split this goal into tasks for the queue: {goal}
 
-Give each task a type, a title, a prompt that stands on its own, and a `key`; let those that need others depend on them
+Give each task a type, a title, a prompt that is on its own, and a `key`; let those that need others depend on them
 by key, and hand outputs on with `context_refs` (`task:KEY:output`). Show me the plan; when I agree, send it with one
 call of `submit`, and tell me the dag_id.""",
     ),

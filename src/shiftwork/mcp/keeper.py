@@ -11,22 +11,23 @@ import logging
 from collections import defaultdict
 from typing import NamedTuple
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import Forbidden, ShiftworkError, Unauthorized
-from shiftwork.queue.queue import Queue
+from shiftwork.model.errors import Forbidden, ShiftworkError, Unauthorized
+from shiftwork.model.reports import Heartbeat
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.queue import Queue
 
 log = logging.getLogger("shiftwork.mcp")
 TICK_SEC = 0.5
 
 
 class Key(NamedTuple):
-    """A claim as one caller names it: nobody ends the heartbeats of a claim that others made."""
+    """A claim as one caller names it: no one ends the heartbeats of a claim that others made."""
 
     token: str
     holder: str | None = None
 
 
-class _Kept:
+class _KeptClaim:
     """One claim that is kept alive."""
 
     __slots__ = ("agent_id", "beaten_at", "interval_sec", "named_at", "queue", "session")
@@ -39,19 +40,19 @@ class _Kept:
         self.named_at = self.beaten_at = queue.now()
 
 
-class Keeper:
+class HeartbeatKeeper:
     """All claims that this server beats for."""
 
     def __init__(self, keep_sec: float) -> None:
         self.keep_sec = keep_sec
-        self._kept: dict[Key, _Kept] = {}
+        self._kept: dict[Key, _KeptClaim] = {}
 
     def hold(self, key: Key, queue: AnyQueue, agent_id: str, session: str | None, interval_sec: float) -> None:
         """Beat for this claim from now on."""
-        self._kept[key] = _Kept(queue, agent_id, session, interval_sec)
+        self._kept[key] = _KeptClaim(queue, agent_id, session, interval_sec)
 
     def name(self, key: Key, session: str | None) -> bool:
-        """The agent has named this claim; false where nobody beats for it."""
+        """The agent has named this claim; false where no one beats for it."""
         kept = self._kept.get(key)
         if kept is None:
             return False
@@ -62,14 +63,14 @@ class Keeper:
         self._kept.pop(key, None)
 
     def end(self, session: str) -> None:
-        """A session is over: whoever had it is gone."""
+        """A session is over: anyone who had it is gone."""
         for key in [key for key, kept in self._kept.items() if kept.session == session]:
             self.let_go(key)
 
-    def held_by(self, agent_id: str, holder: str | None) -> list[str]:
-        return [key.token for key, kept in self._kept.items() if (kept.agent_id, key.holder) == (agent_id, holder)]
+    def held_by(self, agent_id: str, owner: str | None) -> list[str]:
+        return [key.token for key, kept in self._kept.items() if (kept.agent_id, key.holder) == (agent_id, owner)]
 
-    async def beat_for_ever(self) -> None:
+    async def beat_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_SEC)
             await self.beat()
@@ -80,7 +81,7 @@ class Keeper:
         for key, kept in [*self._kept.items()]:
             now = kept.queue.now()
             if now - kept.named_at > self.keep_sec:
-                log.warning("nobody named claim %s for %g s: it is left to its lease", key.token, self.keep_sec)
+                log.warning("claim %s was not used for %g s and is left to its lease", key.token, self.keep_sec)
                 self.let_go(key)
             elif now - kept.beaten_at >= kept.interval_sec:
                 due[kept.queue].append(key)
@@ -92,7 +93,7 @@ class Keeper:
         try:
             if isinstance(queue, Queue) and queue.caller.still_allowed is not None:
                 await queue.caller.still_allowed()
-            answers = await queue.heartbeat_many([(key.token, None, None) for key in keys])
+            answers = await queue.batch.heartbeat([Heartbeat(key.token) for key in keys])
         except (Unauthorized, Forbidden) as error:
             log.warning("%d claims are left to their leases: %s", len(keys), error)
             for key in keys:

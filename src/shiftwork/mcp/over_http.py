@@ -18,17 +18,17 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import InputError, ShiftworkError
-from shiftwork.mcp.desk import Desk, Options, Seat
+from shiftwork.access.authenticator import ANYONE, Authenticator, Identity, check_local
+from shiftwork.engine.engine import Caller
+from shiftwork.mcp.desk import McpServer, McpSession, Options
 from shiftwork.mcp.protocol import Context, build
-from shiftwork.mcp.serving import open_desk
-from shiftwork.mcp.sessions import IDLE_SEC, MOST, Sessions
-from shiftwork.queue import check
-from shiftwork.queue.engine import Caller
-from shiftwork.queue.queue import Queue
+from shiftwork.mcp.serving import open_context
+from shiftwork.mcp.sessions import IDLE_SEC, MAX_COUNT, Sessions
+from shiftwork.model import check
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.queue import Queue
 from shiftwork.wire import problem
-from shiftwork.wire.access import ANYBODY, Gatekeeper, Identity, check_local
 from shiftwork.wire.listening import address, check_guarded, listen
 from shiftwork.wire.protocol import BoundedHttp
 
@@ -36,56 +36,56 @@ PATH = "/mcp"
 SEAT = "shiftwork.seat"
 SESSION = "mcp-session-id"
 STOP_GRACE_SEC = 5
-MOST_CONNECTIONS = 10_000
+MAX_CONNECTIONS = 10_000
 
 
-class Entrance:
-    """Says who calls: by their token, or anybody on this machine where none is needed."""
+class McpAuthenticator:
+    """Says who calls: by their token, or anyone on this machine where none is needed."""
 
-    def __init__(self, desk: Desk, *, tokens: bool) -> None:
-        self._desk = desk
-        queue = desk.queue
-        self._gatekeeper = Gatekeeper(queue, tokens=tokens) if isinstance(queue, Queue) else None
-        if tokens and self._gatekeeper is None:
+    def __init__(self, mcp_server: McpServer, *, tokens: bool) -> None:
+        self._desk = mcp_server
+        queue = mcp_server.queue
+        self._authenticator = Authenticator(queue.engine, tokens=tokens) if isinstance(queue, Queue) else None
+        if tokens and self._authenticator is None:
             raise InputError(
                 "tokens are checked where the queue is, not through another server",
                 where="--tokens",
-                mend="Name the database with --store, or serve on 127.0.0.1 without --tokens.",
+                hint="Name the database with --store, or serve on 127.0.0.1 without --tokens.",
             )
 
-    async def seat(self, headers: Headers, query: bytes) -> tuple[Seat, Identity]:
+    async def session(self, headers: Headers, query: bytes) -> tuple[McpSession, Identity]:
         who = await self._identify(headers)
         options, queue = self._desk.options, self._desk.queue
         named = parse_qs(query.decode("latin-1")).get("agent", [who.name or options.agent_id])[0]
-        holder = None if who.may("operate") else who.token_id
+        owner = None if who.may("operate") else who.token_id
         if isinstance(queue, Queue) and who.workspace is not None:
-            assert self._gatekeeper is not None
-            checking = self._gatekeeper.checking(headers, "work")
-            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=holder, still_allowed=checking))
-        seat = Seat(
+            assert self._authenticator is not None
+            checking = self._authenticator.checking(headers, "work")
+            queue = queue.speaking_as(Caller(workspace=who.workspace, holder=owner, still_allowed=checking))
+        mcp_session = McpSession(
             self._desk,
             queue,
             check.name(named, "agent"),
             scopes=who.scopes,
             name=who.name,
-            holder=holder,
+            owner=owner,
             session=headers.get(SESSION),
         )
-        return seat, who
+        return mcp_session, who
 
     async def _identify(self, headers: Headers) -> Identity:
-        if self._gatekeeper is not None:
-            return await self._gatekeeper.identify(headers)
+        if self._authenticator is not None:
+            return await self._authenticator.identify(headers)
         check_local(headers)
-        return ANYBODY
+        return ANYONE
 
 
-class Gate:
+class McpGate:
     """Lets each request in before the SDK sees it, and notices when a client ends its session."""
 
-    def __init__(self, app: ASGIApp, desk: Desk, entrance: Entrance) -> None:
+    def __init__(self, app: ASGIApp, mcp_server: McpServer, entrance: McpAuthenticator) -> None:
         self._app = app
-        self._desk = desk
+        self._desk = mcp_server
         self._entrance = entrance
         self.sessions = Sessions(time.monotonic)
 
@@ -96,14 +96,14 @@ class Gate:
         headers = Headers(scope=scope)
         session = headers.get(SESSION)
         try:
-            seat, who = await self._entrance.seat(headers, scope["query_string"])
+            mcp_session, who = await self._entrance.session(headers, scope["query_string"])
             if session is None and who.token_id is not None:
                 self.sessions.check(who.token_id)
         except ShiftworkError as error:
             await _refusal(error)(scope, receive, send)
             return
-        known = {**scope, SEAT: seat}
-        if who.token_id is not None:  # the SDK then gives a session to nobody but the token that began it
+        known = {**scope, SEAT: mcp_session}
+        if who.token_id is not None:  # the SDK then gives a session to no one but the token that began it
             access = AccessToken(token="", client_id=who.token_id, scopes=sorted(who.scopes))
             known["user"] = AuthenticatedUser(access)
         self.sessions.begin(session or "")
@@ -130,25 +130,25 @@ class Gate:
 
 
 def _refusal(error: ShiftworkError) -> Response:
-    told = problem.of(error)
-    headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
-    headers |= {"retry-after": str(math.ceil(told.facts.get("retry_after", 1)))} if told.status in {429, 503} else {}
-    return Response(msgspec.json.encode(told), told.status, headers, problem.MEDIA_TYPE)
+    body = problem.of(error)
+    headers = {"www-authenticate": "Bearer"} if body.status == 401 else {}
+    headers |= {"retry-after": str(math.ceil(body.facts.get("retry_after", 1)))} if body.status in {429, 503} else {}
+    return Response(msgspec.json.encode(body), body.status, headers, problem.MEDIA_TYPE)
 
 
-def _seat_of(ctx: Context) -> Seat:
+def _seat_of(ctx: Context) -> McpSession:
     assert ctx.request is not None
-    seat: Seat = ctx.request.scope[SEAT]
-    return seat
+    session: McpSession = ctx.request.scope[SEAT]
+    return session
 
 
-def app_of(desk: Desk, entrance: Entrance) -> Gate:
+def app_of(mcp_server: McpServer, entrance: McpAuthenticator) -> McpGate:
     """The application; hosts and origins are checked by our own rules, not again by the SDK's."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    inner = build(desk, _seat_of).streamable_http_app(
-        streamable_http_path=PATH, transport_security=unchecked, session_idle_timeout=IDLE_SEC, max_sessions=MOST
+    inner = build(mcp_server, _seat_of).streamable_http_app(
+        streamable_http_path=PATH, transport_security=unchecked, session_idle_timeout=IDLE_SEC, max_sessions=MAX_COUNT
     )
-    return Gate(inner, desk, entrance)
+    return McpGate(inner, mcp_server, entrance)
 
 
 class Server(uvicorn.Server):
@@ -168,7 +168,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
-                limit_concurrency=MOST_CONNECTIONS,
+                limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=STOP_GRACE_SEC,
             )
         )
@@ -178,11 +178,11 @@ class Server(uvicorn.Server):
         self._announce(self._url)
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002  # uvicorn's signature
-        """A stop that was asked for is no failure."""
+        """A stop that was asked for is not a failure."""
         self.should_exit = True
 
 
-class Place(msgspec.Struct, frozen=True):
+class ListenAddress(msgspec.Struct, frozen=True):
     """Where to serve, and whether callers need a token."""
 
     host: str
@@ -190,15 +190,15 @@ class Place(msgspec.Struct, frozen=True):
     tokens: bool = False
 
 
-def check_place(place: Place) -> None:
+def check_place(place: ListenAddress) -> None:
     """Before anything is opened or made."""
     check_guarded(place.host, "--http", tokens=place.tokens)
 
 
-async def serve(queue: AnyQueue, options: Options, place: Place, announce: Callable[[str], None]) -> None:
+async def serve(queue: AnyQueue, options: Options, place: ListenAddress, announce: Callable[[str], None]) -> None:
     """Serve until stopped; `announce` is told where."""
     check_place(place)
     with listen(place.host, place.port, "--http", "--http") as listening:
-        async with open_desk(queue, options) as desk:
-            app = app_of(desk, Entrance(desk, tokens=place.tokens))
+        async with open_context(queue, options) as mcp_server:
+            app = app_of(mcp_server, McpAuthenticator(mcp_server, tokens=place.tokens))
             await Server(app, listening, announce).serve(sockets=[listening])

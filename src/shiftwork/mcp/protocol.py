@@ -11,26 +11,26 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.shared.exceptions import MCPError
 
-from shiftwork.core.errors import ShiftworkError
 from shiftwork.mcp import calling, guide, refusals, resources
-from shiftwork.mcp.desk import Desk, Seat
+from shiftwork.mcp.desk import McpServer, McpSession
 from shiftwork.mcp.tool import Tool, schema_of
+from shiftwork.model.errors import ShiftworkError
 
 Context = ServerRequestContext[Any, Any]
-SeatOf = Callable[[Context], Seat]
+SeatOf = Callable[[Context], McpSession]
 ERROR = "shiftwork/error"
 """Where a refused call has its error for programs, in the metadata of the result."""
 
 
-def build(desk: Desk, seat_of: SeatOf) -> Server[Any]:
+def build(mcp_server: McpServer, seat_of: SeatOf) -> Server[Any]:
     """The server over a desk; `seat_of` says who calls."""
-    offers = _Offers(desk, seat_of)
+    offers = _Offers(mcp_server, seat_of)
     return Server(
         "shiftwork",
         version=version("shiftwork"),
         title="Shiftwork",
         description="A durable task queue for fleets of AI agents.",
-        instructions=guide.instructions(desk.options.role),
+        instructions=guide.instructions(mcp_server.options.role),
         get_tool_input_schema=_input_schema,
         on_list_tools=offers.list_tools,
         on_call_tool=offers.call_tool,
@@ -50,18 +50,18 @@ def _input_schema(name: str) -> dict[str, Any] | None:
 class _Offers:
     """The SDK's requests, each answered from the desk."""
 
-    def __init__(self, desk: Desk, seat_of: SeatOf) -> None:
-        self._desk = desk
-        self._seat_of = seat_of
+    def __init__(self, mcp_server: McpServer, seat_of: SeatOf) -> None:
+        self._desk = mcp_server
+        self._session_of = seat_of
 
     async def list_tools(self, ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in calling.offered(self._seat_of(ctx))])
+        return types.ListToolsResult(tools=[_described(tool) for tool in calling.offered(self._session_of(ctx))])
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = calling.TOOLS.get(params.name)
         if tool is None or not tool.is_for(self._desk.options.role):
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; tools/list names those there are")
-        reply = await calling.call(self._seat_of(ctx), tool, params.arguments or {})
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}; tools/list lists the tools")
+        reply = await calling.call(self._session_of(ctx), tool, params.arguments or {})
         text = types.TextContent(type="text", text=reply.text)
         if reply.error is not None:
             # Clients check structured content against the tool's output schema, which an error does not fit: they
@@ -90,9 +90,9 @@ class _Offers:
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            text = await resources.read(self._seat_of(ctx), uri)
+            text = await resources.read(self._session_of(ctx), uri)
         except ShiftworkError as error:
-            raise MCPError(types.INVALID_PARAMS, refusals.sentence(error), {"error": refusals.told(error)}) from None
+            raise MCPError(types.INVALID_PARAMS, refusals.sentence(error), {"error": refusals.as_data(error)}) from None
         contents = types.TextResourceContents(uri=uri, mime_type=resources.MEDIA_TYPE, text=text)
         return types.ReadResourceResult(contents=[contents])
 
@@ -114,7 +114,7 @@ def _described(tool: Tool) -> types.Tool:
     hints = types.ToolAnnotations(
         read_only_hint=tool.reads,
         destructive_hint=tool.destroys,
-        idempotent_hint=tool.reads or tool.once,
+        idempotent_hint=tool.reads or tool.idempotent,
         open_world_hint=False,
     )
     return types.Tool(

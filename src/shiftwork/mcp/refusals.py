@@ -1,4 +1,4 @@
-"""Errors as a model gets them: what happened, how to mend it, and what to do next."""
+"""Errors as a model gets them: what happened, a hint, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.core.errors import (
+from shiftwork.model.errors import (
     AgentUnavailable,
     AgentUnregistered,
     CircularDependency,
@@ -56,8 +56,8 @@ NEXT: tuple[tuple[type[ShiftworkError], str], ...] = (
     (VersionConflict, "Look at the task with `get` again before you decide."),
     (WrongState, "Look at the task with `get`; what you asked for is not possible in its status."),
     (AgentUnregistered, "Do not try again. Tell the person you work for that this agent must be registered."),
-    (AgentUnavailable, "Stop claiming: somebody has taken this agent out of service."),
-    (ConflictError, "Look at the task with `get` before you go on."),
+    (AgentUnavailable, "Stop claiming: someone has taken this agent out of service."),
+    (ConflictError, "Look at the task with `get` before you continue."),
     (OperationTimeout, "Look with `get` or `list` whether it had its effect; then call again with the same arguments."),
     (StoreError, "Wait some seconds and call again with the same arguments; what was acknowledged is safe."),
     (ShiftworkError, "Wait some seconds and call again with the same arguments; if it stays, tell the person."),
@@ -68,7 +68,7 @@ def next_step(error: ShiftworkError) -> str:
     return next(step for kind, step in NEXT if isinstance(error, kind))
 
 
-def told(error: ShiftworkError) -> dict[str, Any]:
+def as_data(error: ShiftworkError) -> dict[str, Any]:
     """The error as a program reads it."""
     plain: dict[str, Any] = msgspec.to_builtins(error.as_dict(), enc_hook=str)
     return {name: value for name, value in plain.items() if value is not None} | {"next": next_step(error)}
@@ -80,6 +80,6 @@ def sentence(error: ShiftworkError) -> str:
 
 
 def internal() -> ShiftworkError:
-    """Something that should not happen; what it was stands in the log alone."""
+    """Something that should not happen; what it was is in the log alone."""
     what = "the MCP server met an error of its own"
-    return from_dict({"code": "internal", "what": what, "mend": "It is in the log of the MCP server."})
+    return from_dict({"code": "internal", "what": what, "hint": "It is in the log of the MCP server."})

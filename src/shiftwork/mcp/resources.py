@@ -1,4 +1,4 @@
-"""What a client can read and show beside the tools: the queue, what waits for people, and each task."""
+"""MCP resources: the queue, open questions and approvals, and each task."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from shiftwork.core.errors import NotFound
-from shiftwork.mcp.desk import Seat
+from shiftwork.mcp.desk import McpSession
+from shiftwork.model.errors import NotFound
 
 QUEUE = "shiftwork://queue"
 PEOPLE = "shiftwork://people"
@@ -15,33 +15,33 @@ TASK = "shiftwork://task/"
 MEDIA_TYPE = "application/json"
 
 
-class Described(NamedTuple):
+class ResourceInfo(NamedTuple):
     uri: str
     name: str
     description: str
 
 
 FIXED = (
-    Described(QUEUE, "queue", "How the queue stands: counts, agents, pace and recent failures."),
-    Described(PEOPLE, "people", "What waits for a person: approvals and questions."),
+    ResourceInfo(QUEUE, "queue", "The queue's status: counts, agents, throughput and recent failures."),
+    ResourceInfo(PEOPLE, "people", "Open approvals and questions."),
 )
-TASKS = Described(
+TASKS = ResourceInfo(
     TASK + "{task_id}", "task", "One task, whole: its work, its state, its history of failures, its result."
 )
 
 
-async def read(seat: Seat, uri: str) -> str:
+async def read(session: McpSession, uri: str) -> str:
     """The resource as JSON text."""
-    seat.require("read")
-    return msgspec.json.encode(await _find(seat, uri)).decode()
+    session.require("read")
+    return msgspec.json.encode(await _find(session, uri)).decode()
 
 
-async def _find(seat: Seat, uri: str) -> Any:
-    queue = seat.asking
+async def _find(session: McpSession, uri: str) -> Any:
+    queue = session.asking
     if uri == QUEUE:
         return await queue.status()
     if uri == PEOPLE:
-        return await queue.approvals()
+        return await queue.approvals.list()
     if uri.startswith(TASK):
         return await queue.get(uri.removeprefix(TASK))
-    raise NotFound(f"there is no resource {uri!r}", where="uri", mend=f"Read {QUEUE}, {PEOPLE} or {TASKS.uri}.")
+    raise NotFound(f"there is no resource {uri!r}", where="uri", hint=f"Read {QUEUE}, {PEOPLE} or {TASKS.uri}.")

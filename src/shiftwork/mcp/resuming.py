@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core.task import Task, Wait
-from shiftwork.mcp.shapes import Checkpoint, Subtask, Waited, Work
-from shiftwork.queue.claim import Assignment
+from shiftwork.engine.assignment import Assignment
+from shiftwork.mcp.shapes import Checkpoint, ClaimedTask, Subtask, WaitResult
+from shiftwork.model.task import Task, Wait
+from shiftwork.operation.interface import AnyQueue
 
-MOST_KEPT = 100
+MAX_KEPT = 100
 """Checkpoints and subtasks that come with a claim; `get` and `list` tell the rest."""
-MOST_WAITS = 20
+MAX_WAITS = 20
 
 
-async def work_of(queue: AnyQueue, assignment: Assignment) -> Work:
+async def work_of(queue: AnyQueue, assignment: Assignment) -> ClaimedTask:
     task, token = assignment.task(), assignment.token
     kept = await _kept(queue, task, token) if task.fence > 1 else {}
     deadline = assignment.execution_deadline
-    return Work(
+    return ClaimedTask(
         token=token,
         task_id=task.id,
         type=task.type,
@@ -42,8 +42,8 @@ def prompt_of(task: Task) -> str | None:
     return (task.spec or {}).get("prompt")
 
 
-def waited(wait: Wait) -> Waited:
-    return Waited(
+def waited(wait: Wait) -> WaitResult:
+    return WaitResult(
         name=wait.name,
         status=wait.status,
         question=wait.question,
@@ -54,9 +54,9 @@ def waited(wait: Wait) -> Waited:
 
 
 async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
-    """Whoever takes it up now may know nothing of what was done, asked and spawned before."""
-    steps = await queue.steps(task.id, limit=MOST_KEPT)
-    below = await queue.tasks(parent=task.id, limit=MOST_KEPT)
+    """Anyone who takes it up now may know nothing of what was done, asked and spawned before."""
+    steps = await queue.steps.list(task.id, limit=MAX_KEPT)
+    below = await queue.tasks.list(parent=task.id, limit=MAX_KEPT)
     return {
         "checkpoints": [
             Checkpoint(name=step.name, done=step.status == "done", result=step.result, artifact=step.artifact)
@@ -67,16 +67,16 @@ async def _kept(queue: AnyQueue, task: Task, token: str) -> dict[str, Any]:
     }
 
 
-async def _waits(queue: AnyQueue, task_id: str, token: str) -> list[Waited]:
+async def _waits(queue: AnyQueue, task_id: str, token: str) -> list[WaitResult]:
     """What the task has waited for, by its history; the wait of a name answers what came of it."""
-    events = await queue.history(task_id)
+    events = (await queue.tasks.history(task_id)).events
     begun = [event.data for event in events if event.verb == "waited" and event.data and "wait" in event.data]
-    return [waited(await _again(queue, token, told)) for told in begun[-MOST_WAITS:]]
+    return [waited(await _again(queue, token, seen_events)) for seen_events in begun[-MAX_WAITS:]]
 
 
-async def _again(queue: AnyQueue, token: str, told: dict[str, Any]) -> Wait:
-    what = "until" if told["kind"] == "time" else "signal" if told["kind"] == "signal" else "question"
-    return await queue.wait(token, told["wait"], **{what: told[what]})
+async def _again(queue: AnyQueue, token: str, data: dict[str, Any]) -> Wait:
+    what = "until" if data["kind"] == "time" else "signal" if data["kind"] == "signal" else "question"
+    return await queue.waits.wait(token, data["wait"], **{what: data[what]})
 
 
 def _subtask(task: Task) -> Subtask:

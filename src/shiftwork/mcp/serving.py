@@ -1,4 +1,6 @@
-"""The queue opened for agents, and what goes on beside their calls: heartbeats, and duties on a database."""
+"""The queue opened for agents, and what continues beside their calls: heartbeats, and maintenance jobs on a
+database.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +8,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.duties.runner import run_for_ever
-from shiftwork.mcp.desk import Desk, Options
-from shiftwork.queue.queue import Queue
-from shiftwork.sinks.courier import Courier
+from shiftwork.mcp.desk import McpServer, Options
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.upkeep import upkeep
 
 
 @asynccontextmanager
-async def open_desk(queue: AnyQueue, options: Options) -> AsyncIterator[Desk]:
-    """A desk over an open queue. When it closes nobody beats any more: the leases decide what becomes of claims."""
-    desk = Desk(queue, options)
-    beside = [asyncio.create_task(desk.keeper.beat_for_ever())]
-    if isinstance(queue, Queue):
-        beside.append(asyncio.create_task(run_for_ever(queue.engine)))
-        beside.append(asyncio.create_task(Courier(queue.engine).run_for_ever()))
+async def open_context(queue: AnyQueue, options: Options) -> AsyncIterator[McpServer]:
+    """A desk over an open queue. When it closes no one beats any more: the leases decide what becomes of claims."""
+    mcp_server = McpServer(queue, options)
+    background = [asyncio.create_task(each) for each in (mcp_server.keeper.beat_forever(), *upkeep(queue))]
     try:
-        yield desk
+        yield mcp_server
     finally:
-        for task in beside:
+        for task in background:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-        await desk.close()
+        await asyncio.gather(*background, return_exceptions=True)
+        await mcp_server.close()

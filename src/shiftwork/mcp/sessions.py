@@ -1,25 +1,25 @@
-"""How many sessions each token has open over HTTP, so that no token can take them all."""
+"""Limits the open HTTP sessions per token."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from shiftwork.core.errors import TooManyRequests
+from shiftwork.model.errors import TooManyRequests
 
 IDLE_SEC = 600.0
-"""A session without a request for so long ends; the client begins another, which costs it one call."""
-MOST = 1000
-MOST_OF_TOKEN = 100
+"""A session without a request for this long ends; the client begins another, which costs it one call."""
+MAX_COUNT = 1000
+MAX_PER_TOKEN = 100
 AGAIN_SEC = 30.0
 
 
-class _Open:
+class _OpenSession:
     """One session: its token, the requests of it that are under way, and when the last one ended."""
 
     __slots__ = ("ended_at", "holder", "under_way")
 
-    def __init__(self, holder: str, now: float) -> None:
-        self.holder = holder
+    def __init__(self, owner: str, now: float) -> None:
+        self.holder = owner
         self.under_way = 0
         self.ended_at = now
 
@@ -28,24 +28,24 @@ class Sessions:
     """The sessions of tokens that may still be open, as the SDK has them: it ends those that are idle."""
 
     def __init__(self, time: Callable[[], float]) -> None:
-        self.most_of_token = MOST_OF_TOKEN
+        self.most_of_token = MAX_PER_TOKEN
         self._time = time
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenSession] = {}
 
-    def check(self, holder: str) -> None:
+    def check(self, owner: str) -> None:
         """Whether this token may open one more."""
         now = self._time()
         for session in [name for name, each in self._open.items() if _is_over(each, now)]:
             del self._open[session]
-        if sum(each.holder == holder for each in self._open.values()) >= self.most_of_token:
+        if sum(each.holder == owner for each in self._open.values()) >= self.most_of_token:
             raise TooManyRequests(
-                f"this token has {self.most_of_token} sessions open, as many as it may",
-                mend="End sessions that are not used any more with DELETE, or wait until they have been idle.",
+                f"this token has {self.most_of_token} sessions open, the maximum",
+                hint="End sessions that are not used any more with DELETE, or wait until they have been idle.",
                 retry_after=AGAIN_SEC,
             )
 
-    def opened(self, session: str, holder: str) -> None:
-        self._open[session] = _Open(holder, self._time())
+    def opened(self, session: str, owner: str) -> None:
+        self._open[session] = _OpenSession(owner, self._time())
 
     def begin(self, session: str) -> None:
         if (found := self._open.get(session)) is not None:
@@ -60,5 +60,5 @@ class Sessions:
         self._open.pop(session, None)
 
 
-def _is_over(each: _Open, now: float) -> bool:
+def _is_over(each: _OpenSession, now: float) -> bool:
     return not each.under_way and now - each.ended_at > IDLE_SEC

@@ -1,4 +1,4 @@
-"""What the tools take and give: few fields, each described, since a model reads all of it before every call."""
+"""Arguments and results of the tools: few fields, each described, since a model reads all of it before every call."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from shiftwork.core.task import Fields, Name, Priority, Text, Usage
-from shiftwork.queue.content.inputs import Input
+from shiftwork.artifacts.model import Input
+from shiftwork.model.bounds import MAX_NAME, MAX_TEXT
+from shiftwork.model.reports import HeartbeatReply, TaskResult
+from shiftwork.model.task import Fields, Name, Priority, Text, Usage
 
-LONGEST_WAIT_SEC = 20.0
+MAX_WAIT_SEC = 20.0
 """A claim waits no longer for work: with what comes before and after, a call is answered within 25 s."""
-MOST_LISTED = 100
-MOST_TASKS = 100
+MAX_LISTED = 100
+MAX_TASKS = 100
 
 ClaimToken = Annotated[str, Meta(min_length=1, max_length=300, description="The token that `claim` answered.")]
-TaskId = Annotated[str, Meta(min_length=1, max_length=255, description="The task's id.")]
+TaskId = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, description="The task's id.")]
 WaitName = Annotated[
     str,
-    Meta(min_length=1, max_length=255, description="Names this wait inside its task; the same name, the same answer."),
+    Meta(
+        min_length=1,
+        max_length=MAX_NAME,
+        description="Names this wait inside its task; the same name, the same answer.",
+    ),
 ]
 
 
-class Given(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ToolResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Base of what the tools answer: what says nothing is left out."""
 
 
-# -- working -----------------------------------------------------------------------------------------------------
-
-
 class ClaimArguments(Fields):
-    wait_sec: Annotated[
-        float, Meta(ge=0, le=LONGEST_WAIT_SEC, description="Wait so long for work when there is none.")
-    ] = 0
+    wait_sec: Annotated[float, Meta(ge=0, le=MAX_WAIT_SEC, description="How long to wait when there is no work.")] = 0
     types: Annotated[list[Name] | None, Meta(description="Only tasks of these types.")] = None
 
 
-class Checkpoint(Given):
+class Checkpoint(ToolResult):
     """A result that this or an earlier attempt has stored; not done where it was begun and never stored."""
 
     name: str
@@ -47,7 +48,7 @@ class Checkpoint(Given):
     """Where a result lies that is too large to stand here."""
 
 
-class Waited(Given):
+class WaitResult(ToolResult):
     """What the task has waited for, and what came of it."""
 
     name: str
@@ -58,7 +59,7 @@ class Waited(Given):
     answered_by: str | None = None
 
 
-class Subtask(Given):
+class Subtask(ToolResult):
     """A task that this one has spawned."""
 
     task_id: str
@@ -70,7 +71,7 @@ class Subtask(Given):
     error: str | None = None
 
 
-class Work(Given):
+class ClaimedTask(ToolResult):
     """A task in your hands."""
 
     token: str
@@ -83,7 +84,7 @@ class Work(Given):
     prompt: str | None = None
     payload: dict[str, Any] = {}
     output: dict[str, Any] | None = None
-    """What must be handed in, and how it is checked."""
+    """What must be submitted, and how it is checked."""
     inputs: list[Input] = []
     dependencies: list[str] = []
     """Tasks that were done before it; `get` tells their results."""
@@ -93,15 +94,15 @@ class Work(Given):
     """Why the attempt before this one failed."""
     time_left_sec: float | None = None
     checkpoints: list[Checkpoint] = []
-    waits: list[Waited] = []
+    waits: list[WaitResult] = []
     subtasks: list[Subtask] = []
 
 
-class Claimed(Given):
+class ClaimResult(ToolResult):
     """A task to work on, or why there is none."""
 
     next: str
-    task: Work | None = None
+    task: ClaimedTask | None = None
     holding: list[str] = []
     """Tokens of other tasks that you still hold."""
     closed: list[str] = []
@@ -112,39 +113,36 @@ class Claimed(Given):
 class HeartbeatArguments(Fields):
     token: ClaimToken
     progress: Annotated[Any, Meta(description="How far the work is: a sentence, or any JSON.")] = None
-    usage: Annotated[Usage | None, Meta(description="What was spent since the last report.")] = None
+    usage: Annotated[Usage | None, Meta(description="Usage since the last report.")] = None
 
 
-class Beaten(Given):
-    """Whether to go on."""
+class HeartbeatResult(HeartbeatReply, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether to continue."""
 
-    task_id: str
-    action: Literal["continue", "cancel", "lost", "yield"]
     next: str
-    reason: str | None = None
-    slow_down_sec: float | None = None
 
 
 class CheckpointArguments(Fields):
     token: ClaimToken
     name: Annotated[Name, Meta(description="Names the step inside its task.")]
     result: Annotated[
-        Any, Meta(description="What to keep: any JSON. Left out: ask for what is kept, and say that you begin.")
+        Any,
+        Meta(description="The value to save: any JSON. Omit it to read the saved value and mark the step as begun."),
     ] = msgspec.UNSET
-    usage: Annotated[Usage | None, Meta(description="What the step cost.")] = None
+    usage: Annotated[Usage | None, Meta(description="The step's cost.")] = None
 
 
 class Draft(Fields):
-    """A task to be done by somebody."""
+    """A task to be done by someone."""
 
-    type: Annotated[Name, Meta(description="What kind of work it is: decides who may take it.")]
-    title: Annotated[Text | None, Meta(description="What it is, in a line.")] = None
-    prompt: Annotated[str | None, Meta(description="What to do, for the agent that takes it.")] = None
+    type: Annotated[Name, Meta(description="The kind of work; decides which agents can claim it.")]
+    title: Annotated[Text | None, Meta(description="A one-line title.")] = None
+    prompt: Annotated[str | None, Meta(description="Instructions for the agent.")] = None
     payload: Annotated[dict[str, Any], Meta(description="Parameters of the work.")] = {}
     key: Annotated[Name | None, Meta(description="Names it in this call, so that others can depend on it.")] = None
     dependencies: Annotated[list[Name], Meta(description="Keys or ids of tasks that must be done before.")] = []
     context_refs: Annotated[
-        list[Name], Meta(description="Artifacts, or outputs of dependencies (`task:KEY:output`), to hand over with it.")
+        list[Name], Meta(description="Artifacts, or outputs of dependencies (`task:KEY:output`), to pass along.")
     ] = []
     priority: Annotated[Priority, Meta(description="0 (first) to 100 (last).")] = 50
     tags: list[Name] = []
@@ -154,7 +152,7 @@ class Draft(Fields):
     idempotency_key: Annotated[Name | None, Meta(description="The same key twice is one task.")] = None
 
 
-Drafts = Annotated[list[Draft], Meta(min_length=1, max_length=MOST_TASKS)]
+Drafts = Annotated[list[Draft], Meta(min_length=1, max_length=MAX_TASKS)]
 
 
 class SpawnArguments(Fields):
@@ -163,7 +161,7 @@ class SpawnArguments(Fields):
     wait: Annotated[bool, Meta(description="Give your task back until they are done.")] = False
 
 
-class Made(Given):
+class CreatedTask(ToolResult):
     """One task that was submitted."""
 
     task_id: str
@@ -173,29 +171,29 @@ class Made(Given):
     """It was there already."""
 
 
-class Spawned(Given):
-    tasks: list[Made]
+class Spawned(ToolResult):
+    tasks: list[CreatedTask]
     next: str
 
 
 class WaitArguments(Fields):
     token: ClaimToken
     tasks: Annotated[list[Name], Meta(description="Wait until these tasks are done.")] = []
-    seconds: Annotated[float, Meta(gt=0, description="Wait so long.")] | None = None
-    signal: Annotated[Name | None, Meta(description="Wait until somebody sends this signal.")] = None
+    seconds: Annotated[float, Meta(gt=0, description="How long to wait.")] | None = None
+    signal: Annotated[Name | None, Meta(description="Wait until this signal is sent.")] = None
     name: WaitName | None = None
     timeout_sec: Annotated[float, Meta(gt=0, description="How long to wait for the signal at most.")] | None = None
 
 
 class AskArguments(Fields):
     token: ClaimToken
-    question: Annotated[str, Meta(min_length=1, max_length=65_536)]
+    question: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
     name: WaitName
     schema: Annotated[dict[str, Any] | None, Meta(description="JSON Schema that the answer must meet.")] = None
     timeout_sec: Annotated[float, Meta(gt=0, description="How long to wait at most.")] | None = None
 
 
-class Parked(Given):
+class WaitStatus(ToolResult):
     """What came of a wait; while it is open the task is no longer yours."""
 
     status: Literal["waiting", "met", "expired"]
@@ -204,23 +202,16 @@ class Parked(Given):
     answered_by: str | None = None
 
 
-class CompleteArguments(Fields):
+class CompleteArguments(TaskResult, kw_only=True):
     token: ClaimToken
-    data: Annotated[Any, Meta(description="The result as JSON.")] = None
-    text: Annotated[str | None, Meta(description="The result in words.")] = None
-    artifacts: Annotated[list[Name], Meta(description="Ids or addresses of what was made.")] = []
-    decision_report: Annotated[
-        dict[str, Any] | None, Meta(description="What was decided and why, where the task asks for it.")
-    ] = None
-    usage: Annotated[Usage | None, Meta(description="What was spent since the last report.")] = None
 
 
 class FailArguments(Fields):
     token: ClaimToken
-    error: Annotated[Text, Meta(min_length=1, description="What went wrong, for the next attempt.")]
+    error: Annotated[Text, Meta(min_length=1, description="The error, for the next attempt.")]
     reason: Annotated[Name | None, Meta(description="A known kind, e.g. network, rate_limit, invalid_input.")] = None
     retry: Annotated[bool, Meta(description="False where another attempt cannot help.")] = True
-    usage: Annotated[Usage | None, Meta(description="What was spent since the last report.")] = None
+    usage: Annotated[Usage | None, Meta(description="Usage since the last report.")] = None
 
 
 class ReleaseArguments(Fields):
@@ -228,7 +219,7 @@ class ReleaseArguments(Fields):
     reason: Text | None = None
 
 
-class Ended(Given):
+class EndedTask(ToolResult):
     """What became of the task."""
 
     task_id: str
@@ -238,16 +229,13 @@ class Ended(Given):
     """It was said before; nothing was changed by saying it again."""
 
 
-# -- submitting --------------------------------------------------------------------------------------------------
-
-
 class SubmitArguments(Fields):
     tasks: Annotated[Drafts, Meta(description="One task, or several that go in together or not at all.")]
     title: Annotated[Text | None, Meta(description="Of several: what they are for.")] = None
 
 
-class Submission(Given):
-    tasks: list[Made]
+class Submission(ToolResult):
+    tasks: list[CreatedTask]
     dag_id: str | None = None
 
 
@@ -255,7 +243,7 @@ class GetArguments(Fields):
     task_id: TaskId
 
 
-class Outcome(Given):
+class TaskOutcome(ToolResult):
     """What a task came to."""
 
     data: Any = None
@@ -265,16 +253,16 @@ class Outcome(Given):
     reason: str | None = None
 
 
-class Seen(Given):
+class TaskView(ToolResult):
     """A task as it stands."""
 
     task_id: str
     type: str
     status: str
     why: str
-    """Why it stands there, in a sentence."""
+    """Why it is there, in a sentence."""
     lifts: list[str] = []
-    """What would let it go on."""
+    """What would let it continue."""
     title: str | None = None
     prompt: str | None = None
     payload: dict[str, Any] = {}
@@ -288,10 +276,10 @@ class Seen(Given):
     max_attempts: int = 1
     agent_id: str | None = None
     progress: Any = None
-    waits: list[Waited] = []
+    waits: list[WaitResult] = []
     last_error: str | None = None
     failure_reason: str | None = None
-    result: Outcome | None = None
+    result: TaskOutcome | None = None
     cost_usd: float = 0
     version: int = 0
 
@@ -304,10 +292,10 @@ class ListArguments(Fields):
     parent_id: Annotated[Name | None, Meta(description="Only what this task has spawned.")] = None
     for_people: Annotated[bool, Meta(description="Only what waits for a person: approvals and questions.")] = False
     after: Annotated[Name | None, Meta(description="Go on behind this task id.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 20
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
 
 
-class Line(Given):
+class TaskLine(ToolResult):
     """One task of a list."""
 
     task_id: str
@@ -323,8 +311,8 @@ class Line(Given):
     """Of the work that is to be approved."""
 
 
-class Listing(Given):
-    tasks: list[Line]
+class TaskListing(ToolResult):
+    tasks: list[TaskLine]
     next: str | None = None
     """The `after` of the following page."""
 
@@ -337,15 +325,15 @@ class CancelArguments(Fields):
 class ApproveArguments(Fields):
     task_id: TaskId
     decision: Annotated[Literal["approve", "reject"], Meta(description="reject cancels the task.")] = "approve"
-    note: Annotated[Text | None, Meta(description="Why; stands in the history.")] = None
+    note: Annotated[Text | None, Meta(description="The reason, recorded in the history.")] = None
     revision: Annotated[Name | None, Meta(description="Only if the work is still this revision.")] = None
 
 
 class AnswerArguments(Fields):
     task_id: TaskId
-    value: Annotated[Any, Meta(description="The answer: any JSON, as the question's schema says.")]
+    value: Annotated[Any, Meta(description="The answer: any JSON that matches the question's schema.")]
 
 
-class Changed(Given):
+class Changed(ToolResult):
     task_id: str
     status: str

@@ -1,9 +1,8 @@
-"""The tools of agents that bring work in, look after it, and decide about it."""
+"""Tools for agents that submit work, follow it up and decide about it."""
 
 from __future__ import annotations
 
-from shiftwork.core.task import Result, Task
-from shiftwork.mcp.desk import Seat
+from shiftwork.mcp.desk import McpSession
 from shiftwork.mcp.drafts import made, new_task
 from shiftwork.mcp.resuming import prompt_of, waited
 from shiftwork.mcp.shapes import (
@@ -12,41 +11,42 @@ from shiftwork.mcp.shapes import (
     CancelArguments,
     Changed,
     GetArguments,
-    Line,
     ListArguments,
-    Listing,
-    Outcome,
-    Seen,
     Submission,
     SubmitArguments,
+    TaskLine,
+    TaskListing,
+    TaskOutcome,
+    TaskView,
 )
 from shiftwork.mcp.tool import Tools
-from shiftwork.queue import fence
-from shiftwork.queue.observation.explain import Explanation
-from shiftwork.queue.waits.approvals import Asked
+from shiftwork.model import outcome
+from shiftwork.model.task import Result, Task
+from shiftwork.observe.model import Explanation
+from shiftwork.waits.model import ApprovalRequest
 
 tool = Tools()
 
 
 @tool("submit", "submitter", takes=SubmitArguments, gives=Submission)
-async def submit(seat: Seat, args: SubmitArguments) -> Submission:
+async def submit(session: McpSession, args: SubmitArguments) -> Submission:
     """Hand work to the queue: one task, or several with dependencies between them, all or nothing."""
     tasks = [new_task(draft) for draft in args.tasks]
     if len(tasks) == 1 and args.title is None:
-        return Submission(tasks=[made(await seat.asking.submit(tasks[0]))])
-    done = await seat.asking.submit_dag({"title": args.title, "tasks": tasks})
+        return Submission(tasks=[made(await session.asking.submit(tasks[0]))])
+    done = await session.asking.submit_dag({"title": args.title, "tasks": tasks})
     return Submission(tasks=[made(each) for each in done], dag_id=done[0].dag_id)
 
 
-@tool("read", "worker", "submitter", takes=GetArguments, gives=Seen)
-async def get(seat: Seat, args: GetArguments) -> Seen:
-    """Look at one task: how it stands and why, what would let it go on, and its result."""
-    task = await seat.asking.get(args.task_id)
-    return _seen(task, None if task.archived else await seat.asking.explain(task.id))
+@tool("read", "worker", "submitter", takes=GetArguments, gives=TaskView)
+async def get(session: McpSession, args: GetArguments) -> TaskView:
+    """Look at one task: how it stands and why, what would let it continue, and its result."""
+    task = await session.asking.get(args.task_id)
+    return _seen(task, None if task.archived else await session.asking.explain(task.id))
 
 
-def _seen(task: Task, explanation: Explanation | None) -> Seen:
-    return Seen(
+def _seen(task: Task, explanation: Explanation | None) -> TaskView:
+    return TaskView(
         task_id=task.id,
         type=task.type,
         status=task.status,
@@ -74,21 +74,21 @@ def _seen(task: Task, explanation: Explanation | None) -> Seen:
     )
 
 
-def _outcome(result: Result) -> Outcome:
-    return Outcome(
+def _outcome(result: Result) -> TaskOutcome:
+    return TaskOutcome(
         data=result.data, text=result.text, artifacts=result.artifacts, error=result.error, reason=result.reason
     )
 
 
-@tool("read", "submitter", takes=ListArguments, gives=Listing)
-async def list_(seat: Seat, args: ListArguments) -> Listing:
+@tool("read", "submitter", takes=ListArguments, gives=TaskListing)
+async def list_(session: McpSession, args: ListArguments) -> TaskListing:
     """List tasks in the order of their creation, or only what waits for a person."""
     if args.for_people:
-        found = await seat.asking.approvals(type=args.type, after=args.after, limit=args.limit)
-        return Listing(
+        found = await session.asking.approvals.list(type=args.type, after=args.after, limit=args.limit)
+        return TaskListing(
             tasks=[_asked(each) for each in found], next=found[-1].task_id if len(found) == args.limit else None
         )
-    page = await seat.asking.tasks(
+    page = await session.asking.tasks.list(
         status=args.status,
         type=args.type,
         tag=args.tag,
@@ -97,11 +97,11 @@ async def list_(seat: Seat, args: ListArguments) -> Listing:
         after=args.after,
         limit=args.limit,
     )
-    return Listing(tasks=[_line(task) for task in page.tasks], next=page.next)
+    return TaskListing(tasks=[_line(task) for task in page.tasks], next=page.next)
 
 
-def _line(task: Task) -> Line:
-    return Line(
+def _line(task: Task) -> TaskLine:
+    return TaskLine(
         task_id=task.id,
         type=task.type,
         status=task.status,
@@ -111,8 +111,8 @@ def _line(task: Task) -> Line:
     )
 
 
-def _asked(asked: Asked) -> Line:
-    return Line(
+def _asked(asked: ApprovalRequest) -> TaskLine:
+    return TaskLine(
         task_id=asked.task_id,
         type=asked.type,
         status="waiting_approval" if asked.kind == "approval" else "pending",
@@ -123,24 +123,24 @@ def _asked(asked: Asked) -> Line:
     )
 
 
-@tool("operate", "submitter", takes=CancelArguments, gives=Changed, destroys=True, once=True)
-async def cancel(seat: Seat, args: CancelArguments) -> Changed:
+@tool("operate", "submitter", takes=CancelArguments, gives=Changed, destroys=True, idempotent=True)
+async def cancel(session: McpSession, args: CancelArguments) -> Changed:
     """Cancel a task that has not ended. Its agent is told to stop."""
-    return _changed(await seat.asking.cancel(args.task_id, args.reason))
+    return _changed(await session.asking.cancel(args.task_id, args.reason))
 
 
 @tool("operate", "submitter", takes=ApproveArguments, gives=Changed, destroys=True)
-async def approve(seat: Seat, args: ApproveArguments) -> Changed:
+async def approve(session: McpSession, args: ApproveArguments) -> Changed:
     """Let a task run that waits for approval, or reject it. Decide only what you were asked to decide."""
-    decide = seat.asking.approve if args.decision == "approve" else seat.asking.reject
+    decide = session.asking.approvals.approve if args.decision == "approve" else session.asking.approvals.reject
     return _changed(await decide(args.task_id, note=args.note, revision=args.revision))
 
 
 @tool("operate", "submitter", takes=AnswerArguments, gives=Changed)
-async def answer(seat: Seat, args: AnswerArguments) -> Changed:
+async def answer(session: McpSession, args: AnswerArguments) -> Changed:
     """Answer the question that a task asks, with what a person told you."""
-    return _changed(await seat.asking.answer(args.task_id, args.value))
+    return _changed(await session.asking.approvals.answer(args.task_id, args.value))
 
 
-def _changed(told: fence.Outcome) -> Changed:
-    return Changed(task_id=told.task_id, status=told.status or "")
+def _changed(found: outcome.Outcome) -> Changed:
+    return Changed(task_id=found.task_id, status=found.status or "")

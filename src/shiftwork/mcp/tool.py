@@ -24,7 +24,7 @@ class Tool(NamedTuple):
     takes: type[msgspec.Struct]
     gives: type[msgspec.Struct]
     destroys: bool
-    once: bool
+    idempotent: bool
     """Said again, it changes nothing more."""
 
     @property
@@ -56,12 +56,12 @@ class Tools:
         takes: type[msgspec.Struct],
         gives: type[msgspec.Struct],
         destroys: bool = False,
-        once: bool = False,
+        idempotent: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated coroutine as a tool of these roles."""
 
         def declare(handler: Handler) -> Handler:
-            self.all.append(Tool(handler, frozenset(roles), scope, takes, gives, destroys, once))
+            self.all.append(Tool(handler, frozenset(roles), scope, takes, gives, destroys, idempotent))
             return handler
 
         return declare

@@ -1,1 +1,1 @@
-"""`shiftwork prove`: a fleet is hurt on purpose, on a store of yours, and the ledger says whether anything was lost."""
+"""`shiftwork prove`: injects faults into a fleet on your store and checks the ledger for losses."""

@@ -1,4 +1,4 @@
-"""An agent that is going to be hurt: it thinks, keeps a step, acts outside once, and hands in a result.
+"""An agent that is going to be hurt: it thinks, keeps a step, acts outside once, and submits a result.
 
 The outside world is two files: each act adds a line to one, each thought and each thought that is kept to the other.
 Run as a module: WORKSPACE NAME WORLD, on the store that SHIFTWORK_STORE names.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork.prove.ledger import COST_USD, Thought
-from shiftwork.queue.durable.effects import Effect
+from shiftwork.steps.model import Effect
 from shiftwork.worker import Context, Fail, Happened, Worker
 
 CONCURRENCY = 4

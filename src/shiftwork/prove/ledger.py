@@ -1,4 +1,4 @@
-"""What came of it, counted from what the queue and the world remember. Nothing here touches either."""
+"""The ledger of a run: counts what the queue and the world recorded. Pure."""
 
 from __future__ import annotations
 

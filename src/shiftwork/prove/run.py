@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shiftwork.core.errors import ConflictError
-from shiftwork.core.states import STORED
-from shiftwork.duties.runner import run_once
+from shiftwork.maintenance.loop import run_once
+from shiftwork.model.errors import ConflictError
+from shiftwork.model.states import STORED
 from shiftwork.prove.agent import thoughts_of
 from shiftwork.prove.ledger import COST_USD, ENDED, Ledger, Story, count, read_thought
-from shiftwork.queue.queue import Queue
+from shiftwork.queue import Queue
 
 SETTINGS = {
     "heartbeat_interval_sec": 0.5,
@@ -60,13 +60,13 @@ class Plan(NamedTuple):
 Tell = Callable[[str], None]
 
 
-async def prove(url: str, plan: Plan, tell: Tell) -> Ledger:
+async def prove(url: str, plan: Plan, report: Tell) -> Ledger:
     """Hurt a fleet on this store, in a workspace of its own whose tasks are deleted afterwards, and count."""
     workspace = f"prove-{secrets.token_hex(4)}"
     with tempfile.TemporaryDirectory(prefix="shiftwork-prove-") as folder:
-        async with await Queue.open(url, workspace=workspace, actor="system:prove") as queue:
+        async with Queue.open(url, workspace=workspace, actor="system:prove") as queue:
             try:
-                return await Trial(queue, url, plan, Path(folder), tell).run()
+                return await Trial(queue, url, plan, Path(folder), report).run()
             finally:
                 await clear(queue)
 
@@ -74,23 +74,23 @@ async def prove(url: str, plan: Plan, tell: Tell) -> Ledger:
 async def clear(queue: Queue) -> None:
     """Delete every task with its effects, steps and attempts, and the settings; the events age with the log."""
     for type_ in (WORK, PROBE):
-        await queue.purge(type=type_, held=True)
-    await queue.set_setting("purge.mode", "delete")
+        await queue.control.purge(type=type_, held=True)
+    await queue.settings.set("purge.mode", "delete")
     for type_ in (WORK, PROBE):
-        await queue.purge(type=type_, status=sorted(STORED))
-    await queue.change_settings(unset=[*SETTINGS, "purge.mode"])
+        await queue.control.purge(type=type_, status=sorted(STORED))
+    await queue.settings.change(unset=[*SETTINGS, "purge.mode"])
 
 
 class Trial:
-    """A fleet and whoever hurts it."""
+    """A fleet and anyone who hurts it."""
 
-    def __init__(self, queue: Queue, url: str, plan: Plan, folder: Path, tell: Tell) -> None:
+    def __init__(self, queue: Queue, url: str, plan: Plan, folder: Path, report: Tell) -> None:
         self._queue = queue
         self._url = url
         self._plan = plan
         self._folder = folder
         self._world = folder / "world"
-        self._tell = tell
+        self._emit = report
         self._chance = random.Random(plan.seed)
         self._agents: dict[str, asyncio.subprocess.Process] = {}
         self._hired = 0
@@ -100,7 +100,7 @@ class Trial:
     async def run(self) -> Ledger:
         began = time.monotonic()
         for key, value in SETTINGS.items():
-            await self._queue.set_setting(key, value)
+            await self._queue.settings.set(key, value)
         submitted = await self._submit()
         await self._probes.begin()
         try:
@@ -125,8 +125,6 @@ class Trial:
             self.faults["flood"] += len(again)
             made += [task for task in again if task not in made]
         return made
-
-    # -- the fleet -------------------------------------------------------------------------------------------------
 
     async def _hire(self) -> None:
         self._hired += 1
@@ -163,14 +161,14 @@ class Trial:
             asyncio.get_running_loop().call_later(FREEZE_SEC, _thaw, process.pid)
 
     async def _until_done(self, began: float) -> None:
-        """Hurt the fleet until nothing is left to do; then nobody could be hurt any more."""
+        """Hurt the fleet until nothing is left to do; then no one could be hurt any more."""
         due = began + self._plan.fault_every_sec
         while (now := time.monotonic()) - began < self._plan.longest_sec:
             await run_once(self._queue.engine)
             await self._probes.go_on()
             counts = (await self._queue.status()).counts
             left = sum(number for status, number in counts.items() if status not in ENDED)
-            self._tell(f"{counts.get('completed', 0)} of {self._plan.tasks} done, {self.faults['kill']} killed")
+            self._emit(f"{counts.get('completed', 0)} of {self._plan.tasks} done, {self.faults['kill']} killed")
             if not left:
                 return
             if now >= due:
@@ -178,14 +176,12 @@ class Trial:
                 due = time.monotonic() + self._plan.fault_every_sec
             await asyncio.sleep(0.1)
 
-    # -- what is remembered ----------------------------------------------------------------------------------------
-
     async def _remember(self, submitted: list[str], took: float) -> Story:
         statuses: dict[str, str] = {}
         costs: dict[str, float] = {}
         after = None
         while True:
-            page = await self._queue.tasks(after=after, limit=PAGE)
+            page = await self._queue.tasks.list(after=after, limit=PAGE)
             for task in page.tasks:
                 statuses[task.id] = task.status
                 costs[task.id] = task.cost_usd
@@ -217,14 +213,15 @@ class Trial:
         accepted: Counter[str] = Counter()
         cursor = 0
         while True:
-            events, following = await self._queue.events(cursor, limit=10_000)
+            news = await self._queue.events(cursor, limit=10_000)
+            events, following = news.events, news.next
             accepted.update(event.task_id for event in events if event.verb == "completed" and event.task_id)
             if following == cursor:
                 break
             cursor = following
         costs = attempts = 0
         for task in statuses:
-            for attempt in await self._queue.attempts(task):
+            for attempt in await self._queue.tasks.attempts(task):
                 attempts += 1
                 costs += round(1e6 * attempt.cost_usd)
         return dict(accepted), costs, attempts
@@ -242,8 +239,8 @@ class Probes:
     async def begin(self) -> None:
         """Take tasks as a process that then falls silent."""
         await self._queue.submit_many([{"type": PROBE}] * PROBES)
-        await self._queue.register_agent(id="zombie", types=[PROBE], max_concurrent_tasks=PROBES)
-        await self._queue.register_agent(id="heir", types=[PROBE], max_concurrent_tasks=PROBES)
+        await self._queue.agents.register(id="zombie", types=[PROBE], max_concurrent_tasks=PROBES)
+        await self._queue.agents.register(id="heir", types=[PROBE], max_concurrent_tasks=PROBES)
         for claim in await self._queue.claim("zombie", PROBES, start=True, types=[PROBE]):
             self._lost[claim.id] = claim.token
 
@@ -253,7 +250,7 @@ class Probes:
             return
         for claim in await self._queue.claim("heir", PROBES, start=True, types=[PROBE]):
             late = self._lost.pop(claim.id)
-            for write in (self._queue.complete_step(late, "think", "late"), self._queue.complete(late, "late")):
+            for write in (self._queue.steps.complete(late, "think", "late"), self._queue.complete(late, "late")):
                 self.accepted += not await _is_refused(write)
             with suppress(ConflictError):  # a late result that was accepted has ended it
                 await self._queue.complete(claim.token, "in time", usage={"cost_usd": COST_USD})

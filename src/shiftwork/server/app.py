@@ -21,22 +21,23 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from shiftwork import tracing, views
-from shiftwork.core.errors import NotFound, ShiftworkError
-from shiftwork.queue import check
-from shiftwork.queue.engine import Caller, Once
-from shiftwork.queue.queue import Queue
+from shiftwork import tracing
+from shiftwork.access.authenticator import ANONYMOUS, ANYONE, Identity, check_page_body, require, workspace_for
+from shiftwork.compat import views
+from shiftwork.compat.views.view import View
+from shiftwork.engine.engine import Caller, IdempotentRequest
+from shiftwork.model import check
+from shiftwork.model.errors import NotFound, ShiftworkError
+from shiftwork.queue import Queue
 from shiftwork.server import pages, reading, rendering, spanning
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Door, Raw
-from shiftwork.server.house import House
 from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
-from shiftwork.views.view import View
+from shiftwork.server.state import ServerState
 from shiftwork.wire import problem
-from shiftwork.wire.access import ANYBODY, NOBODY, Identity, check_page_body, require, workspace_for
 
 log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
@@ -45,15 +46,16 @@ REQUEST_ID = "x-request-id"
 _PROCESS = secrets.token_hex(4)
 _numbers = itertools.count(1)
 """Request ids are this process's name and a number: a random one each took a system call."""
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 
-def build(house: House) -> Starlette:
+def build(house: ServerState) -> Starlette:
     """The application over an open house."""
     app = Starlette(
         routes=[
             *(Route(door.path, _Entrance(door), methods=[door.method]) for door in DOORS),
             Route("/openapi.json", _openapi),
+            *(Route(f"/openapi/{name}.json", _openapi) for name in views.VIEWS),
             WebSocketRoute("/ws", websocket),
             *pages.routes(),
         ],
@@ -66,15 +68,16 @@ def build(house: House) -> Starlette:
 
 
 async def _openapi(request: Request) -> Response:
-    described = _described(views.name_of(request.app.state.house.view))
+    view = request.url.path.removeprefix("/openapi").strip("/").removesuffix(".json").strip(".")
+    described = _described(view or views.NATIVE, views.name_of(request.app.state.house.view))
     headers = {"x-content-type-options": "nosniff"}
     return packed(request, Response(described, 200, headers, "application/json"))
 
 
 @functools.cache
-def _described(view: str) -> bytes:
-    """The OpenAPI document, made for the first who asks: it takes longer than all the rest of a server's start."""
-    return _encoder.encode(document(DOORS, view))
+def _described(view: str, default: str) -> bytes:
+    """An OpenAPI document, made for the first caller that asks: it takes longer than all the rest of a start."""
+    return _encoder.encode(document(DOORS, view, default))
 
 
 class _Entrance:
@@ -99,9 +102,9 @@ class _Entrance:
             if door.changes:
                 house.hub.nudge()
         except ShiftworkError as error:
-            response = _refusal(await _told(problem.of(error, request_id), request))
+            response = _refusal(await _describe(problem.of(error, request_id), request))
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # no one reads it
         except Exception:
             log.exception("%s %s failed", door.method, request.url.path, extra={"request_id": request_id})
             response = _refusal(msgspec.structs.replace(problem.INTERNAL, request_id=request_id))
@@ -109,11 +112,11 @@ class _Entrance:
         response.headers["x-content-type-options"] = "nosniff"
         took = time.perf_counter() - began
         response.headers["server-timing"] = f"app;dur={1000 * took:.2f}"
-        house.latencies.note(door.name, response.status_code, took)
+        house.latencies.record(door.name, response.status_code, took)
         return packed(request, response)
 
 
-async def _told(refusal: problem.Problem, request: Request) -> problem.Problem:
+async def _describe(refusal: problem.Problem, request: Request) -> problem.Problem:
     """A refusal in the names that the caller uses."""
     view: View | None = request.scope.get(VIEW)
     if view is None:
@@ -133,19 +136,19 @@ def _traced(request: Request, door: Door) -> AbstractContextManager[None]:
 
 
 async def _serve(request: Request, door: Door, decoder: msgspec.json.Decoder[Any] | None, request_id: str) -> Response:
-    house: House = request.app.state.house
+    house: ServerState = request.app.state.house
     reading.header(request, "X-Request-Id")
     if door.scope is None:
         query = reading.query(request, door.query, house.view)
         view = request.scope[VIEW] = house.view_for(query.view)
-        ask = Ask(request, house, house.queue, NOBODY, query, view)
+        ask = Ask(request, house, house.queue, ANONYMOUS, query, view)
         return answer(await _shown(await door.handler(ask), ask), door.status)
-    who = await house.gatekeeper.identify(request.headers, plain_get=_is_plain_get(request, door))
+    who = await house.authenticator.identify(request.headers, plain_get=_is_plain_get(request, door))
     require(who, door.scope)
     query = reading.query(request, door.query, house.view)
     view = request.scope[VIEW] = house.view_for(query.view)
     raw = await reading.body(request) if door.changes and door.body is not Raw else b""
-    if raw and who is ANYBODY:
+    if raw and who is ANYONE:
         check_page_body(request.headers)
     named = await _named(house, view, who, request, query, raw)
     queue = _handle(house, door, who, named, request, request_id, raw)
@@ -197,24 +200,24 @@ def answer(result: Any, status: int) -> Response:
     return Response(_encoder.encode(result), status, media_type="application/json")
 
 
-def _refusal(told: problem.Problem) -> Response:
-    headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
-    headers |= {"retry-after": str(math.ceil(told.facts.get("retry_after", 1)))} if told.status in {429, 503} else {}
-    return Response(_encoder.encode(told), told.status, headers, problem.MEDIA_TYPE)
+def _refusal(body: problem.Problem) -> Response:
+    headers = {"www-authenticate": "Bearer"} if body.status == 401 else {}
+    headers |= {"retry-after": str(math.ceil(body.facts.get("retry_after", 1)))} if body.status in {429, 503} else {}
+    return Response(_encoder.encode(body), body.status, headers, problem.MEDIA_TYPE)
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:
-    """A path nobody answers, or a method it does not have."""
+    """A path no one answers, or a method it does not have."""
     assert isinstance(error, HTTPException)
     request_id = _request_id(request)
-    told = problem.of(
-        NotFound(f"there is no path {request.url.path}", mend="/openapi.json lists every path."), request_id
+    body = problem.of(
+        NotFound(f"there is no path {request.url.path}", hint="/openapi.json lists every path."), request_id
     )
     headers = {REQUEST_ID: request_id, "x-content-type-options": "nosniff"}
     if error.status_code == 405:
         headers["allow"] = _allowed(request)
-        told = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)
-    response = _refusal(told)
+        body = problem.wrong_method(request.method, request.url.path, headers["allow"], request_id)
+    response = _refusal(body)
     response.headers.update(headers)
     return response
 
@@ -232,11 +235,8 @@ def _request_id(request: Request) -> str:
     return given if reading.is_header_text(given) else f"{_PROCESS}{next(_numbers):08x}"
 
 
-# -- who speaks --------------------------------------------------------------------------------------------------
-
-
 def _handle(  # all of it decides who speaks
-    house: House, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
+    house: ServerState, door: Door, who: Identity, named: str | None, request: Request, request_id: str, raw: bytes
 ) -> Queue:
     """The queue as this caller sees it."""
     workspace = check.name(workspace_for(who, named), "workspace")
@@ -245,39 +245,39 @@ def _handle(  # all of it decides who speaks
         request_id,
         workspace,
         holder=None if who.may("operate") else who.token_id,
-        once=_once(door, who, request, raw),
-        still_allowed=house.gatekeeper.checking(request.headers, door.scope or "read") if who.token_id else None,
+        idempotency=_idempotent_request(door, who, request, raw),
+        still_allowed=house.authenticator.checking(request.headers, door.scope or "read") if who.token_id else None,
     )
     return house.queue.speaking_as(caller)
 
 
 async def _named(  # each of them may say it
-    house: House, view: View | None, who: Identity, request: Request, query: Any, raw: bytes
+    house: ServerState, view: View | None, who: Identity, request: Request, query: Any, raw: bytes
 ) -> str | None:
     """The workspace that a call names: in its query or, where the document has it so, by its body or its id."""
     if view is None or not view.names_workspaces:
         return query.workspace  # type: ignore[no-any-return]  # every query has it
-    said = spanning.in_body(raw)
-    if said is not None and who.workspace not in {None, said}:
-        raise NotFound(f"there is no workspace {said!r}", where=spanning.FIELD)
-    if said is not None and query.workspace not in {None, said}:
+    named = spanning.in_body(raw)
+    if named is not None and who.workspace not in {None, named}:
+        raise NotFound(f"there is no workspace {named!r}", where=spanning.FIELD)
+    if named is not None and query.workspace not in {None, named}:
         raise NotFound(f"this call is about the workspace {query.workspace!r}", where=spanning.FIELD)
-    if said is not None or query.workspace is not None or who.workspace is not None:
-        return said or query.workspace
+    if named is not None or query.workspace is not None or who.workspace is not None:
+        return named or query.workspace
     return await spanning.of_path(house.queue, reading.path(request))
 
 
 def _actor(door: Door, who: Identity, request: Request) -> str:
-    """Under a claim the agent speaks for itself; else the token, or whoever the caller says it is."""
+    """Under a claim the agent speaks for itself; else the token, or the actor the caller names."""
     named = reading.header(request, "X-Actor")
     if door.scope == "work":
         return "system"
     return f"token:{who.name}" if who.name is not None else named or "system"
 
 
-def _once(door: Door, who: Identity, request: Request, raw: bytes) -> Once | None:
+def _idempotent_request(door: Door, who: Identity, request: Request, raw: bytes) -> IdempotentRequest | None:
     key = reading.header(request, "Idempotency-Key") if door.changes else None
     if key is None:
         return None
-    told = f"{who.token_id} {door.method} {request.url.path}?{request.url.query}\n".encode() + raw
-    return Once(key, hashlib.sha256(told).hexdigest())
+    signed = f"{who.token_id} {door.method} {request.url.path}?{request.url.query}\n".encode() + raw
+    return IdempotentRequest(key, hashlib.sha256(signed).hexdigest())

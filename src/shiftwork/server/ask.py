@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
-from shiftwork.core import ids
-from shiftwork.core.errors import FenceRequired, InputError
-from shiftwork.core.task import Submitted, Task
-from shiftwork.queue import check
-from shiftwork.queue.fence import Outcome
-from shiftwork.queue.queue import Queue
+from shiftwork.access.authenticator import Identity
+from shiftwork.compat.views.view import View
+from shiftwork.model import check, ids
+from shiftwork.model.errors import FenceRequired, InputError
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.task import Submitted, Task
+from shiftwork.operation.parameters import ClaimRef
+from shiftwork.queue import Queue
 from shiftwork.server import reading, rendering
-from shiftwork.views.view import View
 from shiftwork.wire import problem
-from shiftwork.wire.access import Identity
-from shiftwork.wire.shapes import Held, OutcomeReply, Outcomes, SubmittedBatch
+from shiftwork.wire.shapes import ClaimRefBody, OutcomeReply, Outcomes, SubmittedBatch
 
 if TYPE_CHECKING:
-    from shiftwork.server.house import House
+    from shiftwork.server.state import ServerState
 
 T = TypeVar("T")
 FENCELESS = ("aegis", "loki")
@@ -34,7 +34,7 @@ class Ask:
     """One call."""
 
     def __init__(  # made in one place only
-        self, request: Request, house: House, queue: Queue, who: Identity, query: Any, view: View | None
+        self, request: Request, house: ServerState, queue: Queue, who: Identity, query: Any, view: View | None
     ) -> None:
         self.request = request
         self.path = reading.path(request)
@@ -48,8 +48,6 @@ class Ask:
         self.spans = False
         self.has_hung_up = False
         """Whether the caller had gone by the time that what it waited for was done."""
-
-    # -- views -----------------------------------------------------------------------------------------------------
 
     def task(self, task: Task) -> Any:
         return task if self.view is None else self.view.task_out(plain(task))
@@ -73,10 +71,10 @@ class Ask:
             ours["created_by"] = self.queue.caller.actor
         return ours
 
-    def all_ours(self, said: dict[str, Any]) -> dict[str, Any]:
+    def all_ours(self, stated: dict[str, Any]) -> dict[str, Any]:
         """A body that holds `tasks`, with those under our names."""
-        tasks = check.read(said.get("tasks"), list[dict[str, Any]], "tasks")
-        return {**said, "tasks": [self.ours(fields, place) for place, fields in enumerate(tasks)]}
+        tasks = check.read(stated.get("tasks"), list[dict[str, Any]], "tasks")
+        return {**stated, "tasks": [self.ours(fields, place) for place, fields in enumerate(tasks)]}
 
     def resolution(self, decision: str) -> str:
         """What a reviewer decides, in our words."""
@@ -86,20 +84,18 @@ class Ask:
         """A document's reader wants the tasks back; ours get what became of them."""
         if self.view is None:
             return SubmittedBatch(made)
-        return {"tasks": self.tasks(await self.queue.get_many([each.id for each in made]))}
+        return {"tasks": self.tasks(await self.queue.batch.get([each.id for each in made]))}
 
-    async def task_after(self, told: Outcome) -> Any:
+    async def task_after(self, result: Outcome) -> Any:
         """A document's reader wants the task back after a change; ours get the verb's own answer."""
-        return outcome(told) if self.view is None else self.task(await self.queue.get(told.task_id))
+        return outcome(result) if self.view is None else self.task(await self.queue.get(result.task_id))
 
-    async def tasks_after(self, told: Sequence[Outcome]) -> Any:
+    async def tasks_after(self, outcome: Sequence[Outcome]) -> Any:
         if self.view is None:
-            return outcomes(told)
-        return {"tasks": self.tasks(await self.queue.get_many([each.task_id for each in told]))}
+            return outcomes(outcome)
+        return {"tasks": self.tasks(await self.queue.batch.get([each.task_id for each in outcome]))}
 
-    # -- claims ----------------------------------------------------------------------------------------------------
-
-    async def token(self, held: Held) -> str:
+    async def token(self, held: ClaimRefBody | ClaimRef) -> str:
         """The claim that a write is made under."""
         task_id = self.path["task_id"]
         if held.token is not None:
@@ -109,7 +105,7 @@ class Ask:
             return f"{task_id}.{held.fence}"
         if self.view is None or self.view.name not in FENCELESS:
             raise FenceRequired("the write names no claim", where="token")
-        return await self.queue.current_token(task_id, agent_id=held.agent_id, runtime_id=held.runtime_id)
+        return await self.queue.claims.current_token(task_id, agent_id=held.agent_id, runtime_id=held.runtime_id)
 
     async def _check_token(self, token: str, task_id: str, fence: int | None) -> None:
         """What a caller says twice must be the same: else it would write to another task than it meant."""
@@ -128,8 +124,6 @@ class Ask:
         if first and second:
             return first == second
         return (await self.queue.get(one)).id == (await self.queue.get(other)).id  # one is a submitter's name
-
-    # -- long calls ------------------------------------------------------------------------------------------------
 
     async def while_wanted(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Wait for something as long as the caller is there and the server is not about to stop."""
@@ -153,18 +147,16 @@ def in_batch(error: InputError, place: int, fields: dict[str, Any]) -> InputErro
     """The same refusal, which says of which task of a batch it speaks."""
     named = next((fields[name] for name in ("id", "task_id", "key") if isinstance(fields.get(name), str)), None)
     facts = {**error.facts, "item": place, **({} if named is None else {"item_id": named})}
-    return type(error)(
-        error.what, where=f"tasks[{place}].{error.where or ''}".rstrip("."), mend=error.how_to_mend, **facts
-    )
+    return type(error)(error.what, where=f"tasks[{place}].{error.where or ''}".rstrip("."), hint=error.hint, **facts)
 
 
-def outcome(told: Outcome) -> OutcomeReply:
-    refused = None if told.error is None else problem.of(told.error)
-    return OutcomeReply(told.task_id, told.status and str(told.status), told.repeated, told.data, refused)
+def outcome(result: Outcome) -> OutcomeReply:
+    refused = None if result.error is None else problem.of(result.error)
+    return OutcomeReply(result.task_id, result.status and str(result.status), result.repeated, result.data, refused)
 
 
-def outcomes(told: Iterable[Outcome]) -> Outcomes:
-    return Outcomes([outcome(each) for each in told])
+def outcomes(result: Iterable[Outcome]) -> Outcomes:
+    return Outcomes([outcome(each) for each in result])
 
 
 def plain(value: Any) -> dict[str, Any]:

@@ -1,26 +1,32 @@
-"""Answers in the names of the five documents, as schemas made from the tables of the views."""
+"""Answers in the names of a document, as schemas made from the tables of its view."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from shiftwork.core.task import Dag, Result, Submitted, Task
-from shiftwork.queue.agents import Agent
-from shiftwork.queue.dags import DagPage, DagSummary
-from shiftwork.queue.face.reading import Page
-from shiftwork.views import VIEWS
-from shiftwork.views.view import DAG, MEMBERS, Field, View
-from shiftwork.wire.shapes import AgentList, ClaimReply, LetterList, OutcomeReply, SubmittedBatch
+from shiftwork.agents.api import Agents
+from shiftwork.agents.model import Agent
+from shiftwork.compat.views.view import DAG, MEMBERS, Field, View
+from shiftwork.dags.api import Dags
+from shiftwork.dags.model import DagPage, DagSummary
+from shiftwork.dead_letters.api import DeadLetters
+from shiftwork.engine.api import Submissions
+from shiftwork.engine.assignment import ClaimResult
+from shiftwork.engine.claims_api import WorkerVerbs
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.task import Dag, Page, Result, Submitted, Task
+from shiftwork.operation.declare import operation_of
+from shiftwork.wire.shapes import OutcomeReply, SubmittedBatch
 
 Schema = dict[str, Any]
 Reference = Callable[[str], Schema]
 """The reference to one document's record: Task, Assignment, Result, DeadLetter, Agent, Dag or DagSummary."""
 
 
-def components() -> dict[str, Schema]:
-    """One schema for each record of each document: `AegisTask`, `LokiResult`."""
-    return {view.name.capitalize() + name: schema for view in VIEWS.values() for name, schema in _records(view).items()}
+def components(view: View) -> dict[str, Schema]:
+    """One schema for each record of a document: `AegisTask`, `AegisResult`."""
+    return {view.name.capitalize() + name: schema for name, schema in _records(view).items()}
 
 
 def _records(view: View) -> dict[str, Schema]:
@@ -78,17 +84,21 @@ def _listed(items: Schema) -> Schema:
 
 _SHAPES: dict[Any, Callable[[Reference], Schema]] = {
     Task: lambda of: of("Task"),
+    Outcome: lambda of: of("Task"),
     OutcomeReply: lambda of: of("Task"),
     Submitted | list[Submitted]: lambda of: {"anyOf": [of("Task"), _listed(of("Task"))]},
+    operation_of(WorkerVerbs.spawn).reply: lambda of: _object({"tasks": _listed(of("Task"))}),
     SubmittedBatch: lambda of: _object({"tasks": _listed(of("Task"))}),
+    operation_of(Submissions.submit_dag).reply: lambda of: _object({"tasks": _listed(of("Task"))}),
+    operation_of(Dags.add_tasks).reply: lambda of: _object({"tasks": _listed(of("Task"))}),
     Dag: lambda of: of("Dag"),
     DagSummary: lambda of: of("DagSummary"),
     DagPage: lambda of: _object({"dags": _listed(of("DagSummary")), "next": {"type": ["string", "null"]}}),
     Page: lambda of: _object({"tasks": _listed(of("Task")), "next": {"type": ["string", "null"]}}),
     Result: lambda of: of("Result"),
     Agent: lambda of: of("Agent"),
-    AgentList: lambda of: _object({"agents": _listed(of("Agent"))}),
-    LetterList: lambda of: _object({"dead_letters": _listed(of("DeadLetter"))}),
+    operation_of(Agents.list).reply: lambda of: _object({"agents": _listed(of("Agent"))}),
+    operation_of(DeadLetters.list).reply: lambda of: _object({"dead_letters": _listed(of("DeadLetter"))}),
 }
 
 
@@ -97,15 +107,13 @@ def _claimed(of: Reference, view: View) -> Schema:
     return _object({view.handed: one, f"{view.handed}s": _listed(of("Assignment"))})
 
 
-def in_each(answer: Any, template: str) -> list[Schema]:
-    """What this answer may be when a view is asked for."""
+def in_view(answer: Any, view: View, template: str) -> Schema:
+    """What this answer is in the names of a document."""
 
-    def reference_of(view: str) -> Reference:
-        return lambda record: {"$ref": template.format(name=view.capitalize() + record)}
+    def of(record: str) -> Schema:
+        return {"$ref": template.format(name=view.name.capitalize() + record)}
 
-    if answer is ClaimReply:
-        return [_claimed(reference_of(name), view) for name, view in VIEWS.items()]
+    if answer is ClaimResult:
+        return _claimed(of, view)
     shape = _SHAPES.get(answer)
-    if shape is None:
-        return [{"type": "object"}]
-    return [shape(reference_of(view)) for view in VIEWS]
+    return {"type": "object"} if shape is None else shape(of)

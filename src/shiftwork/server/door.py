@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from msgspec import Meta
+from shiftwork.engine.claims_api import Claims
+from shiftwork.model.errors import ShiftworkError
+from shiftwork.model.task import Fields, Name
+from shiftwork.operation.declare import PlainText, Raw, operation_of
+from shiftwork.operation.parameters import ClaimRef
+from shiftwork.wire.shapes import ClaimRefBody
 
-from shiftwork.core.errors import ShiftworkError
-from shiftwork.core.task import Fields, Name
-from shiftwork.queue.check import LARGEST_PAGE
-from shiftwork.wire.shapes import ClaimBody, Held
-
+__all__ = ["Door", "Doors", "PlainText", "Query", "Raw", "ViewQuery"]
 Scope = Literal["read", "submit", "work", "operate", "admin", "server"]
 ViewName = Literal["native", "aegis", "loki", "redis", "factory", "coscientist"]
 Handler = Callable[..., Awaitable[Any]]
-PageSize = Annotated[int, Meta(ge=1, le=LARGEST_PAGE)]
-SOMETHING = Meta(extra_json_schema={"minProperties": 1})
-"""For a body in which every field may be left out, but not all of them."""
-
-
-class Raw:
-    """A body or an answer that is bytes as they are, of any media type, handed on as they come."""
-
-
-class PlainText:
-    """An answer that is text, for whoever reads no JSON."""
+_CLAIM_BODY: type = operation_of(Claims.request).parameters.body
 
 
 class Query(Fields):
@@ -43,7 +34,7 @@ class ViewQuery(Query):
 
 
 class Door(NamedTuple):
-    """One operation. `scope` None lets everybody in; `body` None means that none is read, `Raw` that it streams."""
+    """One operation. `scope` None lets everyone in; `body` None means that none is read, `Raw` that it streams."""
 
     method: str
     path: str
@@ -82,7 +73,7 @@ class Door(NamedTuple):
     @property
     def of_claims(self) -> bool:
         """Whether its body says who works, or under which claim."""
-        return isinstance(self.body, type) and issubclass(self.body, ClaimBody | Held)
+        return isinstance(self.body, type) and issubclass(self.body, (_CLAIM_BODY, ClaimRef, ClaimRefBody))
 
 
 class Doors:

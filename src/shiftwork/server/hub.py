@@ -1,4 +1,6 @@
-"""One reader of the log for all who listen at this server: it reads each event once, however many are told of it."""
+"""One reader of the log for all who listen at this server: it reads each event once, however many are notified of
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from shiftwork.queue import log as event_log
-from shiftwork.queue.log import Part
+from shiftwork.access.authenticator import ANONYMOUS, Identity
+from shiftwork.engine import event_log
+from shiftwork.engine.event_log import Part
+from shiftwork.server.event_stream import LogEntry
 from shiftwork.server.shares import Shares
-from shiftwork.server.telling import Entry
 from shiftwork.store.store import Store
-from shiftwork.wire.access import NOBODY, Identity
 
 log = logging.getLogger("shiftwork.server")
 POLL_SEC = 0.025
-"""How often the log is looked at for events of other processes, while somebody listens."""
+"""How often the log is looked at for events of other processes, while someone listens."""
 
 FOLD_SEC = 0.005
 """A storm of changes is read in gulps, not one by one."""
@@ -27,22 +29,22 @@ PAGE = 1000
 BATCH = 256
 """Rows handed to a listener at once: all that one which does not read holds in memory."""
 
-MOST_KEPT = 4096
-MOST_BYTES = 16 * 1024 * 1024
-"""Of the newest rows and what was said with them; whoever is further behind reads the log itself."""
+MAX_KEPT = 4096
+MAX_BYTES = 16 * 1024 * 1024
+"""Of the newest rows and what was said with them; anyone who is further behind reads the log itself."""
 
-MOST_LISTENERS = 2000
+MAX_LISTENERS = 2000
 READERS = 2
-"""Listeners that read the log itself at the same time; all others go on undisturbed."""
+"""Listeners that read the log itself at the same time; all others continue undisturbed."""
 
 AGAIN_SEC = 0.5
 
 
-Reader = Callable[[int, str | None], Awaitable[tuple[Sequence[Entry], int]]]
+Reader = Callable[[int, str | None], Awaitable[tuple[Sequence[LogEntry], int]]]
 
 
 class Listener:
-    """One who is woken when there may be something new."""
+    """A subscriber, woken when new events may be available."""
 
     __slots__ = ("woken",)
 
@@ -51,25 +53,25 @@ class Listener:
 
 
 class Hub:
-    """The newest rows of the log, of all workspaces, while anybody listens.
+    """The newest rows of the log, of all workspaces, while anyone listens.
 
-    A listener keeps nothing but its own cursor, so one that is slow costs no memory and delays nobody: once it is
+    A listener keeps nothing but its own cursor, so one that is slow costs no memory and delays no one: once it is
     further behind than what is kept here, it reads the log itself until it has caught up.
     """
 
     def __init__(self, store: Store, stopping: asyncio.Event) -> None:
         self.stopping = stopping
-        self.shares = Shares("streams", MOST_LISTENERS)
-        self.most_kept = MOST_KEPT
+        self.shares = Shares("streams", MAX_LISTENERS)
+        self.most_kept = MAX_KEPT
         self._store = store
         self._listeners: set[Listener] = set()
         self._nudged = asyncio.Event()
-        self._turns = asyncio.Semaphore(READERS)
+        self._round_robin = asyncio.Semaphore(READERS)
         self._reader: asyncio.Task[None] | None = None
         self._forget()
 
     def _forget(self) -> None:
-        self._kept: list[Entry] = []
+        self._kept: list[LogEntry] = []
         self._bytes = 0
         self._first: float = math.inf  # everything behind it, up to the last number, is kept
         self._last = 0
@@ -82,10 +84,8 @@ class Hub:
     def kept(self) -> int:
         return len(self._kept)
 
-    # -- listening ---------------------------------------------------------------------------------------------------
-
     @asynccontextmanager
-    async def listen(self, who: Identity = NOBODY) -> AsyncIterator[Listener]:
+    async def listen(self, who: Identity = ANONYMOUS) -> AsyncIterator[Listener]:
         """Be woken when there is something new, or the server is about to stop."""
         with self.shares.place(who):
             listener = Listener()
@@ -99,23 +99,23 @@ class Hub:
                 if not self._listeners:
                     self._rest()
 
-    async def after(self, number: int, workspace: str | None) -> tuple[Sequence[Entry], int]:
-        """Some rows behind a number, and the number to go on from: the same one if there is nothing new."""
+    async def after(self, number: int, workspace: str | None) -> tuple[Sequence[LogEntry], int]:
+        """Some rows behind a number, and the number to continue from: the same one if there is nothing new."""
         if number >= self._first:
             start = bisect_right(self._kept, number, key=_number)
             found = self._kept[start : start + BATCH]
             more = start + BATCH < len(self._kept)
             return found, found[-1].event.seq if more else max(number, self._last)
-        async with self._turns:
+        async with self._round_robin:
             return await self._logged(number, workspace, BATCH)
 
-    async def read(self, number: int, workspace: str | None) -> tuple[Sequence[Entry], int]:
+    async def read(self, number: int, workspace: str | None) -> tuple[Sequence[LogEntry], int]:
         """The same from the log itself, whatever is kept here."""
         return await self._logged(number, workspace, PAGE)
 
-    async def _logged(self, number: int, workspace: str | None, count: int) -> tuple[Sequence[Entry], int]:
+    async def _logged(self, number: int, workspace: str | None, count: int) -> tuple[Sequence[LogEntry], int]:
         part = await event_log.read(self._store, number, count, workspace)
-        return [Entry(row) for row in part.rows], part.last
+        return [LogEntry(row) for row in part.rows], part.last
 
     def nudge(self) -> None:
         """Something was written here just now: look at once."""
@@ -131,15 +131,13 @@ class Hub:
         self._reader = None
         self._forget()
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     async def _follow(self) -> None:
         ending = asyncio.create_task(self._wake_at_the_end())
         try:
             while True:
                 try:
                     await self._read_on()
-                except Exception as error:  # noqa: BLE001  # without a reader all listeners would wait for ever
+                except Exception as error:  # noqa: BLE001  # without a reader all listeners would wait forever
                     log.warning("the log of events cannot be read (%s); trying again", error)
                     await asyncio.sleep(AGAIN_SEC)
         finally:
@@ -148,7 +146,7 @@ class Hub:
     async def _read_on(self) -> None:
         if self._first == math.inf:
             self._first = self._last = await event_log.newest(self._store)
-            self._wake()  # whoever came before may have missed what stands just before it
+            self._wake()  # anyone who came before may have missed what stands just before it
         self._nudged.clear()
         part = await event_log.read(self._store, self._last, PAGE)
         if part.last != self._last:
@@ -161,13 +159,13 @@ class Hub:
                 await self._nudged.wait()
 
     def _keep(self, part: Part) -> None:
-        entries = [Entry(row) for row in part.rows]
+        entries = [LogEntry(row) for row in part.rows]
         self._kept += entries
         self._bytes += sum(entry.size for entry in entries)
         self._last = part.last
         dropped = max(0, len(self._kept) - self.most_kept)
         self._bytes -= sum(entry.size for entry in self._kept[:dropped])
-        while self._bytes > MOST_BYTES:
+        while self._bytes > MAX_BYTES:
             self._bytes -= self._kept[dropped].size
             dropped += 1
         if dropped:
@@ -183,5 +181,5 @@ class Hub:
         self._wake()
 
 
-def _number(entry: Entry) -> int:
+def _number(entry: LogEntry) -> int:
     return entry.event.seq

@@ -16,8 +16,14 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from shiftwork import views
-from shiftwork.core.errors import (
+from shiftwork.access.authenticator import Identity, require, workspace_for
+from shiftwork.compat import views
+from shiftwork.compat.views.view import View
+from shiftwork.engine import event_log
+from shiftwork.engine.engine import Caller
+from shiftwork.model import check
+from shiftwork.model.bounds import MAX_CLAIM_WAIT_SEC
+from shiftwork.model.errors import (
     Forbidden,
     InputError,
     Malformed,
@@ -29,21 +35,26 @@ from shiftwork.core.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from shiftwork.core.task import Fields
-from shiftwork.queue import check
-from shiftwork.queue import log as event_log
-from shiftwork.queue.engine import Caller
-from shiftwork.queue.queue import Queue
+from shiftwork.model.history import EventPage
+from shiftwork.model.task import Fields
+from shiftwork.queue import Queue
 from shiftwork.server import reading, spanning
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import ViewName
-from shiftwork.server.house import House
+from shiftwork.server.event_stream import (
+    NOW,
+    Cursor,
+    EventFilter,
+    LogEntry,
+    NamedEvent,
+    Place,
+    Subscription,
+    shown,
+    subscription,
+)
 from shiftwork.server.hub import Hub, Listener, Reader
-from shiftwork.server.telling import NOW, Cursor, Entry, Place, Subscription, Told, Wanted, shown, subscription
-from shiftwork.views.view import View
+from shiftwork.server.state import ServerState
 from shiftwork.wire import problem
-from shiftwork.wire.access import Identity, require, workspace_for
-from shiftwork.wire.shapes import LONGEST_WAIT_SEC, EventPage
 
 log = logging.getLogger("shiftwork.server")
 PROTOCOL = "shiftwork"
@@ -51,13 +62,13 @@ PROTOCOL = "shiftwork"
 
 ALIVE_SEC = 15.0
 SEND_SEC = 30.0
-"""A subscriber that has not taken a batch by then is gone; it may come back and go on from its cursor."""
+"""A subscriber that has not taken a batch by then is gone; it may come back and continue from its cursor."""
 
 CHUNK_BYTES = 65_536
 RECHECK_SEC = 2.0
 """How often a stream asks whether its token is still good, while anything happens; else it asks when it shows life."""
 
-MOST_SCANNED = 20_000
+MAX_SCANNED = 20_000
 """Rows looked at for one page, whatever they hold: a page that finds few is short, not late."""
 
 BINARY, BAD_DATA, REFUSED, INTERNAL, RESTART, LATER = 1003, 1007, 1008, 1011, 1012, 1013
@@ -74,35 +85,32 @@ CLOSE: tuple[tuple[type[ShiftworkError], int], ...] = (
 """Close codes of RFC 6455. The first that fits an error's class counts."""
 
 
-class EventQuery(Wanted):
+class EventQuery(EventFilter):
     """Which events, from where, and how long to wait for one."""
 
     after: Place | None = None
     """A page begins at the start of the log, a stream now, unless this says otherwise."""
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-    wait_sec: Annotated[float, Meta(ge=0, le=LONGEST_WAIT_SEC)] = 0
+    wait_sec: Annotated[float, Meta(ge=0, le=MAX_CLAIM_WAIT_SEC)] = 0
 
 
-class SocketQuery(Wanted):
+class SocketQuery(EventFilter):
     """Which events a WebSocket gets until it asks for others."""
 
     after: Place | None = None
 
 
-class Asked(Wanted):
+class SubscriptionFilter(EventFilter):
     """Other filters. A workspace that is not named stays, and so does a view; null as the view means our own names."""
 
     view: ViewName | UnsetType | None = UNSET  # type: ignore[assignment]  # what is not said is not null
 
 
 class Subscribe(Fields):
-    """What a WebSocket client may send: other filters, and from where. Without `after` it goes on where it is."""
+    """What a WebSocket client may send: other filters, and from where. Without `after` it continues where it is."""
 
-    subscribe: Asked
+    subscribe: SubscriptionFilter
     after: Place | int | None = None
-
-
-# -- pages -------------------------------------------------------------------------------------------------------
 
 
 class Page:
@@ -118,7 +126,7 @@ class Page:
     async def fill(self, read: Reader) -> None:
         """With what fits, as far as this reader knows the log."""
         wanted, begin = self.wanted, self.wanted.cursor.after
-        while self._taken < self.limit and wanted.cursor.after - begin < MOST_SCANNED:
+        while self._taken < self.limit and wanted.cursor.after - begin < MAX_SCANNED:
             entries, upto = await read(wanted.cursor.after, wanted.wanted.workspace)
             found = wanted.of(entries)
             left = self.limit - self._taken
@@ -127,12 +135,12 @@ class Page:
             self.at_end = upto == wanted.cursor.after
             if self.at_end:
                 return
-            self.rows += [row for entry, told in found for row in self._shown(entry, told)]
+            self.rows += [row for entry, events in found for row in self._shown(entry, events)]
             self._taken += len(found)
             wanted.cursor = Cursor(upto)
 
-    def _shown(self, entry: Entry, told: list[Told]) -> list[Any]:
-        return [shown(entry, told)] if self.wanted.view is None else [msgspec.Raw(t.json) for t in told]
+    def _shown(self, entry: LogEntry, named_events: list[NamedEvent]) -> list[Any]:
+        return [shown(entry, named_events)] if self.wanted.view is None else [msgspec.Raw(t.json) for t in named_events]
 
     async def wait(self, hub: Hub, who: Identity, seconds: float) -> None:
         """Until something is found, the time is up, or the caller goes; what was found by then is kept."""
@@ -151,12 +159,12 @@ class Page:
 
 
 async def events(ask: Ask) -> Any:
-    """A page, or a stream for whoever accepts one."""
+    """A page, or a stream for anyone who accepts one."""
     if ask.request.method == "GET" and "text/event-stream" in ask.request.headers.get("accept", ""):
         return await _event_stream(ask)
     wanted = await subscription(ask.queue, ask.query, ask.view, ask.query.after, Cursor(0), spans=ask.spans)
     page = Page(wanted, ask.query.limit)
-    await page.fill(ask.house.hub.read)  # whoever asks after a change of his own finds it
+    await page.fill(ask.house.hub.read)  # anyone who asks after a change of his own finds it
     if page.at_end and not page.rows:
         await _check_reached(ask.queue, page.wanted.cursor)
         if ask.query.wait_sec:
@@ -169,13 +177,10 @@ async def _wait(ask: Ask, page: Page) -> None:
     await ask.while_wanted(page.wait(ask.house.hub, ask.who, ask.query.wait_sec))
 
 
-# -- streams -----------------------------------------------------------------------------------------------------
-
-
 class Stream:
     """Tells one subscriber what it wants from its cursor on, as long as it may hear it and takes it."""
 
-    def __init__(self, house: House, headers: Headers, who: Identity, wanted: Subscription) -> None:
+    def __init__(self, house: ServerState, headers: Headers, who: Identity, wanted: Subscription) -> None:
         self.house = house
         self.hub = house.hub
         self.wanted = wanted
@@ -186,7 +191,7 @@ class Stream:
 
     async def run(self, listener: Listener, receive: Receive) -> None:
         """Until the server stops or the subscriber is gone; raises what ends it otherwise."""
-        hearing = asyncio.create_task(self._hear(listener, receive))
+        listening = asyncio.create_task(self._listen(listener, receive))
         try:
             await self.begin()
             while True:
@@ -197,9 +202,9 @@ class Stream:
                 if not await self._go_on():
                     await self._rest(listener)
         finally:
-            hearing.cancel()
+            listening.cancel()
 
-    async def _hear(self, listener: Listener, receive: Receive) -> None:
+    async def _listen(self, listener: Listener, receive: Receive) -> None:
         """One message at a time: the next is read once this one was heeded."""
         while True:
             message = await receive()
@@ -221,7 +226,7 @@ class Stream:
         if self._who.token_id is None or loop.time() < self._recheck_at:
             return
         self._recheck_at = loop.time() + RECHECK_SEC * random.uniform(0.5, 1)  # not all at once
-        self._who = await self.house.gatekeeper.identify(self._headers)
+        self._who = await self.house.authenticator.identify(self._headers)
         require(self._who, "read")
 
     async def _go_on(self) -> bool:
@@ -230,14 +235,14 @@ class Stream:
         entries, upto = await self.hub.after(wanted.cursor.after, wanted.wanted.workspace)
         if upto == wanted.cursor.after:
             return False
-        told = [each for _, names in wanted.of(entries) for each in names]
-        for chunk in _chunks(told):
+        found = [each for _, names in wanted.of(entries) for each in names]
+        for chunk in _chunks(found):
             async with asyncio.timeout(SEND_SEC):
                 await self.send(chunk)
             wanted.cursor = chunk[-1].cursor
             if not self._news.empty():
                 return True  # something else may be wanted from here on
-            await asyncio.sleep(0)  # a stream that is never full would let no other go on
+            await asyncio.sleep(0)  # a stream that is never full would let no other continue
         wanted.cursor = Cursor(upto)
         return True
 
@@ -252,7 +257,7 @@ class Stream:
         """Say from where it goes."""
         raise NotImplementedError
 
-    async def send(self, told: Sequence[Told]) -> None:
+    async def send(self, named_events: Sequence[NamedEvent]) -> None:
         raise NotImplementedError
 
     async def show_life(self) -> None:
@@ -264,7 +269,7 @@ class Stream:
 
 async def _begin(
     queue: Queue,
-    wanted: Wanted,
+    wanted: EventFilter,
     view: View | None,
     place: str | None,
     otherwise: Cursor | None = None,
@@ -279,21 +284,21 @@ async def _begin(
 
 
 async def _check_reached(queue: Queue, cursor: Cursor) -> None:
-    """A cursor of another queue would be waited at for ever."""
+    """A cursor of another queue would be waited at forever."""
     end = await queue.engine.store.read(event_log.last)
     if cursor.after > end:
         raise InputError(
-            f"{cursor} lies behind the end of the log: it is no cursor of this queue",
+            f"{cursor} is behind the end of the log: it is not a cursor of this queue",
             where="after",
-            mend="Begin at 0, or at `now`.",
+            hint="Begin at 0, or at `now`.",
         )
 
 
-def _chunks(told: Iterable[Told]) -> Iterator[list[Told]]:
-    """What is sent at once: so much waits in memory for a subscriber that does not read, and no more."""
-    chunk: list[Told] = []
+def _chunks(named_events: Iterable[NamedEvent]) -> Iterator[list[NamedEvent]]:
+    """What is sent at once: this much waits in memory for a subscriber that does not read, and no more."""
+    chunk: list[NamedEvent] = []
     size = 0
-    for each in told:
+    for each in named_events:
         chunk.append(each)
         size += len(each.json)
         if size >= CHUNK_BYTES:
@@ -301,9 +306,6 @@ def _chunks(told: Iterable[Told]) -> Iterator[list[Told]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-# -- server-sent events ------------------------------------------------------------------------------------------
 
 
 async def _event_stream(ask: Ask) -> Response:
@@ -340,18 +342,18 @@ class EventStream(Response):
 class Lines(Stream):
     """Server-sent events: the id is the cursor."""
 
-    def __init__(self, house: House, headers: Headers, who: Identity, wanted: Subscription, send: Send) -> None:
+    def __init__(self, house: ServerState, headers: Headers, who: Identity, wanted: Subscription, send: Send) -> None:
         super().__init__(house, headers, who, wanted)
         self._send = send
 
     async def begin(self) -> None:
         await self._write(b"retry: 1000\nid: %b\n\n" % _bytes(self.wanted.cursor))
 
-    async def send(self, told: Sequence[Told]) -> None:
-        await self._write(b"".join([b"id: %b\nevent: %b\ndata: %b\n\n" % _block(each) for each in told]))
+    async def send(self, named_events: Sequence[NamedEvent]) -> None:
+        await self._write(b"".join([b"id: %b\nevent: %b\ndata: %b\n\n" % _block(each) for each in named_events]))
 
     async def show_life(self) -> None:
-        """The cursor goes with it: whoever wants little need not have the whole log looked through again."""
+        """The cursor goes with it: anyone who wants little need not have the whole log looked through again."""
         async with asyncio.timeout(SEND_SEC):
             await self._write(b": still here\nid: %b\n\n" % _bytes(self.wanted.cursor))
 
@@ -363,11 +365,8 @@ def _bytes(word: object) -> bytes:
     return str(word).encode()
 
 
-def _block(told: Told) -> tuple[bytes, bytes, bytes]:
-    return _bytes(told.cursor), _bytes(told.name), told.json
-
-
-# -- WebSocket ---------------------------------------------------------------------------------------------------
+def _block(named_event: NamedEvent) -> tuple[bytes, bytes, bytes]:
+    return _bytes(named_event.cursor), _bytes(named_event.name), named_event.json
 
 
 async def websocket(socket: WebSocket) -> None:
@@ -375,8 +374,8 @@ async def websocket(socket: WebSocket) -> None:
     await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
     with suppress(WebSocketDisconnect, TimeoutError):
         async with _closing(socket):
-            house: House = socket.app.state.house
-            who = await house.gatekeeper.identify(socket.headers)
+            house: ServerState = socket.app.state.house
+            who = await house.authenticator.identify(socket.headers)
             require(who, "read")
             query: SocketQuery = reading.query(socket, SocketQuery, house.view)
             queue = _queue(house, who, query)
@@ -387,7 +386,7 @@ async def websocket(socket: WebSocket) -> None:
                 await Messages(house, who, wanted, socket).run(listener, socket.receive)
 
 
-def _queue(house: House, who: Identity, wanted: Wanted) -> Queue:
+def _queue(house: ServerState, who: Identity, wanted: EventFilter) -> Queue:
     workspace = check.name(workspace_for(who, wanted.workspace), "workspace")
     return house.queue.speaking_as(Caller(workspace=workspace))
 
@@ -411,9 +410,9 @@ async def _closing(socket: WebSocket) -> AsyncIterator[None]:
 
 
 async def _refuse(socket: WebSocket, error: ShiftworkError, code: int) -> None:
-    told = {"event": "error", **msgspec.to_builtins(problem.of(error))}
+    found = {"event": "error", **msgspec.to_builtins(problem.of(error))}
     async with asyncio.timeout(SEND_SEC):
-        await socket.send_text(msgspec.json.encode(told).decode())
+        await socket.send_text(msgspec.json.encode(found).decode())
     await _close(socket, code)
 
 
@@ -431,7 +430,7 @@ class Messages(Stream):
 
     _decoder = msgspec.json.Decoder(Subscribe)
 
-    def __init__(self, house: House, who: Identity, wanted: Subscription, socket: WebSocket) -> None:
+    def __init__(self, house: ServerState, who: Identity, wanted: Subscription, socket: WebSocket) -> None:
         super().__init__(house, socket.headers, who, wanted)
         self._socket = socket
 
@@ -440,23 +439,23 @@ class Messages(Stream):
             msgspec.json.encode({"event": "subscribed", "cursor": str(self.wanted.cursor)}).decode()
         )
 
-    async def send(self, told: Sequence[Told]) -> None:
-        await self._socket.send({"type": "websocket.send", "frames": b"".join([each.frame for each in told])})
+    async def send(self, named_events: Sequence[NamedEvent]) -> None:
+        await self._socket.send({"type": "websocket.send", "frames": b"".join([each.frame for each in named_events])})
 
     async def heed(self, message: Message) -> None:
         """Other filters: in force behind the answer to this message."""
         text = message.get("text")
         if text is None:
             raise BadFrame
-        said: Subscribe = reading.decode(text.encode(), self._decoder)
-        asked = self._completed(said.subscribe)
+        stated: Subscribe = reading.decode(text.encode(), self._decoder)
+        asked = self._completed(stated.subscribe)
         queue = _queue(self.house, self._who, asked)
-        place = None if said.after is None else str(said.after)
+        place = None if stated.after is None else str(stated.after)
         view = self.wanted.view if asked.view is UNSET else views.chosen(asked.view or views.NATIVE)
         spans = spanning.spans(view, self._who, asked.workspace)
         self.wanted = await _begin(queue, asked, view, place, self.wanted.cursor, spans=spans)
         await self.begin()
 
-    def _completed(self, asked: Asked) -> Asked:
-        """With what it leaves as it is: whoever narrows a filter must not find itself in another workspace."""
+    def _completed(self, asked: SubscriptionFilter) -> SubscriptionFilter:
+        """With what it leaves as it is: anyone who narrows a filter must not find itself in another workspace."""
         return msgspec.structs.replace(asked, workspace=asked.workspace or self.wanted.wanted.workspace)

@@ -1,14 +1,20 @@
-"""The OpenAPI 3.1 document, made from the doors: what it says is what is read, answered and refused."""
+"""The OpenAPI 3.1 document, generated from the routes, so that it matches what is read and answered."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from shiftwork.core.errors import (
+from shiftwork.compat import views
+from shiftwork.compat.views import NATIVE
+from shiftwork.compat.views.view import View
+from shiftwork.engine.assignment import AssignmentRecord
+from shiftwork.model.bounds import HEADER_TEXT
+from shiftwork.model.errors import (
     BadText,
     Forbidden,
     IdempotencyKeyReused,
@@ -28,7 +34,6 @@ from shiftwork.core.errors import (
 )
 from shiftwork.server import documents, reading
 from shiftwork.server.door import Door, PlainText, Query, Raw
-from shiftwork.views import NATIVE
 from shiftwork.wire import problem
 
 _DESCRIPTION = """A durable task queue for fleets of AI agents.
@@ -37,9 +42,11 @@ Times are seconds since 1970 (UTC). A body is read as JSON in UTF-8 whatever its
 a Content-Encoding; of a name that stands twice in an object the last counts; a field or a parameter that is not known
 is refused. No text may hold a NUL or a lone surrogate. An id in a path may be any text, percent-encoded, also with a
 slash (`%2F`). Every refusal is `application/problem+json` with a stable `code`."""
-_IN_VIEWS = """Every call may name a `view`: `native` for the names described here, or one of the documents that
-Shiftwork serves, whose names, states, ids and ISO 8601 times then count. Without it this server answers in the view
-`{view}`."""
+_NATIVE = """Every call may name a `view`: `native` for the names described here, or one of the documents that Shiftwork
+serves, whose names, states, ids and ISO 8601 times then count; `/openapi/VIEW.json` describes each of them. A call
+that names no view is answered in this server's default, `{default}`."""
+_IN_VIEW = """Every record, state, id and ISO 8601 time here has the name and form of the document `{view}`: call with
+`?view={view}`, or start the server with `--view {view}`. `/openapi.json` describes the native API."""
 _TEMPLATE = "#/components/schemas/{name}"
 _ANY_OBJECT = {"type": "object"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -64,30 +71,34 @@ _PLACES = {
 }
 
 
-def document(doors: Sequence[Door], view: str = NATIVE) -> dict[str, Any]:
-    """The whole document, of a server that answers in this view unless another is named."""
+def document(doors: Sequence[Door], view: str = NATIVE, default: str = NATIVE) -> dict[str, Any]:
+    """The API in the names of one view, of a server that answers in `default` unless another is named."""
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
-    said = [kind for door in doors for kind in (door.body, door.answer)]
-    kinds = [problem.Problem, *(kind for kind in said if kind not in {None, Raw, PlainText})]
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
+    stated = [kind for door in doors for kind in (door.body, door.answer)]
+    kinds = [problem.Problem, AssignmentRecord, *(kind for kind in stated if kind not in {None, Raw, PlainText})]
+    schemas, components = msgspec.json.schema_components(kinds, schema_hook=problem.schema, ref_template=_TEMPLATE)
     schema_of = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    chosen = views.chosen(view)
     paths: dict[str, dict[str, Any]] = {}
     for door in doors:
-        paths.setdefault(door.path, {})[door.method.lower()] = _operation(door, schema_of)
+        paths.setdefault(door.path, {})[door.method.lower()] = _operation(door, schema_of, chosen)
+    note = (_NATIVE if chosen is None else _IN_VIEW).format(view=view, default=default)
+    own = {} if chosen is None else documents.components(chosen)
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Shiftwork",
+            "title": "Shiftwork" if chosen is None else f"Shiftwork as {view} names it",
             "version": __version__,
-            "description": f"{_DESCRIPTION}\n\n{_IN_VIEWS.format(view=view)}",
-            "x-default-view": view,
+            "description": f"{_DESCRIPTION}\n\n{note}",
+            "x-default-view": default,
         },
         "tags": [{"name": group} for group in dict.fromkeys(door.group for door in doors)],
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": {**components, **documents.components()},
+            "schemas": _used({**components, **own}, paths),
+            **_share(paths),
             "securitySchemes": {
                 "token": {
                     "type": "http",
@@ -99,30 +110,81 @@ def document(doors: Sequence[Door], view: str = NATIVE) -> dict[str, Any]:
     }
 
 
-def _operation(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _share(paths: dict[str, Any]) -> dict[str, Any]:
+    """Replace parameters and refusals that several operations have by references; what they refer to."""
+    operations = [operation for path in paths.values() for operation in path.values()]
+    parameters, responses = _Shared("parameters"), _Shared("responses")
+    for operation in operations:
+        operation["parameters"] = [
+            parameters.reference(f"{each['in']}_{each['name']}", each) for each in operation["parameters"]
+        ]
+        operation["responses"] = {
+            status: each if status.startswith(("2", "3")) else responses.reference(f"refused_{status}", each)
+            for status, each in operation["responses"].items()
+        }
+    return {"parameters": parameters.named, "responses": responses.named}
+
+
+class _Shared:
+    """Components of one kind, each once."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._names: dict[str, str] = {}
+        self.named: dict[str, Any] = {}
+
+    def reference(self, wanted: str, component: dict[str, Any]) -> dict[str, Any]:
+        key = wanted + repr(component)
+        if key not in self._names:
+            alike = sum(name.partition(".")[0] == wanted for name in self.named)
+            self._names[key] = f"{wanted}.{alike + 1}" if alike else wanted
+            self.named[self._names[key]] = component
+        return {"$ref": f"#/components/{self._kind}/{self._names[key]}"}
+
+
+def _used(components: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+    """The components that the paths refer to, directly or through others."""
+    found: set[str] = set()
+    todo = _references(paths)
+    while todo:
+        found |= todo
+        todo = set().union(*(_references(components[name]) for name in todo)) - found
+    # Its title is the name of a component again.
+    return {
+        name: {key: value for key, value in schema.items() if key != "title"}
+        for name, schema in components.items()
+        if name in found
+    }
+
+
+def _references(schema: Any) -> set[str]:
+    return set(re.findall(r"'#/components/schemas/(\w+)'", repr(schema)))
+
+
+def _operation(door: Door, schema_of: dict[str, Any], view: View | None) -> dict[str, Any]:
+    operation: dict[str, Any] = {
         "operationId": door.name,
         "summary": door.summary,
-        "description": door.description,
+        **({"description": door.description} if door.description.rstrip(".") != door.summary else {}),
         "tags": [door.group],
         "parameters": [*_path_parameters(door), *_query_parameters(door.query), *_headers(door)],
-        "responses": {**_answers(door, schema_of), **_refusals(door)},
+        "responses": {**_answers(door, schema_of, view), **_refusals(door)},
     }
     if door.scope is not None:
-        told["x-scope"] = door.scope
+        operation["x-scope"] = door.scope
     else:
-        told["security"] = []
+        operation["security"] = []
     if door.body is Raw:
-        told["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": False}
+        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": False}
     elif door.body is not None:
         schema = schema_of[repr(door.body)]
-        if door.viewed_body:
-            schema = {"anyOf": [schema, {**_ANY_OBJECT, "description": "With `view`: in the names of that document."}]}
-        told["requestBody"] = {
+        if door.viewed_body and view is not None:
+            schema = {**_ANY_OBJECT, "description": f"In the names of {view.name}."}
+        operation["requestBody"] = {
             "content": {"application/json": {"schema": schema}},
             "required": _required(door.body, schema),
         }
-    return told
+    return operation
 
 
 def _required(body: Any, schema: dict[str, Any]) -> bool:
@@ -160,6 +222,7 @@ def _query_parameters(query: type[Query]) -> list[dict[str, Any]]:
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A query has no null: what is not given is left out."""
     kinds = [part for part in schema.get("anyOf", []) if part != {"type": "null"}]
+    kinds = [part for part in kinds if part.get("type") == "array"] or kinds  # one value is a list of one
     rest = {name: value for name, value in schema.items() if name not in {"anyOf", "default"} or value is not None}
     rest.pop("anyOf", None)
     if "enum" in rest:
@@ -170,30 +233,28 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 def _headers(door: Door) -> list[dict[str, Any]]:
     what = "Stands in the events this call causes, and in the answer."
     if door.name == "claim":
-        what += (
-            " In the events of a claim with an Idempotency-Key the key stands there instead: the claim is found by it."
-        )
-    told = [("X-Request-Id", what, reading.HEADER_TEXT)]
+        what += " In the events of a claim with an Idempotency-Key the key is there instead: the claim is found by it."
+    headers = [("X-Request-Id", what, HEADER_TEXT)]
     if door.changes and door.scope is not None:
         what = "A call repeated with the same key within a day has no second effect."
-        told.append(("Idempotency-Key", what, reading.HEADER_TEXT))
+        headers.append(("Idempotency-Key", what, HEADER_TEXT))
     if door.changes and door.scope not in {None, "work"}:
-        what = "Who acts, as the events shall name them. A token has its own name."
-        told.append(("X-Actor", what, reading.HEADER_TEXT))
+        what = "Who acts, for the events. A token has its own name."
+        headers.append(("X-Actor", what, HEADER_TEXT))
     if door.name in CONDITIONAL:
-        told.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
+        headers.append(("If-Match", "The task's ETag or version: refused if it has changed since.", reading.IF_MATCH))
     if door.answer is Raw:
-        told.append(("Range", "The part to send, such as `bytes=0-99`; without it, all.", ".*"))
+        headers.append(("Range", "The part to send, such as `bytes=0-99`; without it, all.", ".*"))
     if door.name in TAGGED:
-        told.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", ".*"))
+        headers.append(("If-None-Match", "An ETag: answered with 304 while nothing has changed.", ".*"))
     return [
         {"name": name, "in": "header", "description": what, "schema": {"type": "string", "pattern": f"^{pattern}$"}}
-        for name, what, pattern in told
+        for name, what, pattern in headers
     ]
 
 
-def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
-    described = {"description": door.summary}
+def _answers(door: Door, schema_of: dict[str, Any], view: View | None) -> dict[str, Any]:
+    described = {"description": HTTPStatus(door.status).phrase}
     if door.answer is None:
         return {str(door.status): described}
     if door.answer is Raw:
@@ -201,7 +262,8 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
     if door.answer is PlainText:
         return {str(door.status): {**described, "content": {"text/plain": {"schema": {"type": "string"}}}}}
     schema = schema_of[repr(door.answer)]
-    schema = {"anyOf": [schema, *documents.in_each(door.answer if door.viewed else None, _TEMPLATE)]}
+    if view is not None:
+        schema = documents.in_view(door.answer if door.viewed else None, view, _TEMPLATE)
     content = {"application/json": {"schema": schema}}
     if door.path == "/api/events":
         content["text/event-stream"] = {"schema": {"type": "string"}}
@@ -216,14 +278,14 @@ def _answers(door: Door, schema_of: dict[str, Any]) -> dict[str, Any]:
 def _bytes_answers(door: Door) -> dict[str, Any]:
     content: dict[str, Any] = {"*/*": {}}
     return {
-        str(door.status): {"description": door.summary, "content": content},
+        str(door.status): {"description": HTTPStatus(door.status).phrase, "content": content},
         "206": {"description": "The part that was asked for", "content": content},
         "304": {"description": "It is the content whose ETag was sent"},
     }
 
 
-TAGGED = {"list_tasks", "get_task", "list_dags", "get_dag", "get_artifact"}
-CONDITIONAL = {"update", "cancel"}
+TAGGED = {"get", "tasks_list", "dags_list", "dags_get", "artifacts_get"}
+CONDITIONAL = {"tasks_update", "cancel", "dead_letters_review"}
 _UNREADABLE: set[type[ShiftworkError]] = {InputError, BadText, TooLarge}
 _UNTAKEN: set[type[ShiftworkError]] = {Malformed, UnsupportedEncoding, Overloaded}
 """What a body is refused with that cannot be read, is packed, or does not come before the server stops."""
@@ -232,27 +294,30 @@ _STORE: set[type[ShiftworkError]] = {StoreUnavailable, StoreLocked, OperationTim
 
 def refusals(door: Door) -> set[type[ShiftworkError]]:
     """Every error this door can answer with."""
+    return _common(door) | set(door.errors)
+
+
+def _common(door: Door) -> set[type[ShiftworkError]]:
+    """The errors that all operations of its kind can answer with."""
     if door.scope is None:
-        return _UNREADABLE | set(door.errors) | (_UNTAKEN if door.changes else set())
-    always = _UNREADABLE | _STORE | {Unauthorized, Forbidden}
-    found = always | set(door.errors) | {NotFound}  # the workspace that a token does not belong to
+        return _UNREADABLE | (_UNTAKEN if door.changes else set())
+    found = _UNREADABLE | _STORE | {Unauthorized, Forbidden, NotFound}  # the workspace of another token does not exist
     return found | _UNTAKEN | {IdempotencyKeyReused, StoreFull, StoreReadOnly} if door.changes else found
 
 
 def _refusals(door: Door) -> dict[str, Any]:
-    by_status: dict[int, list[type[ShiftworkError]]] = {}
-    for error in sorted(refusals(door), key=lambda kind: kind.code):
-        by_status.setdefault(problem.status_of(error), []).append(error)
+    """Its own errors by status, and as `default` those that it has in common with others."""
+    common = _common(door)
+    by_status: dict[str, list[type[ShiftworkError]]] = {}
+    for error in sorted(set(door.errors) - common, key=lambda kind: kind.code):
+        by_status.setdefault(str(problem.status_of(error)), []).append(error)
+    by_status["default"] = sorted(common, key=lambda kind: kind.code)
     reference = {"$ref": _TEMPLATE.format(name="Problem")}
     return {
-        str(status): {
-            "description": _listed(errors),
-            "content": {problem.MEDIA_TYPE: {"schema": reference}},
-        }
+        status: {"description": _listed(errors), "content": {problem.MEDIA_TYPE: {"schema": reference}}}
         for status, errors in sorted(by_status.items())
-        if not (door.path == "/readyz" and status == 503)
     }
 
 
 def _listed(errors: Iterable[type[ShiftworkError]]) -> str:
-    return "; ".join(f"`{error.code}`: {error.mend}" for error in errors)
+    return "; ".join(f"`{error.code}`: {error.hint}" for error in errors)

@@ -1,4 +1,4 @@
-"""Large answers are packed for whoever takes them packed."""
+"""Compresses large answers for clients that accept it."""
 
 from __future__ import annotations
 

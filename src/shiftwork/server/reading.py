@@ -1,4 +1,4 @@
-"""Reads what a caller says: headers, path, query and body. What cannot be read is refused by name."""
+"""Parses requests: headers, path, query and body, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ import starlette.datastructures
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shiftwork.core.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
-from shiftwork.queue import check
+from shiftwork.compat.views import NATIVE, View
+from shiftwork.model import check
+from shiftwork.model.bounds import HEADER_TEXT, MAX_BODY_BYTES, MAX_NAME
+from shiftwork.model.errors import BadText, InputError, Malformed, Overloaded, TooLarge, UnsupportedEncoding
 from shiftwork.server import rendering
 from shiftwork.server.door import Door, Query
-from shiftwork.views import NATIVE, View
 
 if TYPE_CHECKING:
-    from shiftwork.server.house import House
+    from shiftwork.server.state import ServerState
 
-LARGEST_BODY = 16 * 1024 * 1024
-SLOWEST_BODY_SEC = 30.0
-MOST_IN_QUERY = 1000
-LONGEST_NAME = 255
-HEADER_TEXT = r"[!-~](?:[ -~]{0,253}[!-~])?"
-"""What we take from a header: printable ASCII, since beyond it no two programs agree."""
+MAX_BODY_SEC = 30.0
+MAX_PER_QUERY = 1000
 IF_MATCH = r'(?:\*|([0-9]{1,18})|(?:W/)?"([0-9]{1,18})(?:-[0-9a-f]{16})?")'
 """A task's version, alone or in its ETag."""
 _IF_MATCH = re.compile(IF_MATCH)
@@ -84,7 +81,7 @@ def if_match(request: Request) -> int | None:
         return None
     known = _IF_MATCH.fullmatch(given)
     if known is None:
-        raise InputError(f"{given!r} is not a version", where="If-Match", mend="Send the ETag of the task.")
+        raise InputError(f"{given!r} is not a version", where="If-Match", hint="Send the ETag of the task.")
     version = known[1] or known[2]
     return int(version) if version else None
 
@@ -111,12 +108,9 @@ def _name(quoted: str, where: str) -> str:
         name = unquote(quoted, errors="strict")
     except UnicodeDecodeError:
         raise BadText("not UTF-8", where=where) from None
-    if len(name) > LONGEST_NAME:
-        raise InputError(f"{len(name)} characters, at most {LONGEST_NAME} are allowed", where=where)
+    if len(name) > MAX_NAME:
+        raise InputError(f"{len(name)} characters, at most {MAX_NAME} are allowed", where=where)
     return check.name(name, where)
-
-
-# -- query -------------------------------------------------------------------------------------------------------
 
 
 def query(connection: HTTPConnection, kind: type[Query], default: View | None = None) -> Any:
@@ -132,7 +126,7 @@ def query(connection: HTTPConnection, kind: type[Query], default: View | None = 
         elif name in given:
             raise InputError("given more than once", where=name)
         elif "str" not in written and _NOT_A_NUMBER.fullmatch(value):
-            raise InputError(f"{value!r} is no value", where=name)  # msgspec would take it
+            raise InputError(f"{value!r} is not a valid number", where=name)  # msgspec would take it
         else:
             given[name] = value
     if given.get("view") != NATIVE and ("view" in given or default is not None):
@@ -140,7 +134,7 @@ def query(connection: HTTPConnection, kind: type[Query], default: View | None = 
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _wrong(error) from None
+        raise _problem(error) from None
 
 
 @cache
@@ -151,14 +145,14 @@ def _kinds(kind: type[Query]) -> dict[str, str]:
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_IN_QUERY)
+        return parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PER_QUERY)
     except UnicodeDecodeError:
         raise BadText("not UTF-8", where="query") from None
     except ValueError:
-        raise InputError(f"at most {MOST_IN_QUERY} values are read", where="query") from None
+        raise InputError(f"at most {MAX_PER_QUERY} values are read", where="query") from None
 
 
-def _wrong(error: msgspec.ValidationError) -> InputError:
+def _problem(error: msgspec.ValidationError) -> InputError:
     what, _, place = str(error).partition(" - at ")
     parts = [place.strip("`").removeprefix("$").lstrip(".")]
     if parts[0].startswith("["):  # of a list of tasks
@@ -168,32 +162,29 @@ def _wrong(error: msgspec.ValidationError) -> InputError:
     return InputError(what, where=".".join(filter(None, parts)) or None)
 
 
-# -- body --------------------------------------------------------------------------------------------------------
-
-
 async def body(request: Request) -> bytes:
     """The whole body, which may be neither too large nor too slow."""
     _refuse_packed(request)
     announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > LARGEST_BODY:
-        raise TooLarge(f"{announced} bytes, at most {LARGEST_BODY} are read", where="body")
+    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        raise TooLarge(f"{announced} bytes, at most {MAX_BODY_BYTES} are read", where="body")
     parts: list[bytes] = []
     size = 0
-    async with _patience(request, f"the body did not come within {SLOWEST_BODY_SEC:g} seconds"):
+    async with _patience(request, f"the body did not come within {MAX_BODY_SEC:g} seconds"):
         async for part in request.stream():
             size += len(part)
-            if size > LARGEST_BODY:
-                raise TooLarge(f"at most {LARGEST_BODY} bytes are read", where="body")
+            if size > MAX_BODY_BYTES:
+                raise TooLarge(f"at most {MAX_BODY_BYTES} bytes are read", where="body")
             parts.append(part)
     return b"".join(parts)
 
 
 async def stream(request: Request) -> AsyncIterator[bytes]:
-    """The body part by part; it may be as large as whoever reads it allows, but must keep coming."""
+    """The body part by part; it may be as large as anyone who reads it allows, but must keep coming."""
     _refuse_packed(request)
     parts = request.stream()
     while True:
-        async with _patience(request, f"nothing of the body came for {SLOWEST_BODY_SEC:g} seconds"):
+        async with _patience(request, f"nothing of the body came for {MAX_BODY_SEC:g} seconds"):
             part = await anext(parts, None)
         if part is None:
             return
@@ -212,9 +203,9 @@ def _refuse_packed(request: Request) -> None:
 @asynccontextmanager
 async def _patience(request: Request, slow: str) -> AsyncIterator[None]:
     """Wait for what is sent no longer than it may take, and not once the server stops: what has come is still read."""
-    house: House = request.app.state.house
+    house: ServerState = request.app.state.house
     try:
-        async with asyncio.timeout(0 if house.stopping.is_set() else SLOWEST_BODY_SEC) as limit:
+        async with asyncio.timeout(0 if house.stopping.is_set() else MAX_BODY_SEC) as limit:
             house.reads.add(limit)
             try:
                 yield
@@ -255,7 +246,7 @@ def decode(raw: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return _decode(raw or b"{}", decoder)
     except msgspec.ValidationError as error:
-        raise _wrong(error) from None
+        raise _problem(error) from None
     except UnicodeDecodeError:
         raise BadText("the body is not UTF-8", where="body") from None
     except msgspec.DecodeError as error:

@@ -14,22 +14,23 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.core import ids
-from shiftwork.core.errors import InputError
-from shiftwork.core.states import State
-from shiftwork.core.task import Dag, Result, Submitted, Task
-from shiftwork.queue.agents import Agent
-from shiftwork.queue.content.inputs import Input
-from shiftwork.queue.dags import DagSummary
-from shiftwork.queue.face.observing import Transition
-from shiftwork.queue.face.reading import DeadLetter
-from shiftwork.queue.observation.explain import Explanation
-from shiftwork.queue.queue import Queue
-from shiftwork.queue.read import Attempt
-from shiftwork.views.view import SAME, View, time_in, time_out
+from shiftwork.agents.model import Agent
+from shiftwork.artifacts.model import Input
+from shiftwork.compat.views.view import SAME, View, time_in, time_out
+from shiftwork.dags.model import DagSummary
+from shiftwork.dead_letters.model import DeadLetter
+from shiftwork.model import ids
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.model.history import Attempt, Transition
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import State
+from shiftwork.model.task import Dag, Result, Submitted, Task
+from shiftwork.observe.model import Explanation
+from shiftwork.queue import Queue
+from shiftwork.waits.model import WaitResult
+from shiftwork.wire import problem
 from shiftwork.wire.problem import Problem
 from shiftwork.wire.shapes import OutcomeReply
-from shiftwork.wire.waiting import WaitReply
 
 RECORDS: dict[type, Callable[[View, Any], dict[str, Any]]] = {
     Task: View.task_out,
@@ -42,10 +43,11 @@ RECORDS: dict[type, Callable[[View, Any], dict[str, Any]]] = {
 """What every document has a record of."""
 
 STATED: dict[type, tuple[str, ...]] = {
+    Outcome: ("status",),
     OutcomeReply: ("status",),
     Submitted: ("status",),
     Explanation: ("status",),
-    WaitReply: ("status",),
+    WaitResult: ("status",),
     Input: ("status",),
     Transition: ("from_status", "to_status"),
 }
@@ -57,9 +59,9 @@ REASONED: tuple[type, ...] = (Attempt,)
 WRITTEN = frozenset({"payload", "spec", "output", "result", "value", "schema", "evidence", "progress", "rule"}) | {
     *("data", "text", "labels", "parameters", "priority_parts", "change", "token", "assignment_id")
 }
-"""Fields whose content is a submitter's or an agent's, and claims, which are handed back as they are."""
+"""Fields whose content is a submitter's or an agent's, and claims, which are returned as they are."""
 
-OURS = frozenset({"Alert.data", "OutcomeReply.data", "Cost.value", "Pattern.value"})
+OURS = frozenset({"Alert.data", "Outcome.data", "OutcomeReply.data", "Cost.value", "Pattern.value"})
 """The same names where the content is ours."""
 
 TEMPLATES = frozenset({"Trigger.task", "Trigger.dag", "Preview.task", "Preview.dag"})
@@ -187,6 +189,8 @@ class _Rendering:
             return self._view.reason_out(value)
         if place in TIMETABLES:
             return [time_out(each) for each in value]
+        if isinstance(value, ShiftworkError):
+            value = problem.of(value)
         if isinstance(value, Problem):
             return problem_in(value, self._view, self._names)
         return self.of(value, field)
@@ -221,25 +225,19 @@ class LogFilter(logging.Filter):
         return True
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------
-
-
-def problem_in(problem: Problem, view: View, names: Names) -> Problem:
+def problem_in(body: Problem, view: View, names: Names) -> Problem:
     """A refusal that names tasks and fields as the caller does."""
-    where = None if problem.where is None else view.place_out(problem.where)
+    where = None if body.where is None else view.place_out(body.where)
     return msgspec.structs.replace(
-        problem,
-        detail=_FIELD.sub(lambda named: f"`{view.place_out(named[1])}`", names.within(problem.detail)),
-        mend=names.within(problem.mend),
+        body,
+        detail=_FIELD.sub(lambda named: f"`{view.place_out(named[1])}`", names.within(body.detail)),
+        hint=names.within(body.hint),
         where=where,
-        facts=_Rendering(view, names).of(problem.facts),
+        facts=_Rendering(view, names).of(body.facts),
     )
 
 
 _FIELD = re.compile(r"`([a-z_.]+)`")
-
-
-# -- what callers say --------------------------------------------------------------------------------------------
 
 
 def moments_in(given: Mapping[str, Any], kind: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Answers a pool below its minimum: a command of the operator's is run, which may start a worker."""
+"""Runs the operator's command when a pool falls below its minimum, for example to start a worker."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import shlex
 from typing import Any
 
-from shiftwork.core.errors import InputError, ShiftworkError
-from shiftwork.queue.queue import Queue
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.queue import Queue
 from shiftwork.store.store import Row
 
 log = logging.getLogger("shiftwork.server")
@@ -37,15 +37,15 @@ class Replacing:
         self._command = words(command)
         self._last: dict[str, float] = {}
 
-    async def run_for_ever(self) -> None:
+    async def run_forever(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.scan()
             except ShiftworkError as error:
-                log.warning("cannot look whether agents are missing: %s", error)
+                log.warning("cannot check for missing agents: %s", error)
             await asyncio.sleep(LOOK_EVERY_SEC)
 
-    async def look(self) -> list[str]:
+    async def scan(self) -> list[str]:
         """Look once; the workspaces the command was run for."""
         rows = await self._queue.engine.store.read(lambda tx: tx.all("conditions_of_kind", kind="pool"))
         now = self._queue.now()

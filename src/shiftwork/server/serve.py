@@ -1,4 +1,4 @@
-"""`shiftwork serve`: opens the queue, runs the duties, and answers until it is told to stop."""
+"""`shiftwork serve`: opens the queue, runs the maintenance jobs, and answers until it is told to stop."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from types import FrameType
 import msgspec
 import uvicorn
 
-from shiftwork import views
-from shiftwork.core.errors import InputError
-from shiftwork.duties.pulse import Pulse
-from shiftwork.duties.runner import run_for_ever
-from shiftwork.queue.engine import log as engine_log
-from shiftwork.queue.observation.maintenance import SERVER
-from shiftwork.queue.queue import Queue
+from shiftwork.access.authenticator import is_loopback
+from shiftwork.compat import views
+from shiftwork.engine.engine import log as engine_log
+from shiftwork.maintenance.write_probe import ProcessHeartbeat
+from shiftwork.model.errors import InputError
+from shiftwork.observe.maintenance_health import SERVER
+from shiftwork.queue import Queue
 from shiftwork.server.app import build
-from shiftwork.server.house import House, MovableClock
 from shiftwork.server.rendering import LogFilter
 from shiftwork.server.replacing import Replacing, words
 from shiftwork.server.sockets import WebSocketConnection
+from shiftwork.server.state import MovableClock, ServerState
 from shiftwork.server.watching import Watching, check_folder
-from shiftwork.sinks.courier import Courier
-from shiftwork.wire.access import is_loopback
+from shiftwork.upkeep import upkeep
 from shiftwork.wire.listening import address, check_guarded, listen
 from shiftwork.wire.protocol import BoundedHttp
 
 log = logging.getLogger("shiftwork.server")
 STOP_GRACE_SEC = 20
-MOST_CONNECTIONS = 10_000
-LARGEST_MESSAGE = 65_536
+MAX_CONNECTIONS = 10_000
+MAX_MESSAGE = 65_536
 """Of what a WebSocket client sends: filters, no more."""
 
 
@@ -67,7 +66,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_options(options: Options) -> None:
-    """What would be open to the world must ask for tokens, and nobody there may move the clock."""
+    """What would be open to the world must ask for tokens, and no one there may move the clock."""
     if options.on_below_minimum is not None:
         words(options.on_below_minimum)
     if options.watch is not None:
@@ -78,10 +77,10 @@ def check_options(options: Options) -> None:
 
 
 @asynccontextmanager
-async def open_house(options: Options) -> AsyncIterator[House]:
-    """The queue opened, and its duties running, for as long as the server serves."""
+async def open_server_state(options: Options) -> AsyncIterator[ServerState]:
+    """The queue opened, and its maintenance jobs running, for as long as the server serves."""
     clock = MovableClock() if options.test_clock else None
-    async with await Queue.open(
+    async with Queue.open(
         options.store,
         profile=options.profile,
         clock=clock,
@@ -92,8 +91,8 @@ async def open_house(options: Options) -> AsyncIterator[House]:
     ) as queue:
         view = views.chosen(options.view or views.of_profile(options.profile))
         folders = options.claim_folders
-        house = House(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
-        beside = _beside(queue, options)
+        house = ServerState(queue, tokens=options.tokens, clock=clock, claim_folders=folders, view=view)
+        background = _background_tasks(queue, options)
         naming = None if view is None else LogFilter(view)
         if naming is not None:
             engine_log.addFilter(naming)
@@ -104,28 +103,25 @@ async def open_house(options: Options) -> AsyncIterator[House]:
                 engine_log.removeFilter(naming)
             house.stop()
             house.hub.close()
-            for task in beside:
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)
 
 
-def _beside(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
-    """What goes on beside the answering."""
-    maintain = run_for_ever(queue.engine) if options.duties else Pulse(queue.engine, SERVER).beat_for_ever()
-    beside = [asyncio.create_task(maintain)]
-    if options.duties:
-        beside.append(asyncio.create_task(Courier(queue.engine).run_for_ever()))
+def _background_tasks(queue: Queue, options: Options) -> list[asyncio.Task[None]]:
+    """What continues beside the answering."""
+    background = upkeep(queue) if options.duties else [ProcessHeartbeat(queue.engine, SERVER).beat_forever()]
     if options.on_below_minimum is not None:
-        beside.append(asyncio.create_task(Replacing(queue, options.on_below_minimum).run_for_ever()))
+        background.append(Replacing(queue, options.on_below_minimum).run_forever())
     if options.watch is not None:
-        beside.append(asyncio.create_task(Watching(queue, check_folder(options.watch)).run_for_ever()))
-    return beside
+        background.append(Watching(queue, check_folder(options.watch)).run_forever())
+    return [asyncio.create_task(each) for each in background]
 
 
 class Server(uvicorn.Server):
     """Answers long polls and ends streams as soon as it is told to stop, then waits for what is under way."""
 
-    def __init__(self, house: House, listening: socket.socket) -> None:
+    def __init__(self, house: ServerState, listening: socket.socket) -> None:
         self.house = house
         self._listening = listening
         super().__init__(
@@ -133,7 +129,7 @@ class Server(uvicorn.Server):
                 build(house),
                 http=BoundedHttp,
                 ws=WebSocketConnection,
-                ws_max_size=LARGEST_MESSAGE,
+                ws_max_size=MAX_MESSAGE,
                 ws_per_message_deflate=False,  # each event would be packed anew for each who gets it
                 log_config=None,
                 access_log=False,
@@ -141,7 +137,7 @@ class Server(uvicorn.Server):
                 date_header=False,
                 proxy_headers=False,
                 lifespan="off",
-                limit_concurrency=MOST_CONNECTIONS,
+                limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=STOP_GRACE_SEC,
             )
         )
@@ -165,7 +161,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
-        """A stop that was asked for is no failure; asked for twice from the keyboard, it waits for nobody."""
+        """A stop that was asked for is not a failure; asked for twice from the keyboard, it waits for no one."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.stop()
 
@@ -175,7 +171,7 @@ async def open_server(options: Options) -> AsyncIterator[Server]:
     """A server that listens and is ready to run."""
     check_options(options)
     with listen(options.host, options.port) as listening:
-        async with open_house(options) as house:
+        async with open_server_state(options) as house:
             yield Server(house, listening)
 
 
@@ -188,6 +184,6 @@ async def serve(options: Options, announce: Callable[[str], None]) -> None:
 
 async def _note_profile(queue: Queue, profile: str) -> None:
     """The profile given here is for new workspaces: one that exists keeps its own."""
-    kept = await queue.profile()
+    kept = await queue.settings.profile()
     if kept != profile:
         log.warning("workspace %s has the profile %s, not %s; change it with settings", queue.workspace, kept, profile)

@@ -1,4 +1,4 @@
-"""How much of what a server has to give one token, and one workspace, may hold at the same time."""
+"""Limits concurrent streams per token and per workspace."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shiftwork.core.errors import Overloaded, TooManyRequests
-from shiftwork.wire.access import NOBODY, Identity
+from shiftwork.access.authenticator import ANONYMOUS, Identity
+from shiftwork.model.errors import Overloaded, TooManyRequests
 
 AGAIN_SEC = 5.0
 _HALF, _QUARTER = 2, 4
@@ -24,7 +24,7 @@ class Shares:
         self._tokens: Counter[str] = Counter()
 
     @contextmanager
-    def place(self, who: Identity = NOBODY) -> Iterator[None]:
+    def place(self, who: Identity = ANONYMOUS) -> Iterator[None]:
         """Hold one place, or be refused."""
         self.check(who)
         self._count(who, 1)
@@ -33,15 +33,13 @@ class Shares:
         finally:
             self._count(who, -1)
 
-    def check(self, who: Identity = NOBODY) -> None:
-        for holder, found, share in (
+    def check(self, who: Identity = ANONYMOUS) -> None:
+        for owner, found, share in (
             ("token", self._tokens[who.token_id or ""], max(1, self.most // _QUARTER)),
             ("workspace", self._workspaces[who.workspace or ""], max(1, self.most // _HALF)),
         ):
             if found >= share:
-                raise TooManyRequests(
-                    f"this {holder} has {share} {self._what} open, as many as it may", retry_after=AGAIN_SEC
-                )
+                raise TooManyRequests(f"this {owner} has {share} {self._what} open, the maximum", retry_after=AGAIN_SEC)
         if self._taken >= self.most:
             raise Overloaded(f"{self.most} {self._what} are open at this server", retry_after=AGAIN_SEC)
 

@@ -1,4 +1,4 @@
-"""WebSocket connections that take frames made once for many, and end in bounded time when nobody reads them."""
+"""WebSocket connections that take frames made once for many, and end in bounded time when the peer stops reading."""
 
 from __future__ import annotations
 

@@ -14,17 +14,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shiftwork.core import ids
-from shiftwork.core.errors import InputError, ShiftworkError
-from shiftwork.core.task import Task
-from shiftwork.queue.claim import ClaimAnswer
-from shiftwork.queue.engine import Once
-from shiftwork.queue.face.reading import Page
-from shiftwork.queue.queue import Queue
+from shiftwork.access.authenticator import Identity
+from shiftwork.compat.views.view import View
+from shiftwork.engine.assignment import ClaimResult
+from shiftwork.engine.engine import IdempotentRequest
+from shiftwork.model import ids
+from shiftwork.model.errors import InputError, ShiftworkError
+from shiftwork.model.task import Page, Task
+from shiftwork.queue import Queue
 from shiftwork.server.hub import Hub
 from shiftwork.store.store import Tx
-from shiftwork.views.view import View
-from shiftwork.wire.access import Identity
 
 T = TypeVar("T")
 FIELD = "workspace_id"
@@ -42,10 +41,10 @@ def in_body(raw: bytes) -> str | None:
     if FIELD.encode() not in raw:
         return None
     try:
-        said = msgspec.json.decode(raw)
+        body = msgspec.json.decode(raw)
     except msgspec.DecodeError:
         return None  # the reader of the body says what is wrong with it
-    each = said.get("tasks", [said]) if isinstance(said, dict) else said
+    each = body.get("tasks", [body]) if isinstance(body, dict) else body
     items = [item for item in each if isinstance(item, dict)] if isinstance(each, list) else []
     named = {item[FIELD] for item in items if isinstance(item.get(FIELD), str)}
     if len(named) > 1:
@@ -82,21 +81,21 @@ async def everywhere(queue: Queue) -> list[Queue]:
 
 
 def _in(queue: Queue, workspace: str) -> Queue:
-    once = queue.caller.once
-    known = None if once is None else Once(once.key, once.fingerprint)
-    return queue.speaking_as(queue.caller._replace(workspace=workspace, once=known))
+    request = queue.caller.idempotency
+    known = None if request is None else IdempotentRequest(request.key, request.fingerprint)
+    return queue.speaking_as(queue.caller._replace(workspace=workspace, idempotency=known))
 
 
 async def claim(
-    queue: Queue, hub: Hub, wait_sec: float, verb: Callable[[Queue], Awaitable[ClaimAnswer]]
-) -> tuple[Queue, ClaimAnswer]:
+    queue: Queue, hub: Hub, wait_sec: float, verb: Callable[[Queue], Awaitable[ClaimResult]]
+) -> tuple[Queue, ClaimResult]:
     """The first work that any workspace has, and where it is; no workspace is always asked first."""
     deadline = asyncio.get_running_loop().time() + wait_sec
     async with hub.listen() as listener:
         while True:
             listener.woken.clear()
             queues = await everywhere(queue)  # one may be new
-            where, answer = await _look(random.sample(queues, len(queues)), verb)
+            where, answer = await _poll(random.sample(queues, len(queues)), verb)
             left = deadline - asyncio.get_running_loop().time()
             if answer.assignments or left <= 0:
                 return where, answer
@@ -107,9 +106,9 @@ async def claim(
                 pass
 
 
-async def _look(queues: Sequence[Queue], verb: Callable[[Queue], Awaitable[ClaimAnswer]]) -> tuple[Queue, ClaimAnswer]:
+async def _poll(queues: Sequence[Queue], verb: Callable[[Queue], Awaitable[ClaimResult]]) -> tuple[Queue, ClaimResult]:
     """An agent that one workspace turns away may be welcome in another."""
-    answers: list[tuple[Queue, ClaimAnswer]] = []
+    answers: list[tuple[Queue, ClaimResult]] = []
     refusal: ShiftworkError | None = None
     for queue in queues:
         try:
@@ -126,7 +125,7 @@ async def _look(queues: Sequence[Queue], verb: Callable[[Queue], Awaitable[Claim
 
 async def tasks(queues: Sequence[Queue], *, limit: int, newest: bool, **filters: Any) -> Page:
     """A page of tasks by their ids, which sort by creation in all workspaces alike."""
-    pages = [await queue.tasks(limit=limit, newest=newest, **filters) for queue in queues]
+    pages = [await queue.tasks.list(limit=limit, newest=newest, **filters) for queue in queues]
     found: list[Task] = sorted((task for page in pages for task in page.tasks), key=lambda t: t.id, reverse=newest)
     more = len(found) > limit or any(page.next for page in pages)
     return Page(found[:limit], found[:limit][-1].id if more and found else None)

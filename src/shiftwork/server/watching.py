@@ -12,16 +12,16 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from shiftwork.core.errors import ConflictError, InputError, ShiftworkError
-from shiftwork.core.trigger import Files
-from shiftwork.policy.occasion import is_file
-from shiftwork.queue.queue import Queue
-from shiftwork.queue.triggers import files
-from shiftwork.queue.triggers.files import Seen, Watcher
+from shiftwork.model.errors import ConflictError, InputError, ShiftworkError
+from shiftwork.queue import Queue
+from shiftwork.triggers import watched_files
+from shiftwork.triggers.model import Files
+from shiftwork.triggers.policy import is_file
+from shiftwork.triggers.watched_files import ChangedFile, Watcher
 
 log = logging.getLogger("shiftwork.server")
 LOOK_EVERY_SEC = 1.0
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 _CHUNK = 1 << 20
 
 
@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     """When it was last written, renamed or moved here; a copy may keep its time of writing, but not this one."""
 
 
-class Look(NamedTuple):
+class FolderScan(NamedTuple):
     """What one walk through the folder has found."""
 
     marks: dict[str, Mark]
@@ -49,12 +49,12 @@ class Look(NamedTuple):
 def check_folder(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
-        raise InputError(f"{name} is no folder", where="--watch")
+        raise InputError(f"{name} is not a folder", where="--watch")
     return folder.resolve()
 
 
 class Watching:
-    """Looks at a folder again and again; a file counts once it was the same in two looks, so that nobody writes it."""
+    """Looks at a folder again and again; a file counts once it was the same in two looks, so that no one writes it."""
 
     def __init__(self, queue: Queue, folder: Path) -> None:
         self._engine = queue.engine
@@ -64,17 +64,17 @@ class Watching:
         self._unreadable: dict[str, Mark] = {}
         self._device: int | None = None
 
-    async def run_for_ever(self) -> None:
+    async def run_forever(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.scan()
             except (ShiftworkError, OSError) as error:
-                log.warning("cannot look at the files of %s: %s", self._folder, error)
+                log.warning("cannot scan the files of %s: %s", self._folder, error)
             await asyncio.sleep(LOOK_EVERY_SEC)
 
-    async def look(self) -> int:
+    async def scan(self) -> int:
         """Look once; how many triggers fired. A folder that is away is an error, not one whose files were removed."""
-        watchers = await self._engine.store.read(files.watchers)
+        watchers = await self._engine.store.read(watched_files.watchers)
         if not watchers:
             return 0
         look = await asyncio.to_thread(self._scan)
@@ -86,16 +86,16 @@ class Watching:
         self._unreadable = {path: mark for path, mark in self._unreadable.items() if path in look.marks}
         return fired
 
-    def _scan(self) -> Look:
+    def _scan(self) -> FolderScan:
         look = _look_at(self._folder)
-        if len(look.marks) > MOST_FILES:
-            raise InputError(f"more than {MOST_FILES} files to be watched", where="--watch")
+        if len(look.marks) > MAX_FILES:
+            raise InputError(f"more than {MAX_FILES} files to be watched", where="--watch")
         if not look.marks and self._device not in {None, look.device}:
             raise OSError("another, empty folder is in its place, as where a disk was unmounted")
         self._device = look.device
         return look
 
-    async def _look_for(self, watcher: Watcher, look: Look) -> int:
+    async def _look_for(self, watcher: Watcher, look: FolderScan) -> int:
         on = watcher.trigger.on
         assert isinstance(on, Files)
         mine = {path: mark for path, mark in look.marks.items() if is_file(on, path)}
@@ -112,26 +112,26 @@ class Watching:
         old = sorted((path, mark) for path, mark in mine.items() if mark.changed_at <= saved_at)
         hashes = [(path, await self._hash(path, mark)) for path, mark in old]
         there = [(path, sha256) for path, sha256 in hashes if sha256 is not None]
-        first = functools.partial(files.look_first, trigger_id=watcher.trigger.id, files=there)
+        first = functools.partial(watched_files.look_first, trigger_id=watcher.trigger.id, files=there)
         await self._engine.store.run(first)
 
-    async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[Seen]:
+    async def _news(self, watcher: Watcher, mine: dict[str, Mark]) -> list[ChangedFile]:
         """Files that were added or changed."""
         found = []
         for path, mark in sorted(mine.items()):
             if self._marks.get(path) != mark:
-                continue  # somebody may still be writing it
+                continue  # someone may still be writing it
             sha256 = await self._hash(path, mark)
             before = watcher.known.get(path)
             if sha256 is not None and sha256 != before:
-                found.append(Seen(path, "added" if before is None else "changed", sha256, mark.size))
+                found.append(ChangedFile(path, "added" if before is None else "changed", sha256, mark.size))
         return found
 
-    def _gone(self, watcher: Watcher, look: Look) -> list[Seen]:
+    def _gone(self, watcher: Watcher, look: FolderScan) -> list[ChangedFile]:
         """Files that were there, and in neither of the last two looks."""
         known = sorted(path for path, sha256 in watcher.known.items() if sha256 is not None)
         gone = [path for path in known if path not in look.marks and path not in self._marks and not look.hides(path)]
-        return [Seen(path, "removed", None, 0) for path in gone]
+        return [ChangedFile(path, "removed", None, 0) for path in gone]
 
     async def _hash(self, path: str, mark: Mark) -> str | None:
         """None where the file cannot be read: it is passed over, and holds up no other."""
@@ -149,18 +149,18 @@ class Watching:
             self._unreadable.pop(path, None)
         return known[1]
 
-    async def _fire(self, watcher: Watcher, seen: Seen) -> int:
+    async def _fire(self, watcher: Watcher, seen: ChangedFile) -> int:
         engine, trigger = self._engine, watcher.trigger
         try:
-            came = await engine.store.run(lambda tx: files.fire_for(tx, engine, trigger, seen))
+            came = await engine.store.run(lambda tx: watched_files.fire_for(tx, engine, trigger, seen))
         except (InputError, ConflictError) as error:
             why = str(error)
-            await engine.store.run(lambda tx: files.skip_for(tx, engine, trigger, seen, why))
+            await engine.store.run(lambda tx: watched_files.skip_for(tx, engine, trigger, seen, why))
             return 0
         return 1 if came is not None and came.outcome == "fired" else 0
 
 
-def _look_at(folder: Path) -> Look:
+def _look_at(folder: Path) -> FolderScan:
     """Plain files below a folder, by their path in it. Links are not followed: they may lead anywhere."""
     marks: dict[str, Mark] = {}
     unseen: set[str] = set()
@@ -187,7 +187,7 @@ def _look_at(folder: Path) -> Look:
                 continue
             if stat.S_ISREG(found.st_mode):
                 marks[known] = Mark(found.st_mtime_ns, found.st_size, found.st_ctime)
-    return Look(marks, frozenset(unseen), device)
+    return FolderScan(marks, frozenset(unseen), device)
 
 
 def _sha256(path: Path) -> str:

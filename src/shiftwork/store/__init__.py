@@ -1,1 +1,1 @@
-"""Where the queue is kept: transactions over SQLite or PostgreSQL, and every SQL statement by name."""
+"""Storage: transactions over SQLite or PostgreSQL, and every SQL statement by name."""

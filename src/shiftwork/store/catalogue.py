@@ -1,6 +1,6 @@
 """Every table of the queue with its columns and their types, read from the migrations themselves.
 
-Whoever reads or writes whole queues goes by it, so that a table or a column that is added later cannot be forgotten.
+Anyone who reads or writes whole queues goes by it, so that a table or a column that is added later cannot be forgotten.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from shiftwork.store import migrate
 from shiftwork.store.statements import Column, only
 
 OF_THE_STORE = frozenset({"migrations", "duties"})
-"""Tables that tell of one database and not of its queue: how it was made, and when its housekeeping ran."""
+"""Tables that report one database and not of its queue: how it was made, and when its housekeeping ran."""
 
-OF_NOBODY = frozenset({"workspaces", "meters", "meter_marks", "metric_snapshots"})
-"""Tables that have rows as soon as a queue is opened and its duties run, before anybody has done anything."""
+SHARED_TABLES = frozenset({"workspaces", "meters", "meter_marks", "metric_snapshots"})
+"""Tables that have rows as soon as a queue is opened and its maintenance jobs run, before anyone has done anything."""
 
 _STRICT = re.compile(r"\)\s*strict\b")
 _AT = re.compile(r"<at ([\w.]+)>")
@@ -37,7 +37,7 @@ class Table(NamedTuple):
         return tuple(column.name for column in self.columns)
 
     def places(self, kind: str) -> tuple[int, ...]:
-        """Where the columns of this type stand in a row."""
+        """Where the columns of this type are in a row."""
         return tuple(place for place, column in enumerate(self.columns) if column.type == kind)
 
 

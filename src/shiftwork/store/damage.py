@@ -17,8 +17,8 @@ from shiftwork.store.sqlite import translate
 SECONDS = 5.0
 """For the pages, and again for the rows: a large file is looked at in part."""
 
-MOST = 10
-"""Found so much, nobody needs to know of more."""
+MAX_COUNT = 10
+"""Found this much, no one needs to know of more."""
 
 STEPS = 10_000
 """Of the engine, between two looks at the clock."""
@@ -27,53 +27,53 @@ FIRST = ("bodies", "tasks", "lanes", "agents", "settings", "attempts")
 """What every claim and list reads comes first."""
 
 
-class Seen(NamedTuple):
+class DamageReport(NamedTuple):
     """What was found, and whether the time was enough for all of the file."""
 
     damage: list[str]
     whole: bool
 
 
-def look(file: Path, seconds: float = SECONDS) -> Seen:
+def scan(file: Path, seconds: float = SECONDS) -> DamageReport:
     """Without writing anything. Whatever the engine refuses, say because the file is locked, is raised."""
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         pages = _pages(connection, seconds)
-        rows = _rows(connection, seconds) if not pages.damage else Seen([], whole=False)
+        rows = _rows(connection, seconds) if not pages.damage else DamageReport([], whole=False)
     except (apsw.Error, UnicodeDecodeError) as error:
         raise translate(error, str(file)) from error
     finally:
         connection.close()
-    return Seen([*pages.damage, *rows.damage][:MOST], pages.whole and rows.whole)
+    return DamageReport([*pages.damage, *rows.damage][:MAX_COUNT], pages.whole and rows.whole)
 
 
-def _pages(connection: apsw.Connection, seconds: float) -> Seen:
+def _pages(connection: apsw.Connection, seconds: float) -> DamageReport:
     """As the engine itself checks them."""
     is_over = _limit(seconds)
     connection.set_progress_handler(is_over, STEPS)
     try:
-        told = [str(line) for (line,) in connection.execute(f"pragma quick_check({MOST})")]
+        lines = [str(line) for (line,) in connection.execute(f"pragma quick_check({MAX_COUNT})")]
     except apsw.InterruptError:
-        return Seen([], whole=False)
+        return DamageReport([], whole=False)
     finally:
         connection.set_progress_handler(None)
-    return Seen([] if told == ["ok"] else told, whole=True)
+    return DamageReport([] if lines == ["ok"] else lines, whole=True)
 
 
-def _rows(connection: apsw.Connection, seconds: float) -> Seen:
-    """Each row is read as the queue reads it: the engine does not look into what stands in a column."""
+def _rows(connection: apsw.Connection, seconds: float) -> DamageReport:
+    """Each row is read as the queue reads it: the engine does not look into what is in a column."""
     is_over = _limit(seconds)
     order = {name: place for place, name in enumerate(FIRST)}
     damage: list[str] = []
     for table in sorted(tables(), key=lambda table: order.get(table.name, len(order))):
         for found in _damaged_rows(connection, table):
             if is_over():
-                return Seen(damage, whole=False)
+                return DamageReport(damage, whole=False)
             if found is not None:
                 damage.append(found)
-            if len(damage) >= MOST:
-                return Seen(damage, whole=False)
-    return Seen(damage, whole=True)
+            if len(damage) >= MAX_COUNT:
+                return DamageReport(damage, whole=False)
+    return DamageReport(damage, whole=True)
 
 
 def _damaged_rows(connection: apsw.Connection, table: Table) -> Iterator[str | None]:

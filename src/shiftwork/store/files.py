@@ -1,4 +1,4 @@
-"""What a database file needs from its disk: a local file system, and writers of several processes in turn."""
+"""Database files: require a local file system, and serialize the writers of several processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from shiftwork.core.errors import StoreLocked, StoreReadOnly, StoreUnavailable, StoreUnsuitable
+from shiftwork.model.errors import StoreLocked, StoreReadOnly, StoreUnavailable, StoreUnsuitable
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -42,7 +42,7 @@ def refuse_network_file_system(path: Path, mounts: str | None = None) -> None:
             return  # not Linux: nothing to read it from
     kind = file_system(path.resolve(), mounts)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreUnsuitable(f"{path} lies on a network file system ({kind})", where=str(path))
+        raise StoreUnsuitable(f"{path} is on a network file system ({kind})", where=str(path))
 
 
 def file_system(path: Path, mounts: str) -> str | None:
@@ -59,18 +59,18 @@ def file_system(path: Path, mounts: str) -> str | None:
     return kind
 
 
-class Turn:
+class WriterLock:
     """Writers of several processes take turns on a side file, which is far fairer than SQLite's own busy wait.
 
     Never the database file itself: closing any descriptor of it would drop the locks SQLite holds. The file counts how
-    often somebody told of new work, so that those who watch it are woken by that and not by every commit.
+    often someone reported new work, so that those who watch it are woken by that and not by every commit.
     """
 
     def __init__(self, database: Path, patience: float) -> None:
         self._path = turn_of(database)
         self._patience = patience
         self._file = _open_turn(self._path, _rights_of(database))
-        self._told = 0
+        self._reported = 0
 
     def __enter__(self) -> None:
         deadline = time.monotonic() + self._patience
@@ -96,15 +96,15 @@ class Turn:
 
     def tell(self) -> None:
         """Say that there is new work: only during a turn, and once its commit can be seen."""
-        self._told += 1  # before the file says so, or who looks meanwhile would take it for another's
+        self._reported += 1  # before the file says so, or who looks meanwhile would take it for another's
         try:
             os.pwrite(self._file, b"%020d" % (self._count() + 1), 0)
-        except OSError:  # a full disk: whoever waits finds the work a little later
-            self._told -= 1
+        except OSError:  # a full disk: anyone who waits finds the work a little later
+            self._reported -= 1
 
-    def told_by_others(self) -> int:
+    def writes_by_others(self) -> int:
         """How often others have told, since the file was made."""
-        return self._count() - self._told
+        return self._count() - self._reported
 
     def _count(self) -> int:
         digits = os.pread(self._file, 20, 0)
@@ -120,7 +120,7 @@ def turn_of(database: Path) -> Path:
 
 
 def _rights_of(database: Path) -> int:
-    """Whoever may write the database must be able to take a turn, and nobody else."""
+    """Anyone who may write the database must be able to take a turn, and no one else."""
     try:
         return database.stat().st_mode & 0o666
     except OSError:
@@ -132,20 +132,20 @@ def _open_turn(path: Path, rights: int) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, rights)
     except OSError as error:
         kind = StoreReadOnly if isinstance(error, PermissionError) else StoreUnavailable
-        mend = "Make it a file that this user may write: the writers of the queue take turns on it."
-        raise kind(f"{path} cannot be opened: {error.strerror}", where=str(path), mend=mend) from error
+        hint = "Make it writable for this user: all writers of the queue lock it."
+        raise kind(f"{path} cannot be opened: {error.strerror}", where=str(path), hint=hint) from error
 
 
 def make_private(path: Path) -> None:
     """An empty file for its owner alone, unless there is one: SQLite gives the files beside it the same rights."""
-    with suppress(OSError):  # whoever opens it says what is wrong
+    with suppress(OSError):  # anyone who opens it says what is wrong
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 _IN_MODIFY = 0x2
 
 
-class Changes:
+class FileChanges:
     """Says when a file is written to, by whatever process. Where the system does not tell (not Linux), never."""
 
     def __init__(self, *paths: Path) -> None:
@@ -156,7 +156,7 @@ class Changes:
             self._loop.add_reader(self._watch, self._read)
 
     @property
-    def are_told(self) -> bool:
+    def supported(self) -> bool:
         return self._watch is not None
 
     def _read(self) -> None:

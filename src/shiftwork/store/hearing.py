@@ -1,4 +1,4 @@
-"""Whether this process could hear the agents of a store without a break, and when it could not."""
+"""Detects stalls in which this process could not see the agents' heartbeats."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from shiftwork.policy import silence
-from shiftwork.policy.silence import Stall
+from shiftwork.model import silence
+from shiftwork.model.silence import Stall
 
 log = logging.getLogger("shiftwork.store")
 
@@ -18,10 +18,10 @@ STALL_SEC = 3.0
 """So long without an answer of the store is a stall, unless its answers always take their time."""
 
 TYPICAL_TIMES = 4
-"""An answer that takes so many times the usual is late, whatever the usual is: a slow network is no outage."""
+"""An answer that takes this many times the usual is late, whatever the usual is: a slow network is not an outage."""
 
 JUMP_SEC = 1.0
-MOST_STALLS = 1000
+MAX_STALLS = 1000
 
 
 def passed() -> float:
@@ -30,11 +30,12 @@ def passed() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-class Hearing:
+class StallDetector:
     """Compares the time between two answers of the store with the time that should have passed.
 
-    Maintenance asks the store a few times a second, apart from what it does meanwhile: its own slow work is no stall.
-    Each judgement of silence begins with a `check`, so that no stall goes unnoticed between two of those questions.
+    Maintenance asks the store a few times a second, apart from what it does meanwhile: its own slow work is not a
+    stall. Each judgement of silence begins with a `check`, so that no stall goes unnoticed between two of those
+    questions.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class Hearing:
         with self._lock:
             self._last = None
 
-    def heard(self, took: float) -> None:
-        """The store has answered a short question, after so many seconds."""
+    def record(self, took: float) -> None:
+        """The store has answered a short question, after this many seconds."""
         with self._lock:
             self._compare()
             self._took.append(took)
@@ -71,19 +72,19 @@ class Hearing:
             self._compare()
 
     def rests_until(self, since: float, span: float) -> float:
-        """Until when somebody last heard of at `since` must not be taken for dead; 0 if there is no reason to wait."""
+        """Until when someone last heard of at `since` must not be taken for dead; 0 if there is no reason to wait."""
         with self._lock:
             return silence.rests_until(self.stalls, since, span)
 
     def missed(self, since: float) -> float:
-        """For how many of the seconds since then nobody could be heard."""
+        """For how many of the seconds since then no one could be heard."""
         with self._lock:
             return silence.missed(self.stalls, since)
 
     def forgive(self, stall: Stall) -> None:
-        """Nobody could be heard in this stretch of the store's time."""
+        """No one could be heard in this stretch of the store's time."""
         with self._lock:
-            self._note(stall)
+            self._record(stall)
 
     def _compare(self) -> None:
         if self._last is None:
@@ -104,15 +105,15 @@ class Hearing:
         else:
             return
         log.warning("%s; silent agents keep their work for one heartbeat timeout", why)
-        self._note(Stall(last_now, now, why))
+        self._record(Stall(last_now, now, why))
 
     def _longest(self) -> float:
         usual = statistics.median(self._took) if self._took else 0.0
         return max(STALL_SEC, TYPICAL_TIMES * usual)
 
-    def _note(self, stall: Stall) -> None:
+    def _record(self, stall: Stall) -> None:
         """One that was noticed in two ways is one."""
         if self.stalls and stall.start <= self.stalls[-1].end:
             last = self.stalls.pop()
             stall = Stall(min(last.start, stall.start), max(last.end, stall.end), last.why)
-        self.stalls = [*self.stalls[-MOST_STALLS + 1 :], stall]
+        self.stalls = [*self.stalls[-MAX_STALLS + 1 :], stall]

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-from shiftwork.core.errors import StoreNeedsMigration, StoreNewer, StoreUnsuitable
+from shiftwork.model.errors import StoreNeedsMigration, StoreNewer, StoreUnsuitable
 from shiftwork.store.statements import Dialect, write_schema
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -42,7 +42,7 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
 
 @cache
 def sources() -> tuple[Migration, ...]:
-    """All migrations in order, as they stand in their files."""
+    """All migrations in order, as they are in their files."""
     found: list[Migration] = []
     for file in (resources.files("shiftwork.store") / "migrations").iterdir():
         if match := _FILE.fullmatch(file.name):
@@ -61,7 +61,7 @@ def missing(dialect: Dialect, done: Sequence[tuple[int, str, str]]) -> list[Migr
         if known[number].checksum != checksum:
             raise StoreUnsuitable(
                 f"migration {number:04d}_{name} of the database differs from the one of this version",
-                mend="The database was made by a development version; export it and start from a fresh one.",
+                hint="The database was made by a development version; export it and start from a fresh one.",
             )
     had = {number for number, _, _ in done}
     return [m for m in migrations(dialect) if m.number not in had]

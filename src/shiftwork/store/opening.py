@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from shiftwork.core.errors import InputError, StoreUnsuitable
-from shiftwork.policy.silence import Stall
+from shiftwork.model.errors import InputError, StoreUnsuitable
+from shiftwork.model.silence import Stall
 from shiftwork.store.store import Clock, Store
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def open_store(
 
         path = rest.removeprefix("/") if rest != ":memory:" else rest
         if not path:
-            raise InputError("the URL names no file", where="url", mend="Write sqlite:///work.db.")
+            raise InputError("the URL names no file", where="url", hint="Write sqlite:///work.db.")
         lite = await SqliteStore.open(path, clock=clock or time.time, migrate_schema=migrate_schema, **options)
         return await _rested(lite)
     if scheme in {"postgresql", "postgres"}:
@@ -32,7 +32,7 @@ async def open_store(
             from shiftwork.store.postgres import PostgresStore  # noqa: PLC0415  # an extra
         except ImportError as error:
             raise StoreUnsuitable(
-                "the PostgreSQL driver is not installed", mend="pip install 'shiftwork[postgres]'"
+                "the PostgreSQL driver is not installed", hint="pip install 'shiftwork[postgres]'"
             ) from error
         server = await PostgresStore.open(
             url, clock=clock, migrate_schema=migrate_schema, pool_size=pool_size, **options
@@ -41,17 +41,17 @@ async def open_store(
     raise InputError(
         f"{scheme or url!r} is not a kind of store",
         where="url",
-        mend="Use sqlite:///file.db or postgresql://…; a server at http://… is for `Client.open` or `open_queue`.",
+        hint="Use sqlite:///file.db or postgresql://…; a server at http://… is for `Client.open` or `open_queue`.",
     )
 
 
 async def _rested(store: SqliteStore | PostgresStore) -> Store:
-    """After a restore nobody could have beaten here before: silence counts from then on, as after an outage."""
+    """After a restore no one could have beaten here before: silence counts from then on, as after an outage."""
     try:
         row = await store.read(lambda tx: tx.one("restored_at"))
     except BaseException:
         await store.close()
         raise
     if row is not None:
-        store.hearing.forgive(Stall(row["last_run_at"], row["last_run_at"], "the queue was restored"))
+        store.stall_detector.forgive(Stall(row["last_run_at"], row["last_run_at"], "the queue was restored"))
     return store

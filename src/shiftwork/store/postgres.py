@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from shiftwork.core.errors import (
+from shiftwork.model.errors import (
     OperationTimeout,
     ShiftworkError,
     StoreClosed,
@@ -30,13 +30,13 @@ from shiftwork.core.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
-from shiftwork.policy.silence import Stall
+from shiftwork.model.silence import Stall
 from shiftwork.store import deadline, postgres_growth, postgres_sessions
-from shiftwork.store.hearing import Hearing, passed
+from shiftwork.store.hearing import StallDetector, passed
 from shiftwork.store.postgres_errors import AGAIN, LOST, says, translate
-from shiftwork.store.postgres_growth import Growth, tell_planner
+from shiftwork.store.postgres_growth import TableGrowth, tell_planner
 from shiftwork.store.postgres_opening import CONNECT_SEC, SET_LOCAL, connect, split_url
-from shiftwork.store.postgres_sessions import Silence, Waits, session_name
+from shiftwork.store.postgres_sessions import SilentSessions, Waits, session_name
 from shiftwork.store.postgres_tx import NO_NOTICE, PostgresTx
 from shiftwork.store.store import Clock, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -49,7 +49,7 @@ NOTIFY_EVERY_SEC = 0.005
 """A lane is announced to other processes at most this often: a storm of submits is not a storm of wake-ups."""
 
 IDLE_SEC = 0.05
-"""After so long without a notice one travels in the statement it is about, and is heard half a millisecond sooner.
+"""After this long without a notice one travels in the statement it is about, and is heard half a millisecond sooner.
 Not always: commits with a notice wait for each other, in all processes of a fleet."""
 
 NOTICE_TRIES = 3
@@ -60,7 +60,7 @@ LISTEN_AGAIN_MAX_SEC = 2.0
 """Who has lost the connection it listens on tries again after the first, and less and less often up to the second."""
 
 LAST_NOTICE_SEC = 1.0
-MOST_NOTIFIED = 500
+MAX_NOTIFIED = 500
 """Lanes in one payload, which holds 8,000 bytes at most."""
 
 UNKNOWN = "It is not known whether this was done; read the task before you try again."
@@ -70,7 +70,7 @@ RECONNECT_SEC = 10.0
 """How long a verb that has not reached its commit is tried again while the server restarts or fails over."""
 
 RESTED_SEC = 10.0
-"""After so long without an answer a connection is asked first: a network may have dropped it and told nobody."""
+"""After this long without an answer a connection is asked first: a network may have dropped it and told no one."""
 
 ANSWER_SEC = 5.0
 """What needs no lock and no disk is answered within this time, or never."""
@@ -124,12 +124,12 @@ class PostgresStore:
         self._each_time = SET_LOCAL if behind_pooler else ""
         self._database_clock = DatabaseClock()
         self._clock = clock or self._database_clock.now
-        self.hearing = Hearing(self._clock, watches_clock=clock is None)
+        self.stall_detector = StallDetector(self._clock, watches_clock=clock is None)
         self._instance = secrets.token_hex(4)
         self._to_notify: set[int] = set()
         self._notifier: asyncio.Task[None] | None = None
-        self._growth = Growth()
-        self._telling: asyncio.Task[None] | None = None
+        self._growth = TableGrowth()
+        self._reporting: asyncio.Task[None] | None = None
         self._noticed_at = 0.0
         self._messenger: Any = None
         self._aside_alone = asyncio.Lock()
@@ -156,8 +156,8 @@ class PostgresStore:
             raise
         except asyncpg.ProtocolViolationError as error:
             raise StoreUnsuitable(
-                f"PostgreSQL says: {says(error)}",
-                mend="This looks like a pooler: add ?pgbouncer=true to the address, or name the server itself.",
+                f"PostgreSQL: {says(error)}",
+                hint="This looks like a pooler: add ?pgbouncer=true to the address, or name the server itself.",
             ) from error
         except (asyncpg.PostgresError, *LOST, ValueError) as error:
             raise translate(error) from error
@@ -169,13 +169,11 @@ class PostgresStore:
                 await store.close()
                 raise translate(error) from error
             except BaseException:
-                pool.terminate()  # whoever was cancelled waits no longer
+                pool.terminate()  # anyone who was cancelled waits no longer
                 raise
             store._background.append(asyncio.create_task(store._keep_clock()))
         store._background.append(asyncio.create_task(store._watch_sessions()))
         return store
-
-    # -- verbs -------------------------------------------------------------------------------------------------
 
     async def run(self, verb: Verb[T], /) -> T:
         return await self._run(verb, BEGIN)
@@ -203,13 +201,13 @@ class PostgresStore:
     async def _run_until_done(self, verb: Verb[T], begin: str, limit: asyncio.Timeout) -> T:
         deadlocks, gone_since = 0, None
         wanted = _cancellations()
-        while _cancellations() == wanted:  # whoever was cancelled during a rollback does not try again
+        while _cancellations() == wanted:  # anyone who was cancelled during a rollback does not try again
             try:
                 return await self._run_once(verb, begin, limit)
             except AGAIN as error:
                 deadlocks += 1
                 if deadlocks >= DEADLOCK_TRIES:
-                    raise StoreLocked(f"PostgreSQL says: {says(error)}", mend="Try again.") from error
+                    raise StoreLocked(f"PostgreSQL: {says(error)}", hint="Try again.") from error
                 await asyncio.sleep(random.uniform(0, 0.01 * 2**deadlocks))
             except LOST as error:
                 gone_since = gone_since or time.monotonic()
@@ -239,14 +237,14 @@ class PostgresStore:
                 else:
                     await _roll_back(connection, tx)
                 if ours:  # the driver was called wrongly: to try again would look like an outage
-                    raise StoreError(f"the driver says: {says(error)}") from error
+                    raise StoreError(f"driver: {says(error)}") from error
                 raise
             # From here on running out of time must not be told as "nothing was changed".
             left = max(0.01, (limit.when() or math.inf) - asyncio.get_running_loop().time())
             limit.reschedule(None)
-            told = False
+            announced = False
             try:
-                told = await self._commit(connection, tx, left)
+                announced = await self._commit(connection, tx, left)
             except asyncpg.ReadOnlySQLTransactionError:
                 await self._leave_standby(connection)
                 raise  # nothing was done there
@@ -255,15 +253,15 @@ class PostgresStore:
                 _give_up(connection)
                 # The server may have committed: trying again could do it twice, so the caller must look.
                 what = f"the connection broke during the commit: {says(error)}"
-                raise StoreUnavailable(what, mend=UNKNOWN) from error
+                raise StoreUnavailable(what, hint=UNKNOWN) from error
             except asyncio.CancelledError:
                 _give_up(connection)  # it may still be in its transaction, and the next verb would be in it, too
                 raise
             finally:
-                # Also where the caller has gone or nobody knows what came of it: to look in vain is harmless.
+                # Also where the caller has gone or no one knows what came of it: to look in vain is harmless.
                 if tx.wakes:
-                    self._announce(tx.wakes, told=told)
-            connection.note_answer()
+                    self._announce(tx.wakes, announced=announced)
+            connection.record_answer()
             self._note_return()
             self._note_growth(tx.added)
         return result
@@ -271,12 +269,12 @@ class PostgresStore:
     def _note_return(self) -> None:
         """Calls were refused since the database was away: nor could agents be heard."""
         if self._away_since is not None:
-            self.hearing.forgive(Stall(self._away_since, self.now(), "the database was away"))
+            self.stall_detector.forgive(Stall(self._away_since, self.now(), "the database was away"))
             self._away_since = None
 
     def _note_growth(self, added: Counter[str]) -> None:
-        if self._growth.note(added) and (self._telling is None or self._telling.done()):
-            self._telling = asyncio.create_task(self._tell_planner())
+        if self._growth.record(added) and (self._reporting is None or self._reporting.done()):
+            self._reporting = asyncio.create_task(self._tell_planner())
 
     async def _tell_planner(self) -> None:
         """Look what has grown, now and then for as long as rows come."""
@@ -284,9 +282,9 @@ class PostgresStore:
             try:
                 async with self._connection() as connection, connection.transaction():
                     grown = await tell_planner(connection, added)
-                self._growth.note(Counter({table: added[table] for table in grown}))  # to see whether it is known now
+                self._growth.record(Counter({table: added[table] for table in grown}))  # to see whether it is known now
             except (asyncpg.PostgresError, *LOST) as error:
-                log.info("the planner was not told of new rows: %s", error)
+                log.info("could not update the planner's statistics: %s", error)
             await asyncio.sleep(postgres_growth.LOOK_EVERY_SEC)
 
     async def _leave_standby(self, connection: Any) -> None:
@@ -319,10 +317,10 @@ class PostgresStore:
                 self._expired_at = passed()
                 await self._pool.expire_connections()
             raise
-        connection.note_answer()
+        connection.record_answer()
 
     async def _commit(self, connection: Any, tx: PostgresTx, left: float) -> bool:
-        """True if other processes were told of the work in the same breath. A statement alone commits by itself."""
+        """True if other processes were notified of the work in the same breath. A statement alone commits by itself."""
         if not tx.begun:
             return await self._commit_alone(tx, left)
         notice = self._notice(tx.wakes)
@@ -335,7 +333,7 @@ class PostgresStore:
         except asyncpg.PostgresError as error:
             if not notice or isinstance(error, LOST):
                 raise
-            raise StoreUnavailable(f"PostgreSQL says during the commit: {says(error)}", mend=UNKNOWN) from error
+            raise StoreUnavailable(f"PostgreSQL, during the commit: {says(error)}", hint=UNKNOWN) from error
         return bool(notice)
 
     async def _commit_alone(self, tx: PostgresTx, left: float) -> bool:
@@ -366,9 +364,9 @@ class PostgresStore:
             return
         self._closed = True
         last = [self._notifier] if self._notifier else []
-        if last:  # a program that submits and ends has told nobody yet
+        if last:  # a program that submits and ends has told no one yet
             await asyncio.wait(last, timeout=LAST_NOTICE_SEC)
-        tasks = [*self._background, *last, *([self._telling] if self._telling else [])]
+        tasks = [*self._background, *last, *([self._reporting] if self._reporting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -378,8 +376,6 @@ class PostgresStore:
             await asyncio.wait_for(self._pool.close(), 5)
         except (TimeoutError, OSError, asyncpg.PostgresError):
             self._pool.terminate()
-
-    # -- clock -------------------------------------------------------------------------------------------------
 
     async def _measure_clock(self) -> None:
         async with self._connection() as connection:
@@ -391,22 +387,20 @@ class PostgresStore:
             with suppress(asyncpg.PostgresError, *LOST):  # it is measured again soon
                 await self._measure_clock()
 
-    # -- sessions of others ------------------------------------------------------------------------------------
-
     async def _watch_sessions(self) -> None:
-        silence, waits = Silence(), Waits()
+        silence, waits = SilentSessions(), Waits()
         while True:
             began = passed()
             await asyncio.sleep(postgres_sessions.LOOK_EVERY_SEC)
             if passed() - began > 1.5 * postgres_sessions.LOOK_EVERY_SEC:
-                silence = Silence()  # it was this process that stood still, and its own sessions look silent
+                silence = SilentSessions()  # it was this process that stood still, and its own sessions look silent
             try:
                 async with self._aside() as connection:
                     await silence.end(connection)
                     if self._in_use and not self._behind_pooler:  # which gives sessions numbers of its own
                         await waits.tell(connection, [used.get_server_pid() for used in self._in_use])
             except (asyncpg.PostgresError, *LOST) as error:
-                log.info("did not look for silent sessions: %s", error)
+                log.info("could not check for silent sessions: %s", error)
 
     @asynccontextmanager
     async def _aside(self) -> AsyncIterator[Any]:
@@ -428,8 +422,6 @@ class PostgresStore:
                 self._messenger.terminate()
                 raise
 
-    # -- wake-ups ----------------------------------------------------------------------------------------------
-
     def _notice(self, lanes: set[int]) -> str:
         """What tells other processes, to be sent with the commit: a round trip less. None soon after another."""
         if not lanes or not self._is_quiet():
@@ -437,10 +429,10 @@ class PostgresStore:
         self._notifier = asyncio.create_task(self._notify_others(NOTIFY_EVERY_SEC))
         return f"; set local synchronous_commit = off; {self._notify(lanes)}"
 
-    def _announce(self, lanes: set[int], *, told: bool) -> None:
+    def _announce(self, lanes: set[int], *, announced: bool) -> None:
         """Tell who waits in this process; others are told now or, if it was quiet no longer, with the next notice."""
         self.wakes.announce(frozenset(lanes))
-        if not told:
+        if not announced:
             self._to_notify |= lanes
             if self._is_quiet():
                 self._notifier = asyncio.create_task(self._notify_others(0))
@@ -454,7 +446,7 @@ class PostgresStore:
     def _payload(self, lanes: set[int]) -> str:
         self._noticed_at = passed()
         # More than fit into a payload: an empty list, which means all of them.
-        names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MOST_NOTIFIED else ""
+        names = ",".join(str(lane) for lane in sorted(lanes)) if len(lanes) <= MAX_NOTIFIED else ""
         return f"{self._instance}:{names}"
 
     async def _notify_others(self, after_sec: float) -> None:
@@ -488,7 +480,7 @@ class PostgresStore:
 
     async def _listen(self) -> None:
         """Keep one direct connection listening; after each reconnect look at all lanes, since wakes were missed."""
-        told, pause = False, LISTEN_AGAIN_SEC
+        logged, pause = False, LISTEN_AGAIN_SEC
         while True:
             lost = asyncio.Event()
             why: object = "the connection has ended"
@@ -502,18 +494,18 @@ class PostgresStore:
                 try:
                     connection.add_termination_listener(lambda _, lost=lost: lost.set())
                     await connection.add_listener(CHANNEL, self._heard)
-                    if told:
+                    if logged:
                         log.info("listening for wake-ups again")
-                    told, pause = False, LISTEN_AGAIN_SEC
+                    logged, pause = False, LISTEN_AGAIN_SEC
                     self.wakes.announce(frozenset())
                     await _until_lost(connection, lost)
                 finally:
                     connection.terminate()
             except (asyncpg.PostgresError, *LOST) as error:
                 why = error
-            if not told:  # once, however long the database is away
-                log.info("not listening for wake-ups (%s); polling goes on", why)
-                told = True
+            if not logged:  # once, however long the database is away
+                log.info("not listening for wake-ups (%s); polling continues", why)
+                logged = True
             await asyncio.sleep(pause)
             pause = min(2 * pause, LISTEN_AGAIN_MAX_SEC)
 
@@ -549,7 +541,7 @@ async def _roll_back(connection: Any, tx: PostgresTx) -> None:
         async with asyncio.timeout(ROLLBACK_SEC):
             await connection.execute("rollback")
     except (asyncpg.PostgresError, asyncio.CancelledError, *LOST):
-        # A cancellation is how early Pythons 3.11 tell a timeout inside another one; whoever called us raises on.
+        # A cancellation is how early Pythons 3.11 tell a timeout inside another one; anyone who called us raises on.
         _give_up(connection)
 
 

@@ -1,10 +1,10 @@
-"""What PostgreSQL, its driver and the network say, in the queue's own errors."""
+"""Translates errors of PostgreSQL, its driver and the network."""
 
 from __future__ import annotations
 
 import asyncpg
 
-from shiftwork.core.errors import (
+from shiftwork.model.errors import (
     BadText,
     InputError,
     OperationTimeout,
@@ -80,10 +80,10 @@ def says(error: BaseException) -> str:
 def translate(error: BaseException) -> ShiftworkError:
     """The queue's own error for what the server or the network said."""
     if isinstance(error, _DAMAGED):
-        return StoreDamaged(f"PostgreSQL says: {says(error)}", mend=RESTORE)
+        return StoreDamaged(f"PostgreSQL: {says(error)}", hint=RESTORE)
     if isinstance(error.__cause__, UnicodeEncodeError):
         return BadText("text holds a lone surrogate")
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"PostgreSQL says: {says(error)}")
-    return StoreError(f"PostgreSQL says: {says(error)}")
+            return ours(f"PostgreSQL: {says(error)}")
+    return StoreError(f"PostgreSQL: {says(error)}")

@@ -1,9 +1,9 @@
-"""Tells PostgreSQL's planner of tables that have grown since it was last told.
+"""Updates PostgreSQL's planner statistics for tables that have grown.
 
 A connection keeps its plans. Those made while a table was empty, as a queue is that has been worked off and vacuumed,
-read all of it, some once for each of its rows, and are kept until somebody analyses the table. The server does that
+read all of it, some once for each of its rows, and are kept until someone analyses the table. The server does that
 within a minute or two: time enough for a load of 100,000 tasks, of which every claim then takes half a minute.
-So whoever adds many rows looks, and analyses what has outgrown its statistics; that ends all older plans.
+So anyone who adds many rows looks, and analyses what has outgrown its statistics; that ends all older plans.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncpg
 log = logging.getLogger("shiftwork.store")
 
 LARGE = 500
-"""Rows from which a transaction looks before it commits: whoever sees them then has new plans."""
+"""Rows from which a transaction looks before it commits: anyone who sees them then has new plans."""
 
 SOME = 200
 """Rows of this process's transactions after which it looks, beside them."""
@@ -32,18 +32,18 @@ from unnest($1::text[], $2::bigint[]) as added(name, rows) join pg_class c on c.
 where now.pages > 16 and (now.pages > 16 + 4 * c.relpages or c.reltuples < added.rows)
   and pg_has_role(c.relowner, 'usage')"""
 """Tables that we may analyse, of more than 16 pages, of which the planner believes that they are a fifth as large, or
-less; or that they have fewer rows than one transaction has added, as when they were analysed by somebody who could not
+less; or that they have fewer rows than one transaction has added, as when they were analysed by someone who could not
 see those yet."""
 
 
-class Growth:
+class TableGrowth:
     """Rows that this process has added to each table since it last looked."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._largest: Counter[str] = Counter()
 
-    def note(self, added: Counter[str]) -> bool:
+    def record(self, added: Counter[str]) -> bool:
         """Whether it is worth a look by now."""
         if not added:
             return False
@@ -58,9 +58,9 @@ class Growth:
 
 
 async def tell_planner(connection: Any, added: Mapping[str, int]) -> list[str]:
-    """Analyse what has outgrown the planner's knowledge, inside a transaction, which goes on whatever comes of it.
+    """Analyse what has outgrown the planner's knowledge, inside a transaction, which continues whatever comes of it.
 
-    The tables that had. One that somebody else is analysing is passed over: it is worth another look later.
+    The tables that had. One that someone else is analysing is passed over: it is worth another look later.
     """
     grown = await connection.fetch(GROWN, list(added), list(added.values()))
     if grown:
@@ -70,6 +70,6 @@ async def tell_planner(connection: Any, added: Mapping[str, int]) -> list[str]:
         except asyncpg.PostgresError as error:
             if connection.is_closed():
                 raise
-            log.info("the planner was not told of new rows: %s", error)
+            log.info("could not update the planner's statistics: %s", error)
             await connection.execute("rollback to growth")
     return [row["name"] for row in grown]

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from shiftwork.core.errors import InputError, StoreUnsuitable
+from shiftwork.model.errors import InputError, StoreUnsuitable
 from shiftwork.store import migrate
 from shiftwork.store.postgres_sessions import Session, session_name
 
@@ -28,7 +28,7 @@ SESSION = {
 }
 """Our statements reach few rows by index. Without statistics, right after a bulk load, the planner would rather read
 the whole table for a batch of 500; and it would plan each batch anew, since it sees how long it is (0.3 ms a claim). A
-process that is stopped in the middle must not hold its locks for ever: the whole fleet may wait for them."""
+process that is stopped in the middle must not hold its locks forever: the whole fleet may wait for them."""
 
 SET_LOCAL = "".join(f"; set local {name} = '{value}'" for name, value in SESSION.items())
 """The same for one transaction: a pooler hands the connection on. It costs 0.15 ms each time, so only there."""
@@ -42,7 +42,7 @@ def split_url(url: str) -> tuple[str, dict[str, str]]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InputError(f"the address cannot be used: {error}", where="url", mend=ADDRESS) from error
+        raise InputError(f"the address cannot be used: {error}", where="url", hint=ADDRESS) from error
     ours: dict[str, str] = {}
     theirs: list[tuple[str, str]] = []
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -73,8 +73,8 @@ async def connect(dsn: str, *, pool_size: int, behind_pooler: bool, allowed: boo
             )
     except asyncpg.InterfaceError:
         raise  # the driver's own word for what it was given, though it is a ValueError, too
-    except (ValueError, OverflowError) as error:  # a port that is no number, or above 65535
-        raise InputError(f"the address cannot be used: {error}", where="url", mend=ADDRESS) from error
+    except (ValueError, OverflowError) as error:  # a port that is not a number, or above 65535
+        raise InputError(f"the address cannot be used: {error}", where="url", hint=ADDRESS) from error
     try:
         if not await _is_current(pool):
             await _migrate(dsn, behind_pooler=behind_pooler, allowed=allowed)

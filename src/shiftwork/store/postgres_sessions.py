@@ -1,8 +1,8 @@
-"""Sessions on a PostgreSQL server: our own, which a network may drop, and others', whose process may stop.
+"""PostgreSQL sessions: our own, which a network can drop, and others, whose process can stop.
 
 The server itself ends a session that is idle in a transaction. It does not count as idle the one that has sent a
 statement and not yet the values for it, or the rows of a COPY: a process that is stopped or cut off right there would
-hold its locks for ever. Others end such a session. It has done nothing; its process, if it comes back, begins anew.
+hold its locks forever. Others end such a session. It has done nothing; its process, if it comes back, begins anew.
 
 Whatever else holds a lock for long, a migration or an open psql, is left alone and named to those who wait for it.
 """
@@ -42,7 +42,7 @@ from unnest($1::int[]) as ours(pid) join pg_locks l on l.pid = ours.pid and not 
 join pg_stat_activity w on w.pid = l.pid and w.datname = current_database()
 cross join unnest(pg_blocking_pids(w.pid)) as holding(pid) join pg_stat_activity b on b.pid = holding.pid
 where l.waitstart < clock_timestamp() - make_interval(secs => $2)"""
-"""Sessions of ours that have waited so long for a lock, and who has it."""
+"""Sessions of ours that have waited this long for a lock, and who has it."""
 
 END = "select count(*) from unnest($1::int[]) as silent(pid) where pg_terminate_backend(pid)"
 
@@ -63,7 +63,7 @@ def _unanswered(text: str) -> bytes:
 
 
 class Session(asyncpg.Connection):
-    """A connection that knows when it was last answered, and that is soon closed, also when nobody answers."""
+    """A connection that knows when it was last answered, and that is soon closed, also when no one answers."""
 
     __slots__ = ("_answered_at",)
 
@@ -71,7 +71,7 @@ class Session(asyncpg.Connection):
         super().__init__(*args)
         self._answered_at = passed()
 
-    def note_answer(self) -> None:
+    def record_answer(self) -> None:
         self._answered_at = passed()
 
     def has_answered_since(self, moment: float) -> bool:
@@ -90,7 +90,7 @@ class Session(asyncpg.Connection):
             await super().close(timeout=CLOSE_SEC if timeout is None else timeout)
 
 
-class Silence:
+class SilentSessions:
     """Compares each look with the one before: who has not moved in between is silent."""
 
     def __init__(self) -> None:
@@ -108,19 +108,19 @@ class Silence:
 
 
 class Waits:
-    """Tells of calls that wait for somebody's lock, once each."""
+    """Tells of calls that wait for someone's lock, once each."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[Any, ...]] = set()
+        self._reported: set[tuple[Any, ...]] = set()
 
     async def tell(self, connection: Any, pids: list[int]) -> None:
-        """Name whoever has kept these sessions waiting since the last look or longer."""
+        """Name anyone who has kept these sessions waiting since the last look or longer."""
         async with connection.transaction():
             found = {
                 (row["pid"], row["waitstart"], row["holder"]): row
                 for row in await connection.fetch(BLOCKED, pids, LOOK_EVERY_SEC)
             }
-        for row in (found[wait] for wait in found.keys() - self._told):
+        for row in (found[wait] for wait in found.keys() - self._reported):
             log.warning(
                 "a call has waited %.1f s for a lock of session %d (%s, %s, in its transaction for %.1f s): %s",
                 row["waited"],
@@ -130,4 +130,4 @@ class Waits:
                 row["held"] or 0.0,
                 row["query"],
             )
-        self._told = set(found)
+        self._reported = set(found)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from shiftwork.core.errors import InputError
+from shiftwork.model.errors import InputError
 from shiftwork.store import statements
 from shiftwork.store.store import Row
 
@@ -27,14 +27,14 @@ _WORD = re.compile(r"\w+")
 _TELLING = re.compile(r"insert(?!.*\breturning\b)", re.DOTALL)
 
 
-class _Late(NamedTuple):
+class _PendingStatement(NamedTuple):
     """A statement that is yet to be sent."""
 
     text: str
     values: Sequence[Any]
 
 
-class _Reach(NamedTuple):
+class _TablesTouched(NamedTuple):
     """Which tables a statement writes, and every word in it: among these are all the tables it can see."""
 
     writes: frozenset[str]
@@ -55,7 +55,7 @@ class PostgresTx:
         self._begin = begin
         self._settings = settings
         self._statements = statements.load("postgres")
-        self._late: list[_Late] = []
+        self._late: list[_PendingStatement] = []
         self._written: frozenset[str] = frozenset()
 
     async def all(self, name: str, /, **parameters: Any) -> Sequence[Row]:
@@ -96,7 +96,7 @@ class PostgresTx:
         reach = _reach(name)
         if self._written & reach.words:
             await self.go_on()
-        self._late.append(_Late(text, values))
+        self._late.append(_PendingStatement(text, values))
         self._written |= reach.writes
 
     async def go_on(self, *, asking: bool = False) -> None:
@@ -126,9 +126,9 @@ class PostgresTx:
     async def flush_and_tell(self, channel: str, payload: str, within_sec: float) -> bool:
         """The same, and others hear of it when it is committed; False where they cannot be told so."""
         text, values = self._all_late()
-        telling = f"{text} returning pg_notify('{channel}', ${len(values) + 1}) is null"
+        reporting = f"{text} returning pg_notify('{channel}', ${len(values) + 1}) is null"
         try:
-            await self._connection.execute(telling, *values, payload, timeout=within_sec)
+            await self._connection.execute(reporting, *values, payload, timeout=within_sec)
         except NO_NOTICE:  # then nothing of the statement was done
             await self._connection.execute(text, *values, timeout=within_sec)
             return False
@@ -138,7 +138,7 @@ class PostgresTx:
         late, self._late, self._written = self._late, [], frozenset()
         return _together(*(part.text for part in late)), [value for part in late for value in part.values]
 
-    async def take_turn(self, name: str, /) -> None:
+    async def advisory_lock(self, name: str, /) -> None:
         await self.go_on(asking=True)
         await self._connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", name)
 
@@ -157,7 +157,7 @@ class PostgresTx:
 
 
 def _as_text(values: Sequence[Any], kind: str) -> str:
-    """An array whose values need no quotes, as PostgreSQL reads it. Nobody may smuggle a second value into one."""
+    """An array whose values need no quotes, as PostgreSQL reads it. No one may smuggle a second value into one."""
     given = [value for value in values if value is not None] if None in values else values
     if kind == "uuid" and sum(map(len, given)) != UUID_CHARS * len(given):
         raise InputError("an id of the batch is not one")
@@ -167,12 +167,12 @@ def _as_text(values: Sequence[Any], kind: str) -> str:
 
 
 @cache
-def _reach(name: str) -> _Reach:
+def _reach(name: str) -> _TablesTouched:
     """A statement that only writes can wait; another may lock or read, and a `with` cannot stand inside one."""
     statement = statements.load("postgres")[name]
     writes = frozenset(_WRITING.findall(statement.text))
     words = writes if statement.target else frozenset(_WORD.findall(statement.text))  # plain rows see no table
-    return _Reach(writes, words, can_wait=statement.text.startswith(("insert", "update", "delete")))
+    return _TablesTouched(writes, words, can_wait=statement.text.startswith(("insert", "update", "delete")))
 
 
 @cache

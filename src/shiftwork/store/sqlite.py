@@ -24,7 +24,7 @@ from typing import Any, TypeVar, cast
 import apsw
 import msgspec
 
-from shiftwork.core.errors import (
+from shiftwork.model.errors import (
     BadText,
     InputError,
     OperationTimeout,
@@ -39,7 +39,7 @@ from shiftwork.core.errors import (
     StoreUnsuitable,
 )
 from shiftwork.store import deadline, files, migrate, statements
-from shiftwork.store.hearing import Hearing
+from shiftwork.store.hearing import StallDetector
 from shiftwork.store.sqlite_job import UNKNOWN, Job
 from shiftwork.store.store import Clock, Row, Verb
 from shiftwork.store.wakes import LocalWakes
@@ -57,7 +57,7 @@ OLDEST_ENGINE = (3, 51, 3)
 """Before it, several writing connections could corrupt a WAL database."""
 
 FOREIGN_POLL_SEC = 0.02
-"""How often to look whether other processes have told of work, where the system does not say that they did."""
+"""How often to check whether other processes have reported work, where the system does not say that they did."""
 
 TOLD_POLL_SEC = 1.0
 """The same where it does."""
@@ -82,8 +82,8 @@ def translate(error: apsw.Error | UnicodeDecodeError, where: str | None = None) 
         return StoreDamaged(f"a row holds text that is not UTF-8: {error}", where=where)
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"SQLite says: {error}", where=where)
-    return StoreError(f"SQLite says: {error}", where=where)
+            return ours(f"SQLite: {error}", where=where)
+    return StoreError(f"SQLite: {error}", where=where)
 
 
 class SqliteTx:
@@ -130,7 +130,7 @@ class SqliteTx:
             if whole < len(rows):
                 cursor.executemany(statement.text, rows[whole:])
 
-    async def take_turn(self, name: str, /) -> None:
+    async def advisory_lock(self, name: str, /) -> None:
         """One writer at a time is the rule here anyway."""
 
     def wake(self, lane: int, /) -> None:
@@ -154,8 +154,8 @@ class SqliteStore:
         self._connection = connection
         self._path = path
         self._clock = clock
-        self.hearing = Hearing(clock, watches_clock=clock is time.time)
-        self._turn = files.Turn(path, patience) if path else None
+        self.stall_detector = StallDetector(clock, watches_clock=clock is time.time)
+        self._turn = files.WriterLock(path, patience) if path else None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
         self._broken: BaseException | None = None
@@ -164,8 +164,6 @@ class SqliteStore:
         self._opened_readers: list[apsw.Connection] = []
         self._thread = threading.Thread(target=self._work, name="shiftwork-writer", daemon=True)
         self._thread.start()
-
-    # -- opening -----------------------------------------------------------------------------------------------
 
     @classmethod
     async def open(
@@ -179,8 +177,6 @@ class SqliteStore:
         except StoreError:  # the file of turns cannot be used
             connection.close()
             raise
-
-    # -- verbs -------------------------------------------------------------------------------------------------
 
     async def run(self, verb: Verb[T], /) -> T:
         self._refuse_if_down()
@@ -245,8 +241,8 @@ class SqliteStore:
     @asynccontextmanager
     async def lane_wakes(self) -> AsyncIterator[AsyncIterator[frozenset[int]]]:
         watcher = None
-        if self._turn is not None:  # from now on: what was told before is in sight of whoever looks after this
-            watcher = asyncio.create_task(self._watch_other_processes(self._turn, self._turn.told_by_others()))
+        if self._turn is not None:  # from now on: what was told before is in sight of anyone who looks after this
+            watcher = asyncio.create_task(self._watch_other_processes(self._turn, self._turn.writes_by_others()))
         try:
             async with self.wakes.subscribe() as stream:
                 yield stream
@@ -254,17 +250,17 @@ class SqliteStore:
             if watcher is not None:
                 watcher.cancel()
 
-    async def _watch_other_processes(self, turn: files.Turn, known: int) -> None:
+    async def _watch_other_processes(self, turn: files.WriterLock, known: int) -> None:
         """Which lanes they gave work to is not told, so all who wait are woken."""
         assert self._path is not None
-        changes = files.Changes(files.turn_of(self._path))
+        changes = files.FileChanges(files.turn_of(self._path))
         try:
             while not self._closed:
-                told = turn.told_by_others()
-                if told > known:
-                    known = told
+                count = turn.writes_by_others()
+                if count > known:
+                    known = count
                     self.wakes.announce(frozenset())
-                await changes.wait(TOLD_POLL_SEC if changes.are_told else FOREIGN_POLL_SEC)
+                await changes.wait(TOLD_POLL_SEC if changes.supported else FOREIGN_POLL_SEC)
         finally:
             changes.close()
 
@@ -287,8 +283,6 @@ class SqliteStore:
             raise StoreUnavailable(f"the writer has stopped: {self._broken}") from self._broken
         if self._closed:
             raise StoreClosed("this queue was closed")
-
-    # -- the writer thread -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         group: list[Job] | None = []
@@ -320,7 +314,7 @@ class SqliteStore:
 
     def _run_group(self, group: list[Job]) -> None:
         try:
-            with self._turn or _no_turn():
+            with self._turn or _no_lock():
                 self._run_verbs(group)
                 lanes = frozenset(lane for job in group if job.error is None for lane in job.wakes)
                 if lanes and self._turn is not None:
@@ -399,14 +393,14 @@ class SqliteStore:
 
     def _announce(self, loop: asyncio.AbstractEventLoop, lanes: frozenset[int]) -> None:
         if lanes:
-            with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll mends it
+            with contextlib.suppress(RuntimeError):  # a loop that has gone: the poll repairs it
                 loop.call_soon_threadsafe(self.wakes.announce, lanes)
 
     def _fail_waiters(self, begun: list[Job], error: BaseException) -> None:
         for job in begun:
             job.error = StoreUnavailable(
                 f"the writer has stopped: {error}",
-                mend=UNKNOWN,
+                hint=UNKNOWN,
             )
         left: list[Job] = []
         while not self._jobs.empty():
@@ -428,7 +422,7 @@ def _plain_values() -> Iterator[None]:
         raise InputError(f"a number is too large: {error}") from None
 
 
-class _no_turn:  # noqa: N801  # reads as a phrase where it is used
+class _no_lock:  # noqa: N801  # reads as a phrase where it is used
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -459,7 +453,7 @@ def _run_through(verb: Callable[[Any], Any], tx: SqliteTx) -> Any:
     except msgspec.DecodeError as error:
         raise StoreDamaged(f"a row holds what is not JSON: {error}") from error
     coroutine.close()
-    raise RuntimeError("a verb may await nothing but its transaction")
+    raise RuntimeError("a verb can only await its transaction")
 
 
 def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schema: bool) -> apsw.Connection:
@@ -491,26 +485,26 @@ def _open_writer(path: str, file: Path | None, patience: float, *, migrate_schem
 def _refuse_unwritable(path: str) -> None:
     """The engine takes names in UTF-8 alone, and a NUL would end one early."""
     if "\0" in path or path != path.encode(errors="ignore").decode():
-        raise BadText(f"{path!r} is no name that a database can have", where="url")
+        raise BadText(f"{path!r} is not a valid database name", where="url")
 
 
 def _check_place(file: Path) -> None:
     if not file.parent.is_dir():
-        raise StoreUnavailable(f"the folder {file.parent} does not exist", mend="Make the folder first.")
+        raise StoreUnavailable(f"the folder {file.parent} does not exist", hint="Make the folder first.")
     if file.is_dir():
-        raise StoreUnavailable(f"{file} is a folder", where=str(file), mend="Name a file, in it or elsewhere.")
+        raise StoreUnavailable(f"{file} is a folder", where=str(file), hint="Name a file, in it or elsewhere.")
     files.refuse_network_file_system(file.parent)
     if file.exists() and not os.access(file, os.W_OK):
-        raise StoreReadOnly(f"{file} may not be written by this user", where=str(file))
+        raise StoreReadOnly(f"{file} is not writable by this user", where=str(file))
     if not os.access(file.parent, os.W_OK):
-        raise StoreReadOnly(f"the folder {file.parent} may not be written by this user", where=str(file.parent))
+        raise StoreReadOnly(f"the folder {file.parent} is not writable by this user", where=str(file.parent))
 
 
 def _refuse_foreign(connection: apsw.Connection) -> None:
     """A file with tables of something else is left exactly as it is."""
     names = {row[0] for row in connection.execute("select name from sqlite_schema")}
     if names and "migrations" not in names:
-        raise StoreUnsuitable("the file holds the tables of another program", mend="Name a file of its own.")
+        raise StoreUnsuitable("the file holds the tables of another program", hint="Name a file of its own.")
 
 
 def _prepare(connection: apsw.Connection) -> None:

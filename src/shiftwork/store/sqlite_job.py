@@ -1,4 +1,4 @@
-"""A call in the queue of SQLite's writer: its caller waits for it, and may give it up."""
+"""A call queued for SQLite's writer thread, which its caller can abandon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextvars
 import threading
 from typing import Any
 
-from shiftwork.core.errors import OperationTimeout, StoreUnavailable
+from shiftwork.model.errors import OperationTimeout, StoreUnavailable
 from shiftwork.store.store import Verb
 
 UNKNOWN = "It is not known whether this was done; read the task before you try again."
@@ -48,8 +48,8 @@ class Job:
         if self.future.done():
             return
         if ran:
-            what = f"the commit took so long that it was not waited for after {after_sec:.3g} s"
-            self.future.set_exception(StoreUnavailable(what, mend=UNKNOWN))
+            what = f"the commit did not finish within {after_sec:.3g} s"
+            self.future.set_exception(StoreUnavailable(what, hint=UNKNOWN))
         else:
             self.future.set_exception(OperationTimeout(f"the writer had not done this call within {after_sec:.3g} s"))
 

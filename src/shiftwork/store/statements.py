@@ -1,4 +1,4 @@
-"""Loads the named statements of `sql/*.sql` and writes each for a dialect.
+"""Loads the named statements of `engine/sql` and of each feature's `queries.sql`, and writes each for a dialect.
 
 A statement is written once for both databases. What differs is said in the text:
 
@@ -7,7 +7,7 @@ A statement is written once for both databases. What differs is said in the text
 - `-- part: x` is a text that stands for `{x}` in the statements after it in its file;
 - `-- rows items: id uuid, fence bigint` makes `{items}` a table of the batch's rows;
 - `-- insert tasks: id uuid, ...` is a bulk insert of rows in that column order;
-- `{pg: ...}` and `{lite: ...}` stand for one database only;
+- `{postgres: ...}` and `{sqlite: ...}` stand for one database only;
 - `:name` is a parameter.
 """
 
@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Literal, NamedTuple, cast
 
 Dialect = Literal["sqlite", "postgres"]
@@ -25,7 +26,10 @@ _NAME = re.compile(r"^-- name: (\w+)(?: \((sqlite|postgres)\))?$")
 _PART = re.compile(r"^-- part: (\w+)$")
 _ROWS = re.compile(r"^-- rows (\w+): (.+)$")
 _INSERT = re.compile(r"^-- insert (\w+): (.+)$")
-_ONLY = re.compile(r"\{(pg|lite): ?([^{}]*)\}")
+_ONLY = re.compile(r"\{(postgres|sqlite|pg|lite): ?([^{}]*)\}")
+_TAGS = {"postgres": {"postgres", "pg"}, "sqlite": {"sqlite", "lite"}}
+"""The short tags are those of migrations that are released, whose text never changes."""
+
 _TABLE = re.compile(r"\{(\w+)\}")
 _LEADING = re.compile(r"from \{(\w+)\} join\b")
 """SQLite keeps the order of a cross join. After ANALYZE it would rather read a table whole and the batch's JSON for
@@ -56,7 +60,7 @@ class Column(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A statement as it stands in the file."""
+    """A statement as it is in the file."""
 
     name: str
     text: str
@@ -91,10 +95,15 @@ def load(dialect: Dialect) -> dict[str, Statement]:
 
 
 def _sources() -> Iterator[tuple[Source, Dialect | None]]:
-    folder = resources.files("shiftwork.store") / "sql"
-    for file in sorted(folder.iterdir(), key=lambda f: f.name):
-        if file.name.endswith(".sql"):
-            yield from _parse(file.read_text(encoding="utf-8"))
+    for file in files():
+        yield from _parse(file.read_text(encoding="utf-8"))
+
+
+def files() -> Iterator[Traversable]:
+    """The engine's files, and the one of each feature; a statement has one name among all of them."""
+    package = resources.files("shiftwork")
+    yield from (file for file in (package / "engine" / "sql").iterdir() if file.name.endswith(".sql"))
+    yield from (file for folder in package.iterdir() if (file := folder / "queries.sql").is_file())
 
 
 def _parse(text: str) -> Iterator[tuple[Source, Dialect | None]]:
@@ -200,9 +209,9 @@ def _pg_type(name: str) -> str:
 
 
 def only(text: str, dialect: Dialect) -> str:
-    """The text with what stands in it for one database, and without what stands for the other."""
-    keep = "pg" if dialect == "postgres" else "lite"
-    return _ONLY.sub(lambda m: m[2] if m[1] == keep else "", text)
+    """The text with what is in it for one database, and without what stands for the other."""
+    keep = _TAGS[dialect]
+    return _ONLY.sub(lambda m: m[2] if m[1] in keep else "", text)
 
 
 def write_schema(text: str, dialect: Dialect) -> str:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
-from shiftwork.core.errors import ShiftworkError
-from shiftwork.store.hearing import Hearing
+from shiftwork.model.errors import ShiftworkError
+from shiftwork.store.hearing import StallDetector
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -26,12 +26,12 @@ class Tx(Protocol):
         """The first row, or None."""
 
     async def run(self, name: str, /, **parameters: Any) -> None:
-        """A statement whose rows nobody wants."""
+        """A statement whose rows no one wants."""
 
     async def insert(self, name: str, rows: Sequence[tuple[Any, ...]], /) -> None:
         """A bulk insert."""
 
-    async def take_turn(self, name: str, /) -> None:
+    async def advisory_lock(self, name: str, /) -> None:
         """Wait until no other transaction holds this name; held until the end of this one."""
 
     def wake(self, lane: int, /) -> None:
@@ -52,7 +52,7 @@ class Store(Protocol):
     """How long a verb may take before it ends with nothing changed."""
     refusal: ShiftworkError | None
     """Why it took no write of late; None if it takes them. Cleared by who writes something small now and then."""
-    hearing: Hearing
+    stall_detector: StallDetector
     """When agents could not be heard: then their silence means nothing."""
 
     async def run(self, verb: Verb[T], /) -> T:
@@ -68,7 +68,7 @@ class Store(Protocol):
         """The time all servers of this store agree on."""
 
     def lane_wakes(self) -> AbstractAsyncContextManager[AsyncIterator[frozenset[int]]]:
-        """Lanes that got work, from this process and from others. May repeat, may miss: the poll mends it."""
+        """Lanes that got work, from this process and from others. May repeat, may miss: the poll repairs it."""
 
     async def settle_events(self) -> None:
         """Wait until every transaction that writes events now has ended: then a gap in their numbers is final."""

@@ -1,4 +1,4 @@
-"""Wake-ups inside one process: whoever waits for work is told which lanes got some."""
+"""Wake-ups inside one process: which lanes got work."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What goes over HTTP between servers and clients: the bodies, the answers, and errors as problem+json."""
+"""HTTP schemas of requests and answers, and errors as problem+json."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 import errno
 import socket
 
-from shiftwork.core.errors import InputError
-from shiftwork.wire.access import is_loopback
+from shiftwork.access.authenticator import is_loopback
+from shiftwork.model.errors import InputError
 
 DEAD_SEC = 60
-"""A connection whose other end takes nothing for so long is cut off."""
+"""A connection whose other end takes nothing for this long is cut off."""
 
 
 def check_guarded(host: str, where: str, *, tokens: bool) -> None:
     """What would be open to the world must ask for tokens."""
     if not tokens and not is_loopback(host):
         raise InputError(
-            f"{host} can be reached from other machines, and this server would let everybody in",
+            f"{host} can be reached from other machines, and this server would accept anyone",
             where=where,
-            mend="Add --tokens and make some with `shiftwork tokens create`, or serve on 127.0.0.1.",
+            hint="Add --tokens and make some with `shiftwork tokens create`, or serve on 127.0.0.1.",
         )
 
 
@@ -36,7 +36,7 @@ def listen(host: str, port: int, host_at: str = "--host", port_at: str = "--port
         raise InputError(
             f"cannot listen on {host} port {port}: {error.strerror or error}",
             where=port_at,
-            mend="Choose another port (0 finds a free one), or stop the program that has it.",
+            hint="Choose another port (0 finds a free one), or stop the program that has it.",
         ) from None
     # Connections take these over. asyncio sets the first one only on sockets it made itself: 40 ms an answer.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,7 +49,7 @@ def _not_ours(host: str, where: str, error: OSError | UnicodeError) -> InputErro
     return InputError(
         f"cannot listen on {host}: {getattr(error, 'strerror', None) or error}",
         where=where,
-        mend="Give an address or a name that this machine has; 127.0.0.1 is for itself alone, 0.0.0.0 for everybody.",
+        hint="Use an address of this machine: 127.0.0.1 for local access only, 0.0.0.0 for all interfaces.",
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.core.errors import (
+from shiftwork.engine.assignment import Assignment, AssignmentRecord
+from shiftwork.model.errors import (
     ArtifactDamaged,
     ArtifactsUnavailable,
     ConflictError,
@@ -63,7 +64,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     status: int
     code: str
     detail: str
-    mend: str = ""
+    hint: str = ""
     where: str | None = None
     request_id: str | None = None
     facts: dict[str, Any] = {}
@@ -80,7 +81,7 @@ def of(error: ShiftworkError, request_id: str | None = None) -> Problem:
         status=status_of(type(error)),
         code=error.code,
         detail=error.what,
-        mend=error.how_to_mend,
+        hint=error.hint,
         where=error.where,
         request_id=request_id,
         facts=msgspec.to_builtins(error.facts, enc_hook=str),
@@ -93,7 +94,7 @@ def error_of(problem: Mapping[str, Any]) -> ShiftworkError:
     if problem.get("code") == INTERNAL.code and problem.get("request_id"):
         what = f"{what}, request id {problem['request_id']}"
     fields = {"code": problem.get("code"), "what": what}
-    rest = {name: problem.get(name) for name in ("where", "mend") if problem.get(name) is not None}
+    rest = {name: problem.get(name) for name in ("where", "hint") if problem.get(name) is not None}
     return from_dict({**(problem.get("facts") or {}), **rest, **fields})
 
 
@@ -103,7 +104,7 @@ INTERNAL = Problem(
     status=500,
     code="internal",
     detail="the server met an error of its own",
-    mend="It is in the server's log under this request id; whether the request had an effect must be looked up.",
+    hint="See the server's log for this request id; check whether the request took effect.",
 )
 
 
@@ -115,6 +116,33 @@ def wrong_method(method: str, path: str, allowed: str, request_id: str) -> Probl
         status=405,
         code="wrong_method",
         detail=f"{path} has no {method}",
-        mend=f"It has {allowed}.",
+        hint=f"It has {allowed}.",
         request_id=request_id,
     )
+
+
+def encode(value: Any) -> Any:
+    """For encoders: an error inside an answer, as a problem, and an assignment, as its record."""
+    if isinstance(value, Assignment):
+        return value.as_record()
+    if isinstance(value, ShiftworkError):
+        return of(value)
+    raise NotImplementedError(type(value))
+
+
+def decode(kind: type, value: Any) -> Any:
+    """For decoders: a problem inside an answer, as the error it stands for, and the record of an assignment."""
+    if issubclass(kind, Assignment):
+        return Assignment.of_record(msgspec.convert(value, AssignmentRecord))
+    if issubclass(kind, ShiftworkError):
+        return error_of(value)
+    raise NotImplementedError(kind)
+
+
+def schema(kind: type) -> dict[str, Any]:
+    """For JSON Schema: an error inside an answer is a problem, an assignment a record."""
+    if issubclass(kind, Assignment):
+        return {"$ref": "#/components/schemas/AssignmentRecord"}
+    if issubclass(kind, ShiftworkError):
+        return {"$ref": "#/components/schemas/Problem"}
+    raise NotImplementedError(kind)

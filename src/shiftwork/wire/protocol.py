@@ -9,11 +9,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from shiftwork.wire.problem import MEDIA_TYPE, Problem
 
-LARGEST_HEAD = 65_536
-SLOWEST_REQUEST_SEC = 60.0
-"""Longer than a body is waited for, so that whoever sends one too slowly is told before the connection ends."""
+MAX_HEAD = 65_536
+MAX_REQUEST_SEC = 60.0
+"""Longer than a body is waited for, so that anyone who sends one too slowly is told before the connection ends."""
 
-LEAST_BODY = 262_144
+MIN_BODY = 262_144
 """So much of a body must come in that time, or all that is left of it."""
 
 _NOT_HTTP = Problem(
@@ -22,24 +22,24 @@ _NOT_HTTP = Problem(
     status=400,
     code="malformed",
     detail="this is not HTTP/1.1",
-    mend="Send requests as RFC 9112 says.",
+    hint="Send requests that conform to RFC 9112.",
 )
 _LARGE_HEAD = Problem(
     type="/errors/too_large",
     title="too large",
     status=431,
     code="too_large",
-    detail=f"the path and the headers are more than {LARGEST_HEAD} bytes",
+    detail=f"the path and the headers are more than {MAX_HEAD} bytes",
     where="headers",
-    mend="Send fewer and shorter headers.",
+    hint="Send fewer and shorter headers.",
 )
 
 
-def refuse(transport: asyncio.Transport, told: Problem) -> None:
+def refuse(transport: asyncio.Transport, problem_body: Problem) -> None:
     """Say what was wrong with something that is not even a request, and hang up."""
-    body = msgspec.json.encode(told)
+    body = msgspec.json.encode(problem_body)
     head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    transport.write(STATUS_LINE[told.status] + head.encode() + body)
+    transport.write(STATUS_LINE[problem_body.status] + head.encode() + body)
     transport.close()
 
 
@@ -67,7 +67,7 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._beside += len(data)
         super().data_received(data)
-        if self._beside > LARGEST_HEAD and not self.transport.is_closing():
+        if self._beside > MAX_HEAD and not self.transport.is_closing():
             refuse(self.transport, _LARGE_HEAD)
 
     def on_message_begin(self) -> None:
@@ -76,7 +76,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         # What came at once may be the head and much of the body: only then it is worth counting.
-        if self._beside > LARGEST_HEAD and self._head_size() > LARGEST_HEAD:
+        if self._beside > MAX_HEAD and self._head_size() > MAX_HEAD:
             refuse(self.transport, _LARGE_HEAD)
             raise HeadTooLarge
         self._beside = 0
@@ -85,7 +85,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._beside = 0
         self._come += len(body)
-        if self._come >= LEAST_BODY:
+        if self._come >= MIN_BODY:
             self._expect()  # a large one may take its time
         super().on_body(body)
 
@@ -109,7 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _expect(self) -> None:
         self._has_come()
         self._come = 0
-        self._patience = self.loop.call_later(SLOWEST_REQUEST_SEC, self.transport.close)
+        self._patience = self.loop.call_later(MAX_REQUEST_SEC, self.transport.close)
 
     def _has_come(self) -> None:
         if self._patience is not None:

@@ -11,23 +11,25 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core import reasons
-from shiftwork.core.task import Task
+import msgspec
+
+from shiftwork.model import reasons
+from shiftwork.model.task import Task
+from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker import exits, program
 from shiftwork.worker.context import Context, Done, Fail
 from shiftwork.worker.delivery import Summary
-from shiftwork.worker.folders import Folders, Place
+from shiftwork.worker.folders import Folders, WorkFolder
 from shiftwork.worker.group import Group, Run
+from shiftwork.worker.live_report import ProgressReporter
 from shiftwork.worker.output import Final, Transcript
 from shiftwork.worker.program import Call, Program
-from shiftwork.worker.telling import Teller
 from shiftwork.worker.worker import Worker, default_agent_id
 
 log = logging.getLogger("shiftwork.worker")
 T = TypeVar("T")
 REPORT_SEC = 5.0
-"""After a command was ended there is so long to bury it, and so long to tell its last words."""
+"""After a command was ended there is this long to bury it, and this long to tell its last words."""
 
 
 class AgentWorker(Worker):
@@ -66,18 +68,18 @@ class AgentWorker(Worker):
             done = await _Attempt(self._program, context, call, place).run(str(self.agent_id))
             place.announce(Run(place.mark))  # its tests, where it has any, outlive no runner either
             if not self._program.no_test_pass:
-                done = done._replace(verdict=await context.run_tests(place.path, place.mark))
+                done = msgspec.structs.replace(done, verdict=await context.run_tests(place.path, place.mark))
         if self._program.clean and self._folders.made(place.path):
-            return done._replace(once_accepted=functools.partial(_remove, place.path))
+            return msgspec.structs.replace(done, once_accepted=functools.partial(_remove, place.path))
         return done
 
-    def _call(self, context: Context, place: Place) -> Call:
+    def _call(self, context: Context, place: WorkFolder) -> Call:
         task = context.task
         task_file = place.file("task", program.task_json(task))
         session_id = task.session_id if self._made_here(task, place) else None
         return Call(task, context.token, place.path, task_file, session_id)
 
-    def _made_here(self, task: Task, place: Place) -> bool:
+    def _made_here(self, task: Task, place: WorkFolder) -> bool:
         """A session is resumed where it was made: agents keep theirs by machine and folder."""
         return task.work_dir is None or (place.existed and self._folders.named(task) == place.path)
 
@@ -91,27 +93,27 @@ def _remove(path: Path) -> None:
 class _Attempt:
     """One run of the program for one task."""
 
-    def __init__(self, given: Program, context: Context, call: Call, place: Place) -> None:
+    def __init__(self, given: Program, context: Context, call: Call, place: WorkFolder) -> None:
         self._program = given
         self._context = context
         self._call = call
         self._place = place
         self._transcript = Transcript(given.output)
-        self._teller = Teller(context, self._transcript, str(place.path))
+        self._reporter = ProgressReporter(context, self._transcript, str(place.path))
         self._final: Final | None = None
         self._stderr = ""
 
     async def run(self, agent_id: str) -> Done:
-        await self._teller.tell()  # where it works, before it does
+        await self._reporter.report()  # where it works, before it does
         group = self._start(agent_id)
-        telling = asyncio.create_task(self._teller.tell_until_stopped())
+        reporting = asyncio.create_task(self._reporter.report_until_stopped())
         in_time = False
         try:
-            await group.listen(self._teller.hear, self._hear_stderr)
+            await group.listen(self._reporter.feed, self._feed_stderr)
             in_time = await self._ended_in_time(group)
         finally:
-            code = await undisturbed(self._end(group, telling, by_itself=in_time))
-        return self._judge(code, in_time=in_time)
+            code = await undisturbed(self._end(group, reporting, by_itself=in_time))
+        return self._interpret(code, in_time=in_time)
 
     def _start(self, agent_id: str) -> Group:
         """The mark is noted before there is anything to find by it: we may die at any instruction."""
@@ -129,10 +131,10 @@ class _Attempt:
         self._place.announce(group.run)
         return group
 
-    def _hear_stderr(self, data: bytes) -> None:
+    def _feed_stderr(self, data: bytes) -> None:
         words = data.decode("utf-8", "replace")
-        self._stderr = (self._stderr + words)[-exits.LONGEST_TAIL :]
-        self._teller.hear_aside(words)
+        self._stderr = (self._stderr + words)[-exits.MAX_TAIL_LENGTH :]
+        self._reporter.feed_stderr(words)
 
     async def _ended_in_time(self, group: Group) -> bool:
         try:
@@ -148,27 +150,29 @@ class _Attempt:
         until, since = task.claim.execution_deadline, task.started_at or task.claimed_at
         return None if until is None or since is None else max(0.0, until - since)
 
-    async def _end(self, group: Group, telling: asyncio.Task[None], *, by_itself: bool) -> int:
+    async def _end(self, group: Group, reporting: asyncio.Task[None], *, by_itself: bool) -> int:
         """End all of its processes, then tell what is left to tell."""
         if not by_itself:
             await group.terminate(self._program.kill_after_sec)
-        code = await group.bury()
+        code = await group.reap()
         self._final = self._transcript.end()
-        self._teller.stop()
-        if (await asyncio.wait({telling}, timeout=REPORT_SEC))[1]:
-            telling.cancel()
+        self._reporter.stop()
+        if (await asyncio.wait({reporting}, timeout=REPORT_SEC))[1]:
+            reporting.cancel()
         return code
 
-    def _judge(self, code: int, *, in_time: bool) -> Done:
+    def _interpret(self, code: int, *, in_time: bool) -> Done:
         if not in_time:
             what = f"it ran longer than the {self._limit_sec():g} s it may"
             raise Fail(reasons.TIMEOUT, exits.error_text(what, self._final, self._stderr))
-        said = self._transcript
-        return exits.judge(code, self._final, self._stderr, cut=said.cut, facts=said.facts, now=time.time())
+        transcript = self._transcript
+        return exits.interpret(
+            code, self._final, self._stderr, cut=transcript.cut, facts=transcript.facts, now=time.time()
+        )
 
 
 async def undisturbed(ending: Coroutine[Any, Any, T]) -> T:
-    """Run to its end, whoever cancels us meanwhile; that is heard afterwards."""
+    """Run to its end, anyone who cancels us meanwhile; that is heard afterwards."""
     task = asyncio.ensure_future(ending)
     cancelled = False
     while not task.done():

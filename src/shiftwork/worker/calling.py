@@ -14,13 +14,13 @@ Handler = Callable[[Context], Awaitable[Any]] | Callable[[Context], Any]
 
 
 Call = Callable[[Context], Awaitable[Any]]
-LONGEST_LINE = 2_000
-LONGEST_TRACE = 50_000
+MAX_LINE_LENGTH = 2_000
+MAX_TRACE_LENGTH = 50_000
 """What of an error is logged, in characters."""
 
 
 class Shortened(Exception):
-    """An error whose own words would fill the log, or are no text: the first that are, with its traceback."""
+    """An error whose own words would fill the log, or are not text: the first that are, with its traceback."""
 
 
 def as_coroutine(handler: Handler) -> Call:
@@ -44,13 +44,13 @@ def describe(error: BaseException) -> str:
 
 
 def in_log(error: BaseException) -> BaseException:
-    """What is logged for the error: itself, unless its words and those of its causes are too many, or are no text."""
+    """What is logged for the error: itself, unless its words and those of its causes are too many, or are not text."""
     words = "".join(traceback.format_exception(error))
-    if len(words) <= LONGEST_TRACE and words == in_line(words, LONGEST_TRACE):
+    if len(words) <= MAX_TRACE_LENGTH and words == in_line(words, MAX_TRACE_LENGTH):
         return error
     return Shortened(in_line(describe(error))).with_traceback(error.__traceback__)
 
 
-def in_line(words: str, limit: int = LONGEST_LINE) -> str:
+def in_line(words: str, limit: int = MAX_LINE_LENGTH) -> str:
     """Words that every log can hold: a file written as UTF-8 refuses a lone surrogate, and the line would be lost."""
     return words[:limit].encode("utf-8", "replace").decode()

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from shiftwork.core.errors import InputError, ShiftworkError, from_dict
+from shiftwork.model.errors import InputError, ShiftworkError, from_dict
 
 log = logging.getLogger("shiftwork.worker")
-LONGEST_SAID = 65_536
-"""In bytes. A pipe holds so much before anybody reads."""
+MAX_REPORT_BYTES = 65_536
+"""In bytes. A pipe holds this much before anyone reads."""
 
 
 VARIABLE = "SHIFTWORK_CHILD"
@@ -56,12 +56,12 @@ def begin(pipes: Sequence[int] | None) -> Callable[[str], None] | None:
     if not pipes:
         return None
     ours, life = pipes
-    for pipe in (ours, life):  # what handlers start shall neither hold nor use them
+    for pipe in (ours, life):  # what handlers start should neither hold nor use them
         os.set_inheritable(pipe, False)  # noqa: FBT003  # the signature is Python's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts us all; the fleet stops us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_fleet, args=(life,), name="shiftwork-fleet", daemon=True).start()
-    return functools.partial(_say, ours)
+    return functools.partial(_print, ours)
 
 
 @contextmanager
@@ -82,13 +82,10 @@ def _end_with_fleet(life: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _say(pipe: int, why: str) -> None:
+def _print(pipe: int, why: str) -> None:
     with suppress(OSError):  # the fleet has gone
         os.set_blocking(pipe, False)
         os.write(pipe, why.encode())
-
-
-# -- refused -----------------------------------------------------------------------------------------------------------
 
 
 def refusal(error: InputError) -> str:
@@ -97,9 +94,9 @@ def refusal(error: InputError) -> str:
     return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
-def refused(said: str) -> ShiftworkError | None:
+def refused(body: str) -> ShiftworkError | None:
     """The error behind `refusal`; None if something else was said."""
     try:
-        return from_dict(msgspec.json.decode(said, type=dict[str, object]))
+        return from_dict(msgspec.json.decode(body, type=dict[str, object]))
     except msgspec.DecodeError:
         return None

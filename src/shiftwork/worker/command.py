@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from shiftwork import logs, tracing
-from shiftwork.core.errors import InputError, ShiftworkError
+from shiftwork.model.errors import InputError, ShiftworkError
 from shiftwork.worker import child, summing
 from shiftwork.worker.delivery import Summary
 from shiftwork.worker.outliving import run_on
@@ -38,14 +38,14 @@ def load(target: str) -> Worker:
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise InputError(
-            f"{target!r} does not name a worker", where="target", mend="Write module:worker, e.g. app:worker."
+            f"{target!r} does not name a worker", where="target", hint="Write module:worker, e.g. app:worker."
         )
     module = _imported(module_name)
     worker = getattr(module, name, None)
     if not isinstance(worker, Worker):
         found = [n for n, value in vars(module).items() if isinstance(value, Worker)]
         hint = f"It has: {', '.join(found)}." if found else "It declares none: write `worker = Worker()`."
-        raise InputError(f"{module_name} has no worker {name!r}", where="target", mend=hint)
+        raise InputError(f"{module_name} has no worker {name!r}", where="target", hint=hint)
     return worker
 
 
@@ -61,19 +61,19 @@ def _imported(name: str) -> ModuleType:
         place = _place_of(error)
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
-            mend = "Run this where the module can be imported."
-            raise InputError(f"there is no module {missing!r}", where="target", mend=mend) from error
+            hint = "Run this where the module can be imported."
+            raise InputError(f"there is no module {missing!r}", where="target", hint=hint) from error
         if missing is not None:
             what = f"{name} needs {missing}, which is not installed"
-            raise InputError(what, where=place, mend="Install it where this runs.") from error
-        said = " ".join(_said(error).split())
-        what = f"{name} cannot be imported: {type(error).__name__}{': ' if said else ''}{said.rstrip('.')}"
-        mend = f"Mend it there; `python -c 'import {name}'` tells the whole of it."
-        raise InputError(what, where=place, mend=mend) from error
+            raise InputError(what, where=place, hint="Install it where this runs.") from error
+        text = " ".join(_message(error).split())
+        what = f"{name} cannot be imported: {type(error).__name__}{': ' if text else ''}{text.rstrip('.')}"
+        hint = f"Fix it there; `python -c 'import {name}'` prints the full traceback."
+        raise InputError(what, where=place, hint=hint) from error
 
 
-def _said(error: BaseException) -> str:
-    """Its message alone: where a syntax error is, and how to mend one of ours, is told beside it."""
+def _message(error: BaseException) -> str:
+    """Its message alone: where a syntax error is, and how to fix one of ours, is told beside it."""
     if isinstance(error, SyntaxError):
         return error.msg
     return error.what if isinstance(error, ShiftworkError) else str(error)

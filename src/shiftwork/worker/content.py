@@ -1,16 +1,15 @@
-"""What a handler works on and what it makes: inputs that its task refers to, and artifacts."""
+"""A handler's inputs and artifacts."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
 
+from shiftwork.artifacts.model import Artifact, Input
 from shiftwork.artifacts.spool import Source
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import NotFound
-from shiftwork.queue.claim import Assignment
-from shiftwork.queue.content.artifacts import Artifact
-from shiftwork.queue.content.inputs import Input
+from shiftwork.engine.assignment import Assignment
+from shiftwork.model.errors import NotFound
+from shiftwork.operation.interface import AnyQueue
 
 
 class Content:
@@ -25,7 +24,7 @@ class Content:
         return self._assignment.inputs
 
     async def read_input(self, ref: str) -> Any:
-        """The bytes of an artifact, or what a task handed in, also where that was too large to come with the claim."""
+        """The bytes of an artifact, or what a task submitted, also where that was too large to come with the claim."""
         found = next((each for each in self.inputs if each.ref == ref), None)
         if found is None:
             raise NotFound(f"the task does not refer to {ref!r}", where="ref")
@@ -35,8 +34,8 @@ class Content:
 
     async def put_artifact(self, source: Source, *, name: str | None = None, media_type: str | None = None) -> Artifact:
         """Keep what was made, under this claim; hand its id in with `Done(artifacts=…)` to make it a result."""
-        return await self._queue.put_artifact(source, name=name, media_type=media_type, token=self._assignment.token)
+        return await self._queue.artifacts.put(source, name=name, media_type=media_type, token=self._assignment.token)
 
     def open_artifact(self, artifact_id: str, *, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """The bytes of an artifact as they come."""
-        return self._queue.get_artifact(artifact_id, start=start, end=end)
+        return self._queue.artifacts.get(artifact_id, start=start, end=end)

@@ -1,4 +1,4 @@
-"""What a handler is given: its task, and the verbs it may use while it works."""
+"""The handler's context: its task, and what it can call while it runs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import InputError, OperationTimeout, StoreError
-from shiftwork.core.states import State
-from shiftwork.core.task import NewTask, Submitted, Task, Usage, Wait
-from shiftwork.queue import check
-from shiftwork.queue.claim import Assignment
-from shiftwork.worker import purse
+from shiftwork.engine.assignment import Assignment
+from shiftwork.model import check
+from shiftwork.model.errors import InputError, OperationTimeout, StoreError
+from shiftwork.model.reports import MessageKind, TaskResult
+from shiftwork.model.states import State
+from shiftwork.model.task import NewTask, Submitted, Task, Usage, Wait
+from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.content import Content
 from shiftwork.worker.durable import Durable, persist
 from shiftwork.worker.trials import run_tests
 
 log = logging.getLogger("shiftwork.worker")
-LONGEST_SPAWN_NAME = 200
+MAX_SPAWN_NAME_LENGTH = 200
 
 
 class Fail(Exception):
@@ -37,18 +37,13 @@ class Fail(Exception):
         """A partial result, or facts about the failure such as the status and headers of a response."""
 
 
-class Done(NamedTuple):
-    """Returned by a handler that has more to hand in than data."""
+class Done(TaskResult, kw_only=True):
+    """Returned by a handler that has more to submit than data."""
 
-    data: Any = None
-    text: str | None = None
+    verdict: Any = None
+    """What tests said that the handler ran itself: `{"passed": ..., "evidence": ..., "note": ...}`."""
     once_accepted: Callable[[], None] | None = None
     """Called when the queue has accepted the result; not where this process ended before."""
-    decision_report: dict[str, Any] | None = None
-    verdict: dict[str, Any] | None = None
-    """What tests said that the handler ran itself: `{"passed": ..., "evidence": ..., "note": ...}`."""
-    artifacts: Sequence[str] = ()
-    """References to what was made, such as the ids of artifacts."""
 
 
 class WaitExpired(Fail):
@@ -63,7 +58,7 @@ class Release(Exception):
     """Raised by a handler to give its task back without cost."""
 
 
-class Parked(BaseException):
+class Suspended(BaseException):
     """Ends a handler whose task waits. Not an `Exception`: a handler's `except` must not stop it."""
 
 
@@ -122,7 +117,7 @@ class Context(Durable, Content):
 
     @property
     def cancelled(self) -> bool:
-        """True once nobody wants the result. An async handler is interrupted; a plain one must look here."""
+        """True once no one wants the result. An async handler is interrupted; a plain one must look here."""
         return self._cancelled
 
     def cancel(self) -> None:
@@ -133,15 +128,16 @@ class Context(Durable, Content):
     def should_yield(self) -> bool:
         """True once an urgent task waits for this one's place. Raise `Release` at a good place: steps are kept.
 
-        An async handler that goes on is interrupted after the worker's `cancel_grace_sec`; a plain one must look here.
+        An async handler that continues is interrupted after the worker's `cancel_grace_sec`; a plain one must look
+        here.
         """
         return self._should_yield
 
     @property
     def slow_down_sec(self) -> float:
-        """For how many seconds to go slow, since somebody met a rate limit; 0 otherwise.
+        """For how many seconds to go slow, since someone met a rate limit; 0 otherwise.
 
-        A handler that calls the same provider may wait so long before it goes on: its lease is kept up meanwhile.
+        A handler that calls the same provider may wait this long before it continues: its lease is kept up meanwhile.
         """
         return self._slow_for()
 
@@ -154,22 +150,22 @@ class Context(Durable, Content):
         return await self._queue.get(self.id)
 
     async def progress(self, value: Any) -> None:
-        """Say how far the work is. While the store is away this is not told, and the work goes on."""
+        """Say how far the work is. While the store is away this is not told, and the work continues."""
         try:
-            await self._queue.progress(self.token, value)
+            await self._queue.claims.progress(self.token, value)
         except (StoreError, OperationTimeout) as error:
-            log.info("the progress of %s was not told: %s", self.id, error)
+            log.info("could not report the progress of %s: %s", self.id, error)
 
-    async def message(self, kind: str, text: str, data: Mapping[str, Any] | None = None) -> None:
+    async def message(self, kind: MessageKind, text: str, data: Mapping[str, Any] | None = None) -> None:
         """Tell what is being done: kind is tool_call, text or error. Like progress, only while the store is there."""
         try:
-            await self._queue.message(self.token, kind, text, data)
+            await self._queue.claims.message(self.token, kind, text, data)
         except (StoreError, OperationTimeout) as error:
-            log.info("a message of %s was not told: %s", self.id, error)
+            log.info("could not report a message of %s: %s", self.id, error)
 
     async def pin_session(self, session_id: str | None = None, work_dir: str | None = None) -> None:
         """Keep the agent's own conversation with the task, so that a retry can resume it."""
-        await self._queue.pin_session(self.token, session_id, work_dir)
+        await self._queue.claims.pin_session(self.token, session_id, work_dir)
         self._work_dir = work_dir or self._work_dir
 
     async def run_tests(self, folder: Path | None = None, mark: str | None = None) -> dict[str, Any] | None:
@@ -190,22 +186,19 @@ class Context(Durable, Content):
         Of several models between two bookings it is not told which: `book_usage` in between keeps them apart.
         """
         if not math.isfinite(cost_usd):
-            raise InputError(f"{cost_usd!r} is no amount of money", where="cost_usd")
+            raise InputError(f"{cost_usd!r} is not an amount of money", where="cost_usd")
         used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out, "model": model}
-        self._note(check.read(used, Usage, "usage"))
+        self._record(check.read(used, Usage, "usage"))
 
-    def usage(self) -> dict[str, Any] | None:
+    def usage(self) -> Usage | None:
         """What is noted and not yet booked."""
-        noted = self._purse.used
-        if noted is purse.NOTHING:
-            return None
-        used = {name: getattr(noted, name) for name in ("cost_usd", "tokens_in", "tokens_out")}
-        return {**used, **({} if noted.model is None else {"model": noted.model})} if any(used.values()) else None
+        noted = self._usage_total.used
+        return noted if noted.cost_usd or noted.tokens_in or noted.tokens_out else None
 
-    def take_usage(self) -> dict[str, Any] | None:
-        """The same, for whoever books it now."""
+    def take_usage(self) -> Usage | None:
+        """The same, for anyone who books it now."""
         used = self.usage()
-        self._purse.empty()
+        self._usage_total.empty()
         return used
 
     async def book_usage(self) -> None:
@@ -214,7 +207,7 @@ class Context(Durable, Content):
             try:
                 answer = await self._queue.heartbeat(self.token, usage=used)
             except (StoreError, OperationTimeout):
-                self.spent(**used)  # it goes with the next report
+                self._record(used)  # it goes with the next report
                 raise
             if answer.action == "yield":
                 self.ask_to_yield()
@@ -222,7 +215,7 @@ class Context(Durable, Content):
                 self.cancel()
 
     async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None) -> list[Submitted]:
-        """Add subtasks to this task's DAG and go on; a later run of the handler gets the same ones.
+        """Add subtasks to this task's DAG and continue; a later run of the handler gets the same ones.
 
         A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
         order of the calls, as with steps.
@@ -239,7 +232,7 @@ class Context(Durable, Content):
         await self.book_usage()
         made = await self._spawn(tasks, name, wait=True)
         if any(each.status != State.COMPLETED for each in made):
-            raise Parked
+            raise Suspended
         known = {subtask.id: subtask for subtask in await self.subtasks()}
         return [known.get(each.id) or await self._newest(each.id) for each in made]
 
@@ -257,14 +250,14 @@ class Context(Durable, Content):
         return _subtask(task)
 
     async def sleep_until(self, name: str, at: float) -> None:
-        """Give the slot back until this time, in seconds since 1970; the handler is then run again, and goes on here.
+        """Give the slot back until this time, in seconds since 1970; the handler is then run again, and continues here.
 
-        What stands before is done again unless it is a step. Called again under the same name it is another wait.
+        What is before is done again unless it is a step. Called again under the same name it is another wait.
         """
         await self._wait(name, until=at)
 
     async def wait_signal(self, name: str, signal: str, timeout_sec: float | None = None) -> Any:
-        """The same until somebody sends this signal; answers its data, or raises `WaitExpired`."""
+        """The same until someone sends this signal; answers its data, or raises `WaitExpired`."""
         return await self._wait(name, signal=signal, timeout_sec=timeout_sec)
 
     async def ask(
@@ -277,9 +270,9 @@ class Context(Durable, Content):
         self._waited[name] += 1
         numbered = name if self._waited[name] == 1 else f"{name}#{self._waited[name]}"
         await self.book_usage()
-        wait = await persist(lambda: self._queue.wait(self.token, numbered, **terms))
+        wait = await persist(lambda: self._queue.waits.wait(self.token, numbered, **terms))
         if wait.status == "open":
-            raise Parked
+            raise Suspended
         if wait.status == "expired":
             raise WaitExpired(wait)
         return wait.value
@@ -289,7 +282,7 @@ class Context(Durable, Content):
         found: list[Subtask] = []
         after: str | None = None
         while True:
-            page = await self._queue.tasks(parent=self.id, after=after, limit=500)
+            page = await self._queue.tasks.list(parent=self.id, after=after, limit=500)
             found += [_subtask(task) for task in page.tasks if task.superseded_by is None]
             if page.next is None:
                 return found
@@ -300,7 +293,7 @@ def _spawn_name(tasks: Sequence[NewTask | Mapping[str, Any]]) -> str:
     """What a spawn without a name is known by: what its tasks are, which a run of the same code repeats."""
     types = {each.type if isinstance(each, NewTask) else str(each.get("type")) for each in tasks}
     name = f"spawn {', '.join(sorted(types))}"
-    return name if len(name) <= LONGEST_SPAWN_NAME else f"spawn {hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return name if len(name) <= MAX_SPAWN_NAME_LENGTH else f"spawn {hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _subtask(task: Task) -> Subtask:

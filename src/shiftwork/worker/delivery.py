@@ -7,12 +7,13 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 import msgspec
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core import reasons
-from shiftwork.core.errors import (
+from shiftwork.model import reasons
+from shiftwork.model.bounds import MAX_NAME
+from shiftwork.model.errors import (
     ConflictError,
     Forbidden,
     InputError,
@@ -23,28 +24,31 @@ from shiftwork.core.errors import (
     StoreError,
     Unauthorized,
 )
-from shiftwork.queue.fence import Outcome, Token
-from shiftwork.worker.outbox import Kept, Outbox
+from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.reports import TaskFailure
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.worker.outbox import Outbox, StoredResult
 
 log = logging.getLogger("shiftwork.worker")
+F = TypeVar("F", bound=TaskFailure)
 RETRY_SEC = (0.2, 5.0)
-"""Between attempts to hand in a result while the queue cannot be reached: first and longest."""
+"""Between attempts to submit a result while the queue cannot be reached: first and longest."""
 
 KEEP_AFTER_SEC = 1.0
-"""A result that is not answered for so long is written down, whatever the store says later."""
+"""A result that is not answered for this long is written down, whatever the store says later."""
 
 LOOK_FOR_THE_DEAD_SEC = 1.0
 """How often a worker looks for results of processes that are gone."""
 
 TURN_SEC = 5.0
-"""How long who starts waits for another that is handing in what is left."""
+"""How long who starts waits for another that is submitting what is left."""
 
 ASKED_SEC = 2.0
-"""A server that cannot be reached is asked so long for each answer; what is to be told it is then kept."""
+"""A server that cannot be reached is asked this long for each answer; what is to be told it is then kept."""
 
-LONGEST_ERROR = 60_000
+MAX_ERROR_LENGTH = 60_000
 SHUT_OUT = (StoreError, OperationTimeout, Unauthorized, Forbidden)
-"""The queue is away, or lets us in no more: whoever starts next, perhaps with another token, hands the result in."""
+"""The queue is away, or lets us in no more: anyone who starts next, perhaps with another token, hands the result in."""
 
 
 class Summary(msgspec.Struct):
@@ -63,7 +67,7 @@ class Summary(msgspec.Struct):
     """It ended because there was nothing left to do."""
 
     def count(self, status: str | None) -> None:
-        """A result was handed in, and this became of it."""
+        """A result was submitted, and this became of it."""
         self.completed += status == "completed"
         self.validating += status == "validating"
         self.failed += status not in {"completed", "validating"}
@@ -75,7 +79,7 @@ class Summary(msgspec.Struct):
         self.lost += not cancelled
 
 
-class Delivery:
+class ResultDelivery:
     """The way of a finished attempt from the handler to the queue."""
 
     def __init__(self, queue: AnyQueue, outbox: Outbox, summary: Summary, stopping: asyncio.Event) -> None:
@@ -85,34 +89,34 @@ class Delivery:
         self._stopping = stopping
         self._not_ours: set[str] = set()
 
-    async def left(self, *, of_the_dead: bool = False) -> list[Kept]:
-        """Hand in what earlier runs could not; what cannot be handed in now either is returned.
+    async def left(self, *, of_the_dead: bool = False) -> list[StoredResult]:
+        """Hand in what earlier runs could not; what cannot be submitted now either is returned.
 
-        Of the dead: only what was kept by processes that are known to be gone. The living hand in theirs themselves.
+        Of the dead: only what was kept by processes that are known to be gone. The living submit theirs themselves.
         """
-        async with self._turn(0 if of_the_dead else TURN_SEC) as ours:
+        async with self._locked(0 if of_the_dead else TURN_SEC) as ours:
             if of_the_dead and not ours:
                 return []  # others see to it
             kept = list(self._outbox.of_the_dead() if of_the_dead else self._outbox.left())
-            return [each for each in kept if not await self._hand_in_left(each)]
+            return [each for each in kept if not await self._submit_left(each)]
 
     @asynccontextmanager
-    async def _turn(self, patience: float) -> AsyncIterator[bool]:
-        """Ours as soon as it can be had; who has waited for so long goes on without."""
+    async def _locked(self, patience: float) -> AsyncIterator[bool]:
+        """Ours as soon as it can be had; who has waited for this long continues without."""
         until = time.monotonic() + patience
         while True:
-            with self._outbox.turn() as ours:
+            with self._outbox.lock() as ours:
                 if ours or time.monotonic() >= until:
                     yield ours
                     return
             await asyncio.sleep(0.05)
 
-    async def _hand_in_left(self, kept: Kept) -> bool:
+    async def _submit_left(self, kept: StoredResult) -> bool:
         """Whether it need not be tried again."""
         if kept.token in self._not_ours:
             return True
         try:
-            outcome = await self._hand_in(kept)
+            outcome = await self._submit_result(kept)
         except NotYourClaim:
             log.info("%s is left in the outbox for the worker whose token claimed it", kept.token)
             self._not_ours.add(kept.token)
@@ -123,20 +127,20 @@ class Delivery:
             return False
         else:
             if outcome is not None:
-                log.info("%s was handed in from the outbox", kept.token)
+                log.info("%s was submitted from the outbox", kept.token)
         self._outbox.drop(kept.token)
         return True
 
     async def for_the_dead(self) -> None:
-        """Hand in, for ever, what processes of this machine leave behind when they die."""
+        """Hand in, forever, what processes of this machine leave behind when they die."""
         while True:
             try:
                 await self.left(of_the_dead=True)
-            except Exception:  # heartbeats are sent beside us, and must go on
+            except Exception:  # heartbeats are sent beside us, and must continue
                 log.exception("what dead processes left in the outbox waits")
             await asyncio.sleep(LOOK_FOR_THE_DEAD_SEC)
 
-    async def deliver(self, kept: Kept) -> str | None:
+    async def deliver(self, kept: StoredResult) -> str | None:
         """Hand a result in; while the queue is away it is kept on disk and tried again. What became of the task."""
         timer = asyncio.get_running_loop().call_later(KEEP_AFTER_SEC, self.keep, kept, "there is no answer yet")
         try:
@@ -147,11 +151,11 @@ class Delivery:
         finally:
             timer.cancel()
 
-    async def _try_until_answered(self, kept: Kept) -> tuple[bool, str | None]:
+    async def _try_until_answered(self, kept: StoredResult) -> tuple[bool, str | None]:
         wait = RETRY_SEC[0]
         while True:
             try:
-                outcome = await self._hand_in(kept)
+                outcome = await self._submit_result(kept)
             except InputError as error:
                 kept = _refused(kept, error)
             except SHUT_OUT as error:
@@ -163,9 +167,9 @@ class Delivery:
                         await self._stopping.wait()
                 wait = min(wait * 2, RETRY_SEC[1])
             except Exception as error:
-                if isinstance(error, ShiftworkError) or not kept.done:
+                if isinstance(error, ShiftworkError) or kept.result is None:
                     raise
-                log.exception("the result of %s cannot be handed in", kept.token)
+                log.exception("cannot submit the result of %s", kept.token)
                 kept = _refused(kept, InputError(f"{type(error).__name__}: {_words(error)}"))
             else:
                 return True, None if outcome is None else outcome.status
@@ -175,52 +179,48 @@ class Delivery:
         if self._outbox.holds_any:
             self._outbox.drop(claim.text)
 
-    def keep(self, kept: Kept, why: object) -> None:
+    def keep(self, kept: StoredResult, why: object) -> None:
         """Write it down, once."""
         if not self._outbox.has(kept.token) and self._outbox.keep(kept):
             log.warning("%s is kept in the outbox: %s", kept.token, why)
 
     def keeps(self, claim: Token) -> bool:
-        """Whether its result is written down, for whoever starts next."""
+        """Whether its result is written down, for anyone who starts next."""
         return self._outbox.has(claim.text)
 
-    async def _hand_in(self, kept: Kept) -> Outcome | None:
+    async def _submit_result(self, kept: StoredResult) -> Outcome | None:
         """What it came to; None where it is not wanted any more."""
         try:
-            if kept.done:
-                outcome = await self._queue.complete(
-                    kept.token,
-                    kept.data,
-                    text=kept.text,
-                    artifacts=kept.artifacts,
-                    decision_report=kept.decision_report,
-                    usage=kept.usage,
-                    verdict=kept.verdict,
-                )
+            if kept.result is not None:
+                outcome = await self._queue.complete(kept.token, **kept.result.fields())
                 self._summary.count(outcome.status)
             else:
-                reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
-                outcome = await self._queue.fail(
-                    kept.token, reason, error, usage=kept.usage, data=kept.data, retry=kept.retry
-                )
+                failure = plain(kept.failure or TaskFailure())
+                outcome = await self._queue.fail(kept.token, **failure.fields())
                 self._summary.failed += 1
         except (ConflictError, NotFound) as error:
             self._summary.count_unwanted(error)
-            log.info("a result was not wanted any more: %s", error)
+            log.info("result rejected: %s", error)
             return None
         return outcome
 
 
-def _refused(kept: Kept, error: InputError) -> Kept:
-    """What the handler returned cannot be stored: that is a failed attempt, and trying again may mend it."""
-    if kept.done:
-        usage = None if error.facts.get("booked") else kept.usage
-        return Kept(kept.token, done=False, reason=reasons.INVALID_OUTPUT, error=str(error), usage=usage)
-    if kept.data is not None:
+def _refused(kept: StoredResult, error: InputError) -> StoredResult:
+    """What the handler returned cannot be stored: that is a failed attempt, and trying again may fix it."""
+    if kept.result is not None:
+        usage = None if error.facts.get("booked") else kept.result.usage
+        return StoredResult(kept.token, failure=TaskFailure(reasons.INVALID_OUTPUT, str(error), usage))
+    if kept.failure is not None and kept.failure.data is not None:
         log.error("the data of a report of %s is left out: %s", kept.token, error)
-        return msgspec.structs.replace(kept, data=None)
+        return StoredResult(kept.token, failure=msgspec.structs.replace(kept.failure, data=None))
     log.error("a report of %s was refused: %s", kept.token, error)
-    return Kept(kept.token, done=False, reason=reasons.CRASH, error="its worker's report was refused")
+    return StoredResult(kept.token, failure=TaskFailure(reasons.CRASH, "its worker's report was refused"))
+
+
+def plain(found: F) -> F:
+    """A failure in words that every store can hold; one without a reason is a crash."""
+    reason, error = clean(found.reason, MAX_NAME) or reasons.CRASH, clean(found.error, MAX_ERROR_LENGTH)
+    return msgspec.structs.replace(found, reason=reason, error=error)
 
 
 def clean(text: object, limit: int) -> str:

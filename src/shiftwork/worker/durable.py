@@ -1,4 +1,4 @@
-"""What a handler keeps while it works: steps that a later attempt need not repeat, and effects that happen once."""
+"""Durable steps, which later attempts do not repeat, and once-only effects."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from shiftwork import tracing
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core.errors import (
+from shiftwork.engine.assignment import Assignment
+from shiftwork.model import check
+from shiftwork.model.errors import (
     EffectInFlight,
     EffectUnknown,
     InputError,
@@ -21,12 +22,10 @@ from shiftwork.core.errors import (
     StoreClosed,
     StoreError,
 )
-from shiftwork.core.task import Usage
-from shiftwork.queue import check
-from shiftwork.queue.claim import Assignment
-from shiftwork.queue.durable.effects import Effect
-from shiftwork.queue.durable.steps import Step
-from shiftwork.worker import purse, threads
+from shiftwork.model.task import Usage
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.steps.model import Effect, Step
+from shiftwork.worker import threads, usage_scope
 
 T = TypeVar("T")
 log = logging.getLogger("shiftwork.worker")
@@ -51,7 +50,7 @@ class Durable:
     def __init__(self, queue: AnyQueue, assignment: Assignment) -> None:
         self._queue = queue
         self._assignment = assignment
-        self._purse = purse.Purse()
+        self._usage_total = usage_scope.UsageTotal()
         self._called: dict[str, int] = defaultdict(int)  # a Counter takes ten times as long to make
         self._tried: set[str] = set()
         """Keys of effects whose function was called in this attempt."""
@@ -59,8 +58,6 @@ class Durable:
     @functools.cached_property
     def _stored(self) -> _Stored:
         return _Stored(self._queue, self._assignment.id)
-
-    # -- steps -----------------------------------------------------------------------------------------------------
 
     async def step(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """The result of the function: stored by an earlier attempt, or made now and stored for the later ones.
@@ -71,13 +68,13 @@ class Durable:
         numbered = self._numbered(name)
         if (stored := await self._stored.find(numbered)) is not None:
             return await self._result_of(stored)
-        spent = purse.Purse()
+        spent = usage_scope.UsageTotal()
         with tracing.span(f"step {numbered}", task_id=self._assignment.id, step=numbered):
             try:
-                with purse.spending_from(spent):
+                with usage_scope.collecting_into(spent):
                     result = await threads.call(function, *args, name=numbered)
             except BaseException:
-                self._note(spent.empty())
+                self._record(spent.empty())
                 raise
             return (await self._complete(numbered, result, spent.empty())).result
 
@@ -85,24 +82,24 @@ class Durable:
         """Pages of steps leave out what is large."""
         if step.artifact is None:
             return step.result
-        return (await persist(lambda: self._queue.begin_step(self._assignment.token, step.name))).result
+        return (await persist(lambda: self._queue.steps.begin(self._assignment.token, step.name))).result
 
     async def begin_step(self, name: str) -> Step:
         """The next step of this name: done, with its result, or in flight from now on."""
         numbered = self._numbered(name)
-        return await persist(lambda: self._queue.begin_step(self._assignment.token, numbered))
+        return await persist(lambda: self._queue.steps.begin(self._assignment.token, numbered))
 
     async def complete_step(self, step: Step, result: Any) -> Any:
         """Store what came of a step that was begun, with what `spent` has noted until now; answers it as stored."""
-        return (await self._complete(step.name, result, self._purse.empty())).result
+        return (await self._complete(step.name, result, self._usage_total.empty())).result
 
     async def _complete(self, name: str, result: Any, used: Usage) -> Step:
         try:
-            return await persist(lambda: self._queue.complete_step(self._assignment.token, name, result, used))
+            return await persist(lambda: self._queue.steps.complete(self._assignment.token, name, result, used))
         except LeaseLost:
             raise  # which has booked it
         except BaseException:
-            self._note(used)
+            self._record(used)
             raise
 
     def _numbered(self, name: str) -> str:
@@ -110,11 +107,9 @@ class Durable:
         count = self._called[name]
         return name if count == 1 else self._numbered(f"{name}#{count}")
 
-    def _note(self, used: Usage) -> None:
+    def _record(self, used: Usage) -> None:
         """Add to what is booked with the step that runs here, else with the attempt's end."""
-        (purse.current() or self._purse).add(used)
-
-    # -- effects ---------------------------------------------------------------------------------------------------
+        (usage_scope.current() or self._usage_total).add(used)
 
     async def effect(
         self,
@@ -124,7 +119,7 @@ class Durable:
         key: str | None = None,
         verify: Callable[[Effect], Any] | None = None,
     ) -> Any:
-        """Act outside once, whatever crashes: the function's result, made now or by whoever did it before.
+        """Act outside once, whatever crashes: the function's result, made now or by anyone who did it before.
 
         The function is given the effect, whose `key` and `token` it should hand to the outside. Where an earlier
         attempt may have acted, `verify` looks and answers `Happened(result)` or None; without it a person is asked.
@@ -134,7 +129,7 @@ class Durable:
             return effect.result
         if effect.status == "in_flight":
             raise EffectInFlight(f"effect {effect.key!r} is being performed by task {effect.task_id}", key=effect.key)
-        if effect.status == "unknown" and (known := await self._look(effect, verify)) is not None:
+        if effect.status == "unknown" and (known := await self._poll(effect, verify)) is not None:
             return (await self._finish_effect(effect, known.result)).result
         self._tried.add(effect.key)
         try:
@@ -151,17 +146,17 @@ class Durable:
         async def ask() -> Effect:
             nonlocal asked
             asked += 1
-            return await self._queue.begin_effect(self._assignment.token, name, key=key)
+            return await self._queue.effects.begin(self._assignment.token, name, key=key)
 
         effect = await persist(ask)
         if asked > 1 and effect.begun_by == self._assignment.token and effect.key not in self._tried:
             return _as_new(effect)  # begun by an asking whose answer got lost
         return effect
 
-    async def _look(self, effect: Effect, verify: Callable[[Effect], Any] | None) -> Happened | None:
+    async def _poll(self, effect: Effect, verify: Callable[[Effect], Any] | None) -> Happened | None:
         if verify is None:
             raise EffectUnknown(
-                f"effect {effect.key!r} was begun by {effect.begun_by}, and nobody knows whether it happened",
+                f"effect {effect.key!r} was begun by {effect.begun_by}, and it is unknown whether it happened",
                 key=effect.key,
             )
         found = await threads.call(verify, effect, name=effect.key)
@@ -172,9 +167,9 @@ class Durable:
     async def _finish_effect(self, effect: Effect, result: Any, *, happened: bool = True) -> Effect:
         token = self._assignment.token
         try:
-            return await persist(lambda: self._queue.finish_effect(token, effect.key, result, happened=happened))
+            return await persist(lambda: self._queue.effects.finish(token, effect.key, result, happened=happened))
         except InputError:  # its result cannot be stored; that it happened must be
-            await persist(lambda: self._queue.finish_effect(token, effect.key))
+            await persist(lambda: self._queue.effects.finish(token, effect.key))
             raise
 
 
@@ -199,7 +194,7 @@ class _Stored:
         return self._known.pop(name, None)
 
     async def _read_on(self, after: int) -> None:
-        page = await persist(lambda: self._queue.steps(self._task_id, after=after, limit=PAGE))
+        page = await persist(lambda: self._queue.steps.list(self._task_id, after=after, limit=PAGE))
         self._known |= {step.name: step for step in page if step.status == "done"}
         self._after = page[-1].place if len(page) == PAGE else None
 

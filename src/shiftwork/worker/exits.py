@@ -1,4 +1,4 @@
-"""What the end of a command means for its task: exit codes, signals, and what the agent itself said."""
+"""Interprets the end of a command: exit codes, signals, and the agent's own result."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from shiftwork.core import reasons
-from shiftwork.policy import provider_limits
+from shiftwork.model import reasons
+from shiftwork.providers import provider_limits
 from shiftwork.worker.context import Done, Fail
 from shiftwork.worker.delivery import clean
-from shiftwork.worker.output import MOST_BYTES, Final
+from shiftwork.worker.output import MAX_BYTES, Final
 from shiftwork.worker.provider_errors import local_zone
 
 REASONS: dict[int, str] = {
@@ -23,7 +23,7 @@ REASONS: dict[int, str] = {
 }
 """Exit codes with a meaning of their own, near to what sysexits.h and timeout(1) mean by them."""
 
-LONGEST_TAIL = 4_000
+MAX_TAIL_LENGTH = 4_000
 
 
 def reason_of(code: int) -> str:
@@ -42,7 +42,7 @@ def name_of(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def judge(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Mapping[str, Any], now: float) -> Done:
+def interpret(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Mapping[str, Any], now: float) -> Done:
     """The result of a command that ended by itself, or the failure it stands for."""
     if code != 0 or (final is not None and final.failed):
         own = final.reason if final is not None and final.failed else None
@@ -50,10 +50,10 @@ def judge(code: int, final: Final | None, stderr: str, *, cut: bool, facts: Mapp
         known = facts if final is None or final.failed else {}
         raise Fail(own or reason_of(code), text, data=_provider_data(text, known, now))
     if cut:
-        raise Fail(reasons.INVALID_OUTPUT, f"it printed more at once than the {MOST_BYTES} bytes that are kept")
+        raise Fail(reasons.INVALID_OUTPUT, f"it printed more in one line than the {MAX_BYTES} bytes that are kept")
     if final is None:
         raise Fail(reasons.INVALID_OUTPUT, error_text("it ended well and printed no result", None, stderr))
-    return Done(final.data, text=None if final.text is None else clean(final.text, MOST_BYTES))
+    return Done(final.data, text=None if final.text is None else clean(final.text, MAX_BYTES))
 
 
 def _provider_data(text: str, facts: Mapping[str, Any], now: float) -> dict[str, Any] | None:
@@ -69,6 +69,6 @@ def _provider_data(text: str, facts: Mapping[str, Any], now: float) -> dict[str,
 
 def error_text(what: str, final: Final | None, stderr: str) -> str:
     """What happened, and the last words of both streams: there is where agents say why."""
-    said = final.text if final is not None and final.text else ""
-    tails = (text.strip()[-LONGEST_TAIL:] for text in (stderr, said))
-    return clean("\n".join([what, *filter(None, tails)]), 3 * LONGEST_TAIL)
+    message = final.text if final is not None and final.text else ""
+    tails = (text.strip()[-MAX_TAIL_LENGTH:] for text in (stderr, message))
+    return clean("\n".join([what, *filter(None, tails)]), 3 * MAX_TAIL_LENGTH)

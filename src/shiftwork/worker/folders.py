@@ -1,6 +1,6 @@
-"""Where commands work: a folder for each task and its retries, and a note of every run, so that no process outlives it.
+"""Work folders: one per task and its retries, with a record of every run, so that no process outlives it.
 
-A note is a file that the runner holds locked. One that nobody holds was left by a runner that died; whoever finds it
+A note is a file that the runner holds locked. One that no one holds was left by a runner that died; anyone who finds it
 ends the processes it names: the next runner, the next attempt in the folder, or the keeper that waits for just this.
 """
 
@@ -21,9 +21,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from shiftwork.core import ids
-from shiftwork.core.errors import InputError
-from shiftwork.core.task import Task
+from shiftwork.model import ids
+from shiftwork.model.errors import InputError
+from shiftwork.model.task import Task
 from shiftwork.worker import group
 from shiftwork.worker.group import Run
 
@@ -55,18 +55,18 @@ class Note:
         os.close(self._file)
 
 
-class Place:
+class WorkFolder:
     """A folder that one attempt has to itself."""
 
     def __init__(self, path: Path, note: Note) -> None:
         self.path = path
         self.existed = path.is_dir()
         self.mark = secrets.token_hex(8)
-        self._note = note
+        self._record = note
 
     async def enter(self) -> None:
-        """Nobody else works here: whom a dead runner left is ended first."""
-        if (left := self._note.read()) is not None:
+        """No one else works here: whom a dead runner left is ended first."""
+        if (left := self._record.read()) is not None:
             await asyncio.to_thread(group.kill, left)
         self._make()
 
@@ -75,18 +75,18 @@ class Place:
 
     def file(self, name: str, content: bytes) -> Path:
         """A file beside the folder, not in it: what is there is the agent's. It goes when the attempt ends."""
-        path = self._note.path.with_suffix(f".{name}")
+        path = self._record.path.with_suffix(f".{name}")
         path.write_bytes(content)
         return path
 
     def announce(self, run: Run) -> None:
-        self._note.write(run)
+        self._record.write(run)
 
     def leave(self) -> None:
-        for path in self._note.path.parent.glob(f"{self._note.path.stem}.*"):
-            if path != self._note.path:
+        for path in self._record.path.parent.glob(f"{self._record.path.stem}.*"):
+            if path != self._record.path:
                 path.unlink(missing_ok=True)
-        self._note.close()
+        self._record.close()
 
 
 class Folders:
@@ -108,26 +108,26 @@ class Folders:
         return self.named(task) or self._root(task) / task.id
 
     def _root(self, task: Task) -> Path:
-        """Workers of several workspaces may have one base, and their tasks are no business of each other."""
+        """Workers of several workspaces may have one base, and their tasks are not business of each other."""
         workspace = task.workspace_id
         return self.base if workspace == "default" else self.base / quote(workspace, safe="").replace(".", "%2E")
 
     def made(self, path: Path) -> bool:
-        """Whether it is a folder of ours and not one that a task has named: that may be somebody's repository."""
+        """Whether it is a folder of ours and not one that a task has named: that may be someone's repository."""
         return self.base in path.parents[:2] and ids.parse(path.name) is not None
 
     def named(self, task: Task) -> Path | None:
-        """Only a folder below the base: whoever submits a task does not choose where on this machine it is done."""
+        """Only a folder below the base: anyone who submits a task does not choose where on this machine it is done."""
         root = self._root(task)
         path = (root / (task.work_dir or "")).resolve()
         inside = root in path.parents and self._notes not in (path, *path.parents)
         return path if inside else None
 
     @asynccontextmanager
-    async def take(self, path: Path) -> AsyncIterator[Place]:
-        """Wait until nobody works in the folder, and have it."""
+    async def take(self, path: Path) -> AsyncIterator[WorkFolder]:
+        """Wait until no one works in the folder, and have it."""
         name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-        place = Place(path, await self._wait_for(self._notes / f"{name}.json"))
+        place = WorkFolder(path, await self._wait_for(self._notes / f"{name}.json"))
         try:
             await place.enter()
             yield place
@@ -171,7 +171,7 @@ def keep(base: str) -> None:
 
 
 def _lock(path: Path) -> Note | None:
-    """The note, unless somebody holds it. A file that was taken away before we had its lock is nobody's note."""
+    """The note, unless someone holds it. A file that was taken away before we had its lock is no one's note."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from shiftwork.duties.presence import Process, process_of
+from shiftwork.agents.presence import Process, process_of
 
 MARK = "SHIFTWORK_RUN"
 """The variable that all processes of a run inherit, so that one that has left the group is found, too."""
 
 LINGER_SEC = 1.0
-"""After the command has ended, what it started has so long to write its last words and end as well."""
+"""After the command has ended, what it started has this long to write its last words and end as well."""
 
 Hear = Callable[[bytes], None]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What is written down of a run, for whoever must end it when its runner cannot."""
+    """What is written down of a run, for anyone who must end it when its runner cannot."""
 
     mark: str
     leader: Process | None = None
@@ -76,7 +76,7 @@ class _Listener(asyncio.Protocol):
 
 
 class Group:
-    """A command under way. Its leader is not buried before the group is ended: until then its id is nobody else's."""
+    """A command under way. Its leader is not buried before the group is ended: until then its id is no one else's."""
 
     def __init__(self, leader: subprocess.Popen[bytes], mark: str) -> None:
         self.run = Run(mark, process_of(leader.pid))
@@ -116,7 +116,7 @@ class Group:
             os.waitid(os.P_PID, self._leader.pid, os.WEXITED | os.WNOWAIT)
         else:  # macOS before Python 3.13
             self._leader.wait()
-        with suppress(RuntimeError):  # the loop has gone: nobody waits any more
+        with suppress(RuntimeError):  # the loop has gone: no one waits any more
             self._loop.call_soon_threadsafe(self._exited.set)
 
     async def ended(self) -> None:
@@ -124,13 +124,13 @@ class Group:
         await self._exited.wait()
 
     async def terminate(self, grace_sec: float) -> None:
-        """Ask all of the group to end, and wait for the command so long."""
+        """Ask all of the group to end, and wait for the command this long."""
         signal_group(self._leader.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_sec):
                 await self._exited.wait()
 
-    async def bury(self) -> int:
+    async def reap(self) -> int:
         """End whatever is left of the run; the command's exit code."""
         try:
             if self._exited.is_set():
@@ -146,7 +146,7 @@ class Group:
         return self._leader.wait()
 
     async def _hear_the_rest(self) -> None:
-        """Until both pipes have ended, or nobody can be expected to write any more."""
+        """Until both pipes have ended, or no one can be expected to write any more."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SEC):
                 for listener in self._listeners:

@@ -1,4 +1,4 @@
-"""A durable place for results that could not be handed in: kept on disk until the queue has answered."""
+"""A durable place for results that could not be submitted: kept on disk until the queue has answered."""
 
 from __future__ import annotations
 
@@ -13,36 +13,29 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from shiftwork.duties import presence
+from shiftwork.agents import presence
+from shiftwork.model.reports import TaskFailure, TaskResult
 
 log = logging.getLogger("shiftwork.worker")
 
 
-class Kept(msgspec.Struct):
+class StoredResult(msgspec.Struct, forbid_unknown_fields=True):
     """A finished attempt: what it came to, under which claim."""
 
     token: str
-    done: bool
-    data: Any = None
-    text: str | None = None
-    decision_report: dict[str, Any] | None = None
-    verdict: dict[str, Any] | None = None
-    artifacts: list[str] = []
-    reason: str | None = None
-    error: str | None = None
-    retry: bool = True
-    usage: dict[str, Any] | None = None
+    result: TaskResult | None = None
+    failure: TaskFailure | None = None
+    """How it failed, where it has no result."""
     by: presence.Process | None = None
     """The process that wrote it down."""
 
 
 def default_folder(store: str, kind: str = "outbox") -> Path | None:
-    """One for all workers of a store on this machine, so that whoever starts next goes on with what is left.
+    """One for all workers of a store on this machine, so that anyone who starts next goes on with what is left.
 
     It is beside the database file, or in the user's state folder for a database elsewhere.
     """
@@ -86,13 +79,13 @@ class Outbox:
         """As others find it, wherever they run."""
         return None if self._folder is None else self._folder.absolute()
 
-    def keep(self, kept: Kept) -> bool:
+    def keep(self, kept: StoredResult) -> bool:
         """Write it down; False where that cannot be done, and memory is all there is."""
         if self._folder is None:
             return False
         try:
             text = msgspec.json.encode(msgspec.structs.replace(kept, by=presence.this_process()))
-            msgspec.json.decode(text, type=Kept)  # nobody could hand in what cannot be read again
+            msgspec.json.decode(text, type=StoredResult)  # no one could submit what cannot be read again
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._write(self._file(kept.token), text)
         except (OSError, TypeError, ValueError, RecursionError) as error:
@@ -110,8 +103,8 @@ class Outbox:
         temporary.rename(target)
 
     @contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Whether nobody else on this machine hands in what is left here; then nobody does while it lasts.
+    def lock(self) -> Iterator[bool]:
+        """Whether no one else on this machine submits what is left here; then no one does while it lasts.
 
         A result whose claim was lost changes nothing, but what it cost is booked: by each who hands it in just then.
         """
@@ -135,7 +128,7 @@ class Outbox:
         return token in self._written
 
     def drop(self, token: str) -> None:
-        """It was handed in, or is not wanted any more."""
+        """It was submitted, or is not wanted any more."""
         if token in self._written:
             self._written.discard(token)
             try:
@@ -143,14 +136,14 @@ class Outbox:
             except OSError as error:
                 log.warning("%s cannot be removed from the outbox: %s", token, error)
 
-    def left(self) -> Iterator[Kept]:
-        """What an earlier run, or another worker, could not hand in."""
+    def left(self) -> Iterator[StoredResult]:
+        """What an earlier run, or another worker, could not submit."""
         for file in self._files():
             if (kept := self._read(file)) is not None:
                 self._written.add(kept.token)
                 yield kept
 
-    def of_the_dead(self) -> Iterator[Kept]:
+    def of_the_dead(self) -> Iterator[StoredResult]:
         """The same of processes of this machine that are gone. A file is read once, however long its writer lives."""
         files = self._files()
         self._writers = {file: self._writers[file] for file in files if file in self._writers}
@@ -168,16 +161,16 @@ class Outbox:
         try:
             return sorted(self._folder.glob("*.json")) if self._folder and self._folder.is_dir() else []
         except OSError as error:
-            log.warning("the outbox cannot be looked into: %s", error)
+            log.warning("cannot read the outbox: %s", error)
             return []
 
-    def _read(self, file: Path) -> Kept | None:
+    def _read(self, file: Path) -> StoredResult | None:
         try:
-            return msgspec.json.decode(file.read_bytes(), type=Kept)
+            return msgspec.json.decode(file.read_bytes(), type=StoredResult)
         except FileNotFoundError:
             return None  # its own worker was faster
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("%s in the outbox cannot be read (%s); it is left for you to look at", file, error)
+            log.warning("%s in the outbox cannot be read (%s); it is kept for inspection", file, error)
             return None
 
     def _file(self, token: str) -> Path:

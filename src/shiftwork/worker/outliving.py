@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def run_on(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T:
-    """`runner.run`, which goes on where a handler's task has broken out of it.
+    """`runner.run`, which continues where a handler's task has broken out of it.
 
-    asyncio keeps these two with the task that raised them, for whoever awaits it, and throws them out of the loop as
+    asyncio keeps these two with the task that raised them, for anyone who awaits it, and throws them out of the loop as
     well. All else in the loop is as it was: run again, it hands them to the handler alone.
     """
     life: list[asyncio.Task[T]] = []
@@ -32,7 +32,7 @@ def run_on(runner: asyncio.Runner, main: Coroutine[Any, Any, T]) -> T:
         except (SystemExit, KeyboardInterrupt) as error:
             if not life or _is_over(life[0]):
                 raise
-            log.warning("a task that a handler has started raised %s; the worker goes on", type(error).__name__)
+            log.warning("a task that a handler has started raised %s; the worker continues", type(error).__name__)
             run = functools.partial(runner.get_loop().run_until_complete, life[0])
 
 

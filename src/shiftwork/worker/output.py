@@ -8,21 +8,22 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from shiftwork.model.bounds import MAX_NAME
+
 Format = Literal["auto", "text", "json", "stream-json"]
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Of a text, an object or one line. More is not kept: a result may be half as long by default."""
 
-MOST_USD = 1e9
-LONGEST_NAME = 255
-LARGEST_NUMBER = 1e13
+MAX_USD = 1e9
+MAX_NUMBER = 1e13
 """Of facts about a provider: times since 1970 in milliseconds are less."""
 
-LONGEST_INPUT = 1_000
+MAX_INPUT_LENGTH = 1_000
 """Of what is told about a tool's call, in characters."""
 
 
-class Said(NamedTuple):
+class AgentMessage(NamedTuple):
     """Something to tell while the agent works: a kind of message, and its words."""
 
     kind: Literal["text", "tool_call", "error"]
@@ -60,10 +61,10 @@ class Final(NamedTuple):
     """The provider's answer as the agent reports it: status, headers, error type and reset."""
 
 
-class Seen(NamedTuple):
+class ParsedEvent(NamedTuple):
     """What one event says."""
 
-    said: tuple[Said, ...] = ()
+    said: tuple[AgentMessage, ...] = ()
     session_id: str | None = None
     cost_usd: float | None = None
     """Of the run so far."""
@@ -75,17 +76,14 @@ class Seen(NamedTuple):
     """About the provider, known before the end."""
 
 
-# -- one event -------------------------------------------------------------------------------------------------------
-
-
-def read_event(event: dict[str, Any]) -> Seen:
+def read_event(event: dict[str, Any]) -> ParsedEvent:
     """What a line of JSON says; one of a kind that is not known says at most which session it is of."""
     read = _READERS.get(str(event.get("type")), _nothing)
     seen = read(event)
     return seen._replace(session_id=_name(event.get("session_id")) or _name(event.get("thread_id")))
 
 
-def read_object(found: dict[str, Any]) -> Seen:
+def read_object(found: dict[str, Any]) -> ParsedEvent:
     """What a program says that prints one object: the event of an agent's result, or data of its own."""
     seen = read_event(found)
     if seen.final is not None:
@@ -96,73 +94,73 @@ def read_object(found: dict[str, Any]) -> Seen:
     return seen._replace(cost_usd=_cost(found), tokens=_tokens(found.get("usage")), final=final)
 
 
-def _nothing(_event: dict[str, Any]) -> Seen:
-    return Seen()
+def _nothing(_event: dict[str, Any]) -> ParsedEvent:
+    return ParsedEvent()
 
 
-def _assistant(event: dict[str, Any]) -> Seen:
+def _assistant(event: dict[str, Any]) -> ParsedEvent:
     message = _object(event.get("message"))
-    said = [_block(block) for block in _objects(message.get("content"))]
+    stated = [_block(block) for block in _objects(message.get("content"))]
     id_ = _name(message.get("id"))
     tokens = _tokens(message.get("usage")) if id_ is not None else None
     kind = _name(event.get("error"))
     facts = {"error": None if kind is None else {"type": kind}}  # an answer after an error means that it has passed
-    return Seen(tuple(each for each in said if each is not None), message_id=id_, tokens=tokens, facts=facts)
+    return ParsedEvent(tuple(each for each in stated if each is not None), message_id=id_, tokens=tokens, facts=facts)
 
 
-def _block(block: dict[str, Any]) -> Said | None:
+def _block(block: dict[str, Any]) -> AgentMessage | None:
     if block.get("type") == "tool_use":
         given = msgspec.json.encode(block.get("input")).decode()
-        return Said("tool_call", _text(block.get("name")) or "a tool", {"input": given[:LONGEST_INPUT]})
+        return AgentMessage("tool_call", _text(block.get("name")) or "a tool", {"input": given[:MAX_INPUT_LENGTH]})
     words = _text(block.get("text")) if block.get("type") == "text" else None
-    return Said("text", words) if words else None
+    return AgentMessage("text", words) if words else None
 
 
-def _user(event: dict[str, Any]) -> Seen:
+def _user(event: dict[str, Any]) -> ParsedEvent:
     """What tools answered; only their errors are told."""
     blocks = _objects(_object(event.get("message")).get("content"))
     wrong = [block for block in blocks if block.get("type") == "tool_result" and block.get("is_error") is True]
-    return Seen(tuple(Said("error", _words(block.get("content"))) for block in wrong))
+    return ParsedEvent(tuple(AgentMessage("error", _words(block.get("content"))) for block in wrong))
 
 
-def _rate_limit_event(event: dict[str, Any]) -> Seen:
+def _rate_limit_event(event: dict[str, Any]) -> ParsedEvent:
     """The state of a subscription's window; sent with successful turns, too."""
     info = _object(event.get("rate_limit_info"))
     known = {name: info[name] for name in _WINDOW if _is_plain(info.get(name))}
     spare = info.get("isUsingOverage") is True or info.get("overageStatus") == "allowed"
-    return Seen(facts={"rate_limit_info": {**known, "status": "allowed"} if spare else known})
+    return ParsedEvent(facts={"rate_limit_info": {**known, "status": "allowed"} if spare else known})
 
 
-def _result(event: dict[str, Any]) -> Seen:
+def _result(event: dict[str, Any]) -> ParsedEvent:
     failed = event.get("is_error") is True or str(event.get("subtype", "")).startswith("error")
     failed |= event.get("status") == "error"
     why, facts = _problem(event)
     text = _text(event.get("result")) or ((why or _text(event.get("subtype"))) if failed else None)
     reason = _name(event.get("reason"))
     final = Final(text, event.get("structured_output"), failed, reason, facts if failed else None)
-    return Seen(cost_usd=_cost(event), tokens=_tokens(event.get("usage")), final=final)
+    return ParsedEvent(cost_usd=_cost(event), tokens=_tokens(event.get("usage")), final=final)
 
 
-def _item(event: dict[str, Any]) -> Seen:
+def _item(event: dict[str, Any]) -> ParsedEvent:
     item = _object(event.get("item"))
     kind = str(item.get("type"))
     if kind == "agent_message":
-        return Seen((Said("text", _words(item.get("text"))),))
+        return ParsedEvent((AgentMessage("text", _words(item.get("text"))),))
     if kind == "error":
-        return Seen((Said("error", _words(item.get("message"))),))
+        return ParsedEvent((AgentMessage("error", _words(item.get("message"))),))
     if kind in {"command_execution", "file_change", "mcp_tool_call", "web_search"}:
         name = _text(item.get("command")) or _text(item.get("tool")) or _text(item.get("query")) or kind
-        return Seen((Said("tool_call", name, {"kind": kind, "status": _name(item.get("status"))}),))
-    return Seen()
+        return ParsedEvent((AgentMessage("tool_call", name, {"kind": kind, "status": _name(item.get("status"))}),))
+    return ParsedEvent()
 
 
-def _turn_completed(event: dict[str, Any]) -> Seen:
-    return Seen(tokens=_tokens(event.get("usage")), final=Final())
+def _turn_completed(event: dict[str, Any]) -> ParsedEvent:
+    return ParsedEvent(tokens=_tokens(event.get("usage")), final=Final())
 
 
-def _turn_failed(event: dict[str, Any]) -> Seen:
+def _turn_failed(event: dict[str, Any]) -> ParsedEvent:
     words, facts = _problem(event)
-    return Seen((Said("error", words),), final=Final(words, failed=True, facts=facts))
+    return ParsedEvent((AgentMessage("error", words),), final=Final(words, failed=True, facts=facts))
 
 
 def _problem(event: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
@@ -196,12 +194,12 @@ def _is_plain(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
 
 
 _HTTP = range(400, 600)
 _WINDOW = ("status", "resetsAt", "rateLimitType", "utilization")
-_READERS: dict[str, Callable[[dict[str, Any]], Seen]] = {
+_READERS: dict[str, Callable[[dict[str, Any]], ParsedEvent]] = {
     "assistant": _assistant,
     "user": _user,
     "rate_limit_event": _rate_limit_event,
@@ -214,9 +212,6 @@ _READERS: dict[str, Callable[[dict[str, Any]], Seen]] = {
 
 EVENTS = frozenset({*_READERS, "system", "thread.started", "turn.started", "item.started", "item.updated"})
 """What lines of events begin with; an object of another type is a program's own data."""
-
-
-# -- values from outside: whatever is not as it should be is not there -----------------------------------------------
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -239,13 +234,13 @@ def _words(value: Any) -> str:
 
 
 def _name(value: Any) -> str | None:
-    usable = isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+    usable = isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable()
     return value if usable else None
 
 
 def _cost(event: dict[str, Any]) -> float | None:
     value = event.get("total_cost_usd", event.get("cost_usd"))
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_USD
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_USD
     return float(value) if usable else None  # type: ignore[arg-type]  # it is a number then
 
 
@@ -261,13 +256,10 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 10**12 else 0
 
 
-# -- a whole output --------------------------------------------------------------------------------------------------
-
-
 class Transcript:
     """What a run has printed so far, in bounded memory."""
 
-    def __init__(self, format: Format) -> None:  # noqa: A002  # the option's word
+    def __init__(self, format: Format) -> None:  # the option's word
         self.session_id: str | None = None
         self.cut = False
         """The output was longer than is kept. An overlong line among others is passed over."""
@@ -284,7 +276,7 @@ class Transcript:
         self._facts: dict[str, Any] = {}
         self._last_words: str | None = None
 
-    def feed(self, data: bytes) -> list[Said]:
+    def feed(self, data: bytes) -> list[AgentMessage]:
         """Take in what was printed; what of it is to be told."""
         if self._undecided and b"\n" in data:
             data, self._kept = bytes(self._kept) + data, bytearray()
@@ -292,7 +284,7 @@ class Transcript:
         if self._in_lines:
             return list(self._read_lines(data))
         self._keep(data)
-        return [] if self._undecided or self._format == "json" else [Said("text", self._decoder.decode(data))]
+        return [] if self._undecided or self._format == "json" else [AgentMessage("text", self._decoder.decode(data))]
 
     def _decide(self, data: bytes) -> None:
         """An output whose first line is an event has lines of events."""
@@ -303,12 +295,12 @@ class Transcript:
             self._in_lines = isinstance(found, dict) and found.get("type") in EVENTS
 
     def _keep(self, data: bytes) -> None:
-        room = MOST_BYTES - len(self._kept)
+        room = MAX_BYTES - len(self._kept)
         self._kept += data[:room]
         self._overlong |= len(data) > room
         self.cut |= self._overlong and not self._in_lines
 
-    def _read_lines(self, data: bytes) -> Iterator[Said]:
+    def _read_lines(self, data: bytes) -> Iterator[AgentMessage]:
         *ends, rest = data.split(b"\n")
         for end in ends:
             self._keep(end)
@@ -318,22 +310,26 @@ class Transcript:
                 yield from self._read_line(line)
         self._keep(rest)
 
-    def _read_line(self, line: bytes) -> Iterator[Said]:
+    def _read_line(self, line: bytes) -> Iterator[AgentMessage]:
         event = _decode(line)
         if isinstance(event, dict):
-            yield from self._note(read_event(event))
+            yield from self._record(read_event(event))
         elif line.strip():
-            yield Said("text", line.decode("utf-8", "replace"))
+            yield AgentMessage("text", line.decode("utf-8", "replace"))
 
-    def _note(self, seen: Seen) -> tuple[Said, ...]:
+    def _record(self, seen: ParsedEvent) -> tuple[AgentMessage, ...]:
         self.session_id = seen.session_id or self.session_id
         self._cost = max(self._cost, seen.cost_usd or 0.0)
         if seen.tokens is not None:
             self._tokens[seen.message_id] = seen.tokens
-        self._last_words = next((said.text for said in reversed(seen.said) if said.kind == "text"), self._last_words)
+        self._last_words = next(
+            (message.text for message in reversed(seen.said) if message.kind == "text"), self._last_words
+        )
         self._final = seen.final or self._final
         self._facts |= seen.facts or {}
-        return tuple(said._replace(text=said.text + "\n") if said.kind == "text" else said for said in seen.said)
+        return tuple(
+            message._replace(text=message.text + "\n") if message.kind == "text" else message for message in seen.said
+        )
 
     @property
     def spent(self) -> Spent:
@@ -361,9 +357,9 @@ class Transcript:
     def _read_whole(self, found: Any) -> None:
         """One object, or all events in one list."""
         if isinstance(found, dict):
-            self._note(read_object(found))
+            self._record(read_object(found))
         for event in _objects(found):
-            self._note(read_event(event))
+            self._record(read_event(event))
 
 
 def _decode(text: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Keeps several worker processes alive: a dead one is replaced, and what it held is handed back at once."""
+"""Keeps several worker processes alive: a dead one is replaced, and what it held is returned at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shiftwork.client.opening import AnyQueue, open_queue
-from shiftwork.core.errors import ShiftworkError
-from shiftwork.worker.child import LONGEST_SAID, Start, interrupts_held_back, refused
-from shiftwork.worker.delivery import ASKED_SEC, Delivery, Summary
+from shiftwork.client.opening import open_queue
+from shiftwork.model.errors import ShiftworkError
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.worker.child import MAX_REPORT_BYTES, Start, interrupts_held_back, refused
+from shiftwork.worker.delivery import ASKED_SEC, ResultDelivery, Summary
 from shiftwork.worker.outbox import open_outbox
 from shiftwork.worker.worker import default_agent_id
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shiftwork.worker")
 CRASH_SEC = 5.0
-"""A process that ends before it has lived so long has crashed at its start; twice in a row is a loop."""
+"""A process that ends before it has lived this long has crashed at its start; twice in a row is a loop."""
 
-LONGEST_BACKOFF_SEC = 30.0
+MAX_BACKOFF_SEC = 30.0
 HAND_BACK_SEC = 1.0
-"""How long a replacement waits for the tasks of the one before it to be handed back."""
+"""How long a replacement waits for the tasks of the one before it to be returned."""
 
 OFFLINE, IDLE, STOPPED = "offline", "idle", "stopped"
 """What a process says of its end, by a pipe, since any handler may end it with any exit code. Whose agent was set
@@ -79,7 +80,7 @@ class Fleet:
             os.close(ours)
 
     async def _keep_all_alive(self, base: str) -> int:
-        async with await open_queue(
+        async with open_queue(
             self._url, workspace=self._worker.workspace, actor=f"fleet:{base}", patience_sec=ASKED_SEC
         ) as queue:
             try:
@@ -103,10 +104,10 @@ class Fleet:
         crashes, has_lived = 0, False
         while True:
             began = time.monotonic()
-            code, said = await self._run_child(queue, agent_id, number)
-            if self._stopping.is_set() or said in {OFFLINE, IDLE}:
+            code, report = await self._run_child(queue, agent_id, number)
+            if self._stopping.is_set() or report in {OFFLINE, IDLE}:
                 return 0
-            if (error := refused(said)) is not None and self._gives_up(error, has_lived=has_lived):
+            if (error := refused(report)) is not None and self._gives_up(error, has_lived=has_lived):
                 return 0
             lived = time.monotonic() - began
             crashes = crashes + 1 if lived < CRASH_SEC else 0
@@ -144,15 +145,15 @@ class Fleet:
                 code = await self._end_of(child)
             finally:
                 self._children.discard(child)
-            said = _heard(ours)
+            report = _read_report(ours)
         finally:
             os.close(ours)
-        if not said:
-            handing = asyncio.create_task(self._hand_back(queue, runtime_id))
+        if not report:
+            handing = asyncio.create_task(self._reclaim_gone(queue, runtime_id))
             self._under_way.add(handing)
             handing.add_done_callback(self._under_way.discard)
             await asyncio.wait({handing}, timeout=HAND_BACK_SEC)
-        return code, said
+        return code, report
 
     async def _start_child(self, agent_id: str, runtime_id: str, pipe: int) -> asyncio.subprocess.Process:
         start = Start(
@@ -189,34 +190,34 @@ class Fleet:
                     child.kill()
         return await ending
 
-    async def _hand_back(self, queue: AnyQueue, runtime_id: str) -> None:
-        """Its finished results first: once its claims are taken back, nobody wants them any more."""
+    async def _reclaim_gone(self, queue: AnyQueue, runtime_id: str) -> None:
+        """Its finished results first: once its claims are taken back, no one wants them any more."""
         outbox = open_outbox(self._worker.outbox, self._url, queue.workspace)
         try:
-            if await Delivery(queue, outbox, Summary(), self._stopping).left():
-                log.warning("what %s held waits until the outbox can be handed in", runtime_id)
+            if await ResultDelivery(queue, outbox, Summary(), self._stopping).left():
+                log.warning("the claims of %s wait until the outbox is submitted", runtime_id)
                 return
-            returned = await queue.runtime_gone(runtime_id)
+            returned = await queue.runtimes.report_gone(runtime_id)
         except ShiftworkError as error:
             log.warning("what %s held waits for its lease: %s", runtime_id, error)
             return
         if returned:
-            log.warning("%s is gone; %d of its tasks were handed back", runtime_id, len(returned))
+            log.warning("%s is gone; %d of its tasks were returned to the queue", runtime_id, len(returned))
 
 
 def _backoff(crashes: int) -> float:
     """The first crash may be an accident, so its replacement comes at once."""
-    return 0.0 if crashes < 2 else float(min(LONGEST_BACKOFF_SEC, 2 ** (crashes - 2)))
+    return 0.0 if crashes < 2 else float(min(MAX_BACKOFF_SEC, 2 ** (crashes - 2)))
 
 
-def _heard(pipe: int) -> str:
-    """What a process has said before it ended. Whoever it forked may hold the pipe open, so it is not waited for."""
+def _read_report(pipe: int) -> str:
+    """What a process has said before it ended. Anyone who it forked may hold the pipe open, so it is not waited for."""
     os.set_blocking(pipe, False)
     try:
-        said = os.read(pipe, LONGEST_SAID).decode(errors="replace")
+        report = os.read(pipe, MAX_REPORT_BYTES).decode(errors="replace")
     except BlockingIOError:
         return ""
-    return said if said in {OFFLINE, IDLE, STOPPED} or refused(said) is not None else ""
+    return report if report in {OFFLINE, IDLE, STOPPED} or refused(report) is not None else ""
 
 
 def _name(code: int) -> str:

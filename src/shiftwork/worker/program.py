@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from shiftwork import tracing
-from shiftwork.core import reasons
-from shiftwork.core.errors import BadText, InputError
-from shiftwork.core.task import Task
+from shiftwork.model import reasons
+from shiftwork.model.errors import BadText, InputError
+from shiftwork.model.task import Task
 from shiftwork.worker import shells
 from shiftwork.worker.context import Fail
 from shiftwork.worker.output import Format
@@ -23,7 +23,7 @@ Feed = Literal["task", "prompt", "none"]
 
 PLACEHOLDERS = ("prompt", "session_id", "work_dir", "task_file", "task_id", "type", "attempt")
 RESUME = "{resume}"
-LONGEST_VALUE = 100_000
+MAX_VALUE_LENGTH = 100_000
 """In bytes. Linux refuses a single argument or variable of 131,072."""
 
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
@@ -63,9 +63,9 @@ def from_target(target: str) -> Program:
 def check(program: Program) -> Program:
     """Refuse what cannot work for any task, before anything is claimed; what is left finds its command anywhere."""
     if not program.command:
-        raise InputError("there is no command", where="COMMAND", mend="Write it after --, e.g. -- claude -p.")
+        raise InputError("there is no command", where="COMMAND", hint="Write it after --, e.g. -- claude -p.")
     if not program.types:
-        raise InputError("a command needs the types of its tasks", where="--type", mend="Name them: --type code.")
+        raise InputError("a command needs the types of its tasks", where="--type", hint="Name them: --type code.")
     program = msgspec.structs.replace(program, command=(_found(program.command[0]), *program.command[1:]))
     _refuse_unreadable(program)
     for part in (*program.command, *program.resume_args):
@@ -73,9 +73,9 @@ def check(program: Program) -> Program:
             raise InputError("a command cannot hold a NUL character", where="COMMAND")
     if any(shells.reads_as_code(words, _PLACEHOLDER.search) for words in _ways(program)):
         raise InputError(
-            "a placeholder inside a script would run what the task says as a command",
+            "a placeholder inside a script would execute the task's text as a command",
             where="COMMAND",
-            mend='Use the variables instead: "$SHIFTWORK_PROMPT", "$SHIFTWORK_SESSION_ID", ...',
+            hint='Use the variables instead: "$SHIFTWORK_PROMPT", "$SHIFTWORK_SESSION_ID", ...',
         )
     return program
 
@@ -85,8 +85,8 @@ def _found(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         what = "is not executable" if "/" in name and Path(name).exists() else "is not found"
-        mend = "Name a program on the PATH, or its path."
-        raise InputError(f"the command {name!r} {what}", where="COMMAND", mend=mend)
+        hint = "Name a program on the PATH, or its path."
+        raise InputError(f"the command {name!r} {what}", where="COMMAND", hint=hint)
     return str(Path(found).absolute())
 
 
@@ -109,9 +109,6 @@ def _with_resume(program: Program, resume: Sequence[str]) -> list[str]:
     for part in program.command if RESUME in program.command else (*program.command, RESUME):
         parts += resume if part == RESUME else [part]
     return parts
-
-
-# -- for one task ----------------------------------------------------------------------------------------------------
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -154,7 +151,7 @@ def _fill(part: str, values: Mapping[str, str], *, literal: bool) -> str:
     filled = _PLACEHOLDER.sub(lambda found: values[found[1]], part)
     if filled == part:
         return part
-    if len(filled.encode()) > LONGEST_VALUE:
+    if len(filled.encode()) > MAX_VALUE_LENGTH:
         raise Fail(reasons.INVALID_INPUT, f"{part} is too long for a command line; feed it with --stdin")
     if _PLACEHOLDER.match(part) and filled.startswith("-") and not literal:
         raise Fail(reasons.INVALID_INPUT, f"{part} begins with '-', which the command would read as an option")
@@ -173,7 +170,7 @@ def environment(program: Program, call: Call, agent_id: str) -> dict[str, str]:
     }
     if (traceparent := tracing.current()) is not None:
         own[tracing.VARIABLE] = traceparent
-    if len(own["SHIFTWORK_PROMPT"].encode()) > LONGEST_VALUE:
+    if len(own["SHIFTWORK_PROMPT"].encode()) > MAX_VALUE_LENGTH:
         del own["SHIFTWORK_PROMPT"]
     return {**os.environ, **own}
 

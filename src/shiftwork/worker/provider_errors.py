@@ -10,20 +10,20 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from shiftwork.core import reasons
-from shiftwork.policy import provider_limits
-from shiftwork.policy.reset_times import LONGEST_SEC
+from shiftwork.model import reasons
+from shiftwork.providers import provider_limits
+from shiftwork.providers.reset_times import MAX_SEC
 from shiftwork.worker.delivery import clean
 
-MOST_CAUSES = 5
-MOST_HEADERS = 40
-LONGEST_VALUE = 255
+MAX_CAUSES = 5
+MAX_HEADERS = 40
+MAX_VALUE_LENGTH = 255
 _STATUS = ("status_code", "status", "http_status", "code")
 _HTTP = range(400, 600)
 _FACTS = ("type", "code", "status")
 
 
-def judge(error: BaseException, text: str, now: float) -> tuple[str, dict[str, Any] | None]:
+def classify(error: BaseException, text: str, now: float) -> tuple[str, dict[str, Any] | None]:
     """The reason to report, and the data. Where the provider is to blame, the queue decides by its own settings."""
     facts = read(error)
     data = None if facts is None else {provider_limits.PROVIDER_ERROR: facts}
@@ -54,7 +54,7 @@ def read(error: BaseException) -> dict[str, Any] | None:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The exception and its causes, as far as each stands for another."""
     current: BaseException | None = error
-    for _ in range(MOST_CAUSES):
+    for _ in range(MAX_CAUSES):
         if current is None:
             return
         yield current
@@ -65,7 +65,7 @@ def _facts(error: BaseException) -> dict[str, Any]:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         return _of_botocore(response)
-    status = next(filter(None, (_status(holder, name) for holder in (error, response) for name in _STATUS)), None)
+    status = next(filter(None, (_status(owner, name) for owner in (error, response) for name in _STATUS)), None)
     found: dict[str, Any] = _typed(getattr(error, "body", None))
     if status is None:
         return found  # an error inside of a stream comes with the status 200
@@ -74,26 +74,26 @@ def _facts(error: BaseException) -> dict[str, Any]:
     found["status"] = status
     if headers:
         found["headers"] = headers
-    if isinstance(retry_after, int | float) and 0 <= retry_after <= LONGEST_SEC:
+    if isinstance(retry_after, int | float) and 0 <= retry_after <= MAX_SEC:
         found["retry_after"] = float(retry_after)
     return found
 
 
-def _status(holder: object, name: str) -> int | None:
-    value = getattr(holder, name, None)
+def _status(owner: object, name: str) -> int | None:
+    value = getattr(owner, name, None)
     return int(value) if isinstance(value, int) and int(value) in _HTTP else None
 
 
 def _headers(headers: object) -> dict[str, str]:
-    """Those that say when to go on. No other leaves this process: they may hold secrets."""
+    """Those that say when to continue. No other leaves this process: they may hold secrets."""
     if not isinstance(headers, Mapping) and not hasattr(headers, "items"):
         return {}
     wanted = {
-        clean(str(name).lower(), LONGEST_VALUE): clean(str(value), LONGEST_VALUE)
+        clean(str(name).lower(), MAX_VALUE_LENGTH): clean(str(value), MAX_VALUE_LENGTH)
         for name, value in headers.items()
         if str(name).lower().startswith("retry-after") or "ratelimit" in str(name).lower()
     }
-    return dict(list(wanted.items())[:MOST_HEADERS])
+    return dict(list(wanted.items())[:MAX_HEADERS])
 
 
 def _typed(body: object) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _typed(body: object) -> dict[str, Any]:
     inner = body.get("error")
     record = inner if isinstance(inner, Mapping) else body
     known = {name: record.get(name) for name in _FACTS}
-    words = {name: clean(value, LONGEST_VALUE) for name, value in known.items() if isinstance(value, str)}
+    words = {name: clean(value, MAX_VALUE_LENGTH) for name, value in known.items() if isinstance(value, str)}
     return {"error": words} if words else {}
 
 
@@ -116,5 +116,5 @@ def _of_botocore(response: Mapping[Any, Any]) -> dict[str, Any]:
         headers = _headers(meta.get("HTTPHeaders"))
         found |= {"headers": headers} if headers else {}
     if isinstance(error, Mapping) and isinstance(error.get("Code"), str):
-        found["error"] = {"code": clean(error["Code"], LONGEST_VALUE)}
+        found["error"] = {"code": clean(error["Code"], MAX_VALUE_LENGTH)}
     return found

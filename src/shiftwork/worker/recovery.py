@@ -1,4 +1,4 @@
-"""What a worker does before its first claim: it makes sure who it is, and takes back what dead processes held."""
+"""Runs before a worker's first claim: registers it, and reclaims what dead processes held."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
-from typing import Any
 
+from shiftwork.agents import presence
+from shiftwork.agents.model import Runtime
 from shiftwork.client.client import Client
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core import reasons
-from shiftwork.core.errors import InputError, NotFound, ShiftworkError
-from shiftwork.core.states import State
-from shiftwork.core.task import Task
-from shiftwork.duties import presence
-from shiftwork.queue.fence import Outcome
-from shiftwork.queue.queue import Queue
-from shiftwork.worker.roster import Entry, Roster
+from shiftwork.model import reasons
+from shiftwork.model.errors import InputError, NotFound, ShiftworkError
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import State
+from shiftwork.model.task import Task
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.queue import Queue
+from shiftwork.worker.roster import Roster, RosterEntry
 
 log = logging.getLogger("shiftwork.worker")
 WATCH_SEC = 6.0
-"""A runtime that holds something and is silent for so long is dead: a living one beats every two seconds."""
+"""A runtime that holds something and is silent for this long is dead: a living one beats every two seconds."""
 
 LOOK_SEC = 0.25
 LOOKED_AT = 1000
@@ -36,7 +36,7 @@ class Recovery:
         self._runtime_id = runtime_id
         self._types = types
         self._roster = Roster(queue.url, queue.workspace) if isinstance(queue, Client) else None
-        self._entry: Entry | None = None
+        self._entry: RosterEntry | None = None
         self._recovered: set[str] = set()
         """Tasks that were taken back and are not settled, as far as we know."""
 
@@ -53,31 +53,31 @@ class Recovery:
     async def refuse_living(self) -> None:
         """An id that was given may be in use on another machine, and its work must not be taken from it."""
         before = await self._seen()
-        if before is None or not before["held"]:
+        if before is None or not before.held:
             return
-        patience = WATCH_SEC - max(0.0, self._queue.now() - before["last_seen"])
+        patience = WATCH_SEC - max(0.0, self._queue.now() - before.last_seen)
         until = time.monotonic() + patience
         while time.monotonic() < until:
             await asyncio.sleep(LOOK_SEC)
             now = await self._seen()
-            if now is not None and now["last_seen"] != before["last_seen"]:
+            if now is not None and now.last_seen != before.last_seen:
                 what = f"another process works as the runtime {self._runtime_id!r}"
-                raise InputError(what, where="runtime_id", mend="Stop it, or choose another id.")
+                raise InputError(what, where="runtime_id", hint="Stop it, or choose another id.")
 
-    async def _seen(self) -> dict[str, Any] | None:
-        return next((each for each in await self._queue.runtimes() if each["id"] == self._runtime_id), None)
+    async def _seen(self) -> Runtime | None:
+        return next((each for each in await self._queue.runtimes.list() if each.id == self._runtime_id), None)
 
     async def of_this_runtime(self) -> None:
         """What an earlier process held under the id that we were given."""
-        self._note(await self._queue.orphans(self._runtime_id))
+        self._record(await self._queue.runtimes.recover(self._runtime_id))
 
     async def of_the_dead(self) -> None:
         """What processes of this machine held that are gone, whatever they were called."""
         if isinstance(self._queue, Queue):
-            self._note(await presence.hand_back_now(self._queue))
+            self._record(await presence.reclaim_gone_now(self._queue.engine, self._queue.workspace))
         for runtime_id, entry in self._roster.of_the_dead() if self._roster is not None else ():
             try:
-                self._note(await self._queue.orphans(runtime_id))
+                self._record(await self._queue.runtimes.recover(runtime_id))
             except ShiftworkError as error:
                 log.warning("what %s held waits for its lease: %s", runtime_id, error)
                 entry.close(remove=False)
@@ -87,7 +87,7 @@ class Recovery:
             else:
                 entry.close(remove=True)
 
-    def _note(self, outcomes: list[Outcome]) -> None:
+    def _record(self, outcomes: list[Outcome]) -> None:
         if outcomes:
             log.warning("%d tasks of a process that is gone were taken back", len(outcomes))
         self._recovered.update(outcome.task_id for outcome in outcomes)
@@ -101,7 +101,7 @@ class Recovery:
 
     async def _is_lost_work_to_come(self) -> bool:
         """Whether others have taken back work of ours from a dead worker: a server, or the parent of a fleet."""
-        retrying = (await self._queue.tasks(status=State.RETRYING, limit=LOOKED_AT)).tasks
+        retrying = (await self._queue.tasks.list(status=State.RETRYING, limit=LOOKED_AT)).tasks
         return any(task.type in self._types and _lost_its_worker(task) for task in retrying)
 
     async def _comes_again(self, task_id: str) -> bool:

@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from shiftwork.core.errors import InputError
-from shiftwork.duties import presence
+from shiftwork.agents import presence
+from shiftwork.model.errors import InputError
 from shiftwork.worker.outbox import default_folder
 
 log = logging.getLogger("shiftwork.worker")
@@ -34,7 +34,7 @@ class Note(msgspec.Struct, frozen=True):
     process: presence.Process | None
 
 
-class Entry:
+class RosterEntry:
     """The note of one runtime, and its lock while this is open."""
 
     def __init__(self, path: Path, file: int) -> None:
@@ -65,21 +65,21 @@ class Roster:
         assert base is not None  # a server is never in memory
         self._folder = base / quote(workspace, safe="")
 
-    def enter(self, runtime_id: str) -> Entry | None:
+    def enter(self, runtime_id: str) -> RosterEntry | None:
         """Write down that this process is the runtime; None where this machine keeps no notes or locks."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             entry = _lock(self._folder / f"{hashlib.sha256(runtime_id.encode()).hexdigest()[:32]}.json")
         except BlockingIOError:
             what = f"a process of this machine works as the runtime {runtime_id!r}"
-            raise InputError(what, where="runtime_id", mend="Stop it, or choose another id.") from None
+            raise InputError(what, where="runtime_id", hint="Stop it, or choose another id.") from None
         except OSError as error:
             log.warning("no note of this runtime is kept, so its work waits for its lease if it dies: %s", error)
             return None
         entry.write(Note(runtime_id, socket.gethostname(), presence.this_process()))
         return entry
 
-    def of_the_dead(self) -> Iterator[tuple[str, Entry]]:
+    def of_the_dead(self) -> Iterator[tuple[str, RosterEntry]]:
         """Runtimes whose process is known to be gone; the caller closes each note."""
         with suppress(OSError):
             for path in sorted(self._folder.glob("*.json")):
@@ -105,14 +105,14 @@ def _is_dead(note: Note) -> bool:
     return note.host == socket.gethostname()
 
 
-def _lock(path: Path) -> Entry:
-    """The note, locked. One that was taken away before we had its lock is nobody's."""
+def _lock(path: Path) -> RosterEntry:
+    """The note, locked. One that was taken away before we had its lock is no one's."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.stat().st_ino == os.fstat(file).st_ino:
-                return Entry(path, file)
+                return RosterEntry(path, file)
         except FileNotFoundError:
             pass
         except OSError:

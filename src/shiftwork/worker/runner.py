@@ -8,13 +8,15 @@ import secrets
 import time
 from collections.abc import Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from shiftwork import tracing
 from shiftwork.client.client import Client
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core import reasons
-from shiftwork.core.errors import (
+from shiftwork.engine.assignment import Assignment, ClaimResult
+from shiftwork.model import reasons
+from shiftwork.model.errors import (
     AgentUnavailable,
     EffectInFlight,
     EffectUnknown,
@@ -25,32 +27,30 @@ from shiftwork.core.errors import (
     StoreDamaged,
     Unauthorized,
 )
-from shiftwork.duties.runner import run_for_ever
-from shiftwork.queue.claim import Assignment, ClaimAnswer
-from shiftwork.queue.fence import Token, parse_token
-from shiftwork.queue.queue import Queue
-from shiftwork.sinks.courier import Courier
+from shiftwork.model.outcome import Token, parse_token
+from shiftwork.model.reports import Completion, Failure
+from shiftwork.model.task import Usage
+from shiftwork.operation.interface import AnyQueue
+from shiftwork.upkeep import upkeep
 from shiftwork.worker import provider_errors, threads
 from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
-from shiftwork.worker.context import Context, Done, Fail, Parked, Release
-from shiftwork.worker.delivery import Delivery, Summary, clean
-from shiftwork.worker.outbox import Kept, Outbox, open_outbox
-from shiftwork.worker.pulse import Ending, Pulse, PulseThread
+from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
+from shiftwork.worker.declaration import Declaration
+from shiftwork.worker.delivery import ResultDelivery, Summary, clean
+from shiftwork.worker.heartbeat import Ending, Heartbeater, HeartbeatThread
+from shiftwork.worker.outbox import Outbox, open_outbox
 from shiftwork.worker.recovery import Recovery
-from shiftwork.worker.sending import Parcel, Sender
-
-if TYPE_CHECKING:
-    from shiftwork.worker.worker import Worker
+from shiftwork.worker.sending import PendingResult, Sender
 
 log = logging.getLogger("shiftwork.worker")
-LARGEST_CLAIM = 500
+MAX_CLAIM = 500
 CLAIM_WAIT_SEC = 20.0
 IDLE_LOOK_SEC = 0.05
 DEFAULT_SLOTS = 10
 T = TypeVar("T")
 
 
-class _Work:
+class _RunningHandler:
     """One handler at work."""
 
     __slots__ = ("assignment", "claim", "context", "ending", "given_up", "makes_way", "task")
@@ -78,7 +78,7 @@ class _Work:
 class Runner:
     """One running worker process. It is the runtime of all it holds."""
 
-    def __init__(self, worker: Worker, agent_id: str, runtime_id: str | None) -> None:
+    def __init__(self, worker: Declaration, agent_id: str, runtime_id: str | None) -> None:
         self.agent_id = agent_id
         self.runtime_id = runtime_id or f"{agent_id}-{secrets.token_hex(4)}"
         self.summary = Summary()
@@ -89,13 +89,13 @@ class Runner:
         self._worker = worker
         self._queue: AnyQueue
         self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
-        self._delivery: Delivery
+        self._delivery: ResultDelivery
         self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
         self._life: asyncio.Task[Any] | None = None
         """Whose cancellation is the end of us: a program that ends cancels it and all handlers at once."""
-        self._work: dict[Token, _Work] = {}
-        """By claim, until its result is answered: so long its lease is kept up."""
+        self._work: dict[Token, _RunningHandler] = {}
+        """By claim, until its result is answered: this long its lease is kept up."""
         self._slots = DEFAULT_SLOTS
         """How many handlers run at once."""
         self._room = asyncio.Event()
@@ -106,13 +106,11 @@ class Runner:
         self._no_entry: ShiftworkError | None = None
         """Why there is nothing more to be had: a server lets us in no more, or the store is damaged."""
 
-    # -- life ------------------------------------------------------------------------------------------------------
-
     async def run(self, queue: AnyQueue, url: str | None, *, until_idle: bool) -> Summary:
         """Work until stopped. `url` lets heartbeats have a connection and a thread of their own."""
         self._queue, self._loop = queue.as_caller(f"agent:{self.agent_id}"), asyncio.get_running_loop()
         self._life = asyncio.current_task()
-        self._delivery = Delivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
+        self._delivery = ResultDelivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         self._recovery = Recovery(self._queue, self.runtime_id, self._worker.handlers)
         self._recovery.begin()
@@ -145,7 +143,7 @@ class Runner:
     async def _register(self) -> None:
         worker = self._worker
         self._slots = worker.concurrency or await self._slots_by_settings()
-        await self._queue.register_agent(
+        await self._queue.agents.register(
             id=self.agent_id,
             types=sorted(worker.handlers),
             capabilities=worker.capabilities,
@@ -161,12 +159,12 @@ class Runner:
 
         The setting's own default is for agents that claim by themselves and never said how many they can do.
         """
-        found = next(each for each in await self._queue.settings() if each.key == "max_concurrent_tasks")
+        found = next(each for each in await self._queue.settings.list() if each.key == "max_concurrent_tasks")
         return DEFAULT_SLOTS if found.source == "default" or found.value is None else int(found.value)
 
     async def _budget_left(self) -> float | None:
-        """A restart is no pay rise: what the agent has spent before counts, and so does an operator's limit."""
-        before = next((agent for agent in await self._queue.agents() if agent.id == self.agent_id), None)
+        """A restart is not a pay rise: what the agent has spent before counts, and so does an operator's limit."""
+        before = next((agent for agent in await self._queue.agents.list() if agent.id == self.agent_id), None)
         if before is None or self._worker.budget_usd is None:
             return self._worker.budget_usd if before is None else before.budget_remaining_usd
         return max(0.0, self._worker.budget_usd - before.spent_usd - before.granted_usd)
@@ -187,24 +185,22 @@ class Runner:
         limits = [each.get(key) for each in settings for key in ("heartbeat_timeout_sec", "runtime_offline_sec")]
         lease = min((limit for limit in limits if limit is not None), default=None)
 
-        def make(queue: AnyQueue) -> Pulse:
-            return Pulse(self, queue, interval, lease)
+        def make(queue: AnyQueue) -> Heartbeater:
+            return Heartbeater(self, queue, interval, lease)
 
         if url is not None and ":memory:" not in url:
             outbox = self._open_outbox(url)  # not ours: the pulse has a thread of its own
-            await stack.enter_async_context(PulseThread(make, url, self._queue.workspace, self, outbox))
+            await stack.enter_async_context(HeartbeatThread(make, url, self._queue.workspace, self, outbox))
             return
-        own = [make(self._queue).beat_for_ever()]
+        own = [make(self._queue).beat_forever()]
         if not until_idle:
-            own.append(self._delivery.for_the_dead())
-        if not until_idle and isinstance(self._queue, Queue):
-            own += [run_for_ever(self._queue.engine), Courier(self._queue.engine).run_for_ever()]
+            own += [self._delivery.for_the_dead(), *upkeep(self._queue)]
         for coroutine in own:
             stack.callback(asyncio.create_task(coroutine).cancel)
 
     async def _settings(self) -> list[dict[str, Any]]:
         """Of the workspace and of every type we take."""
-        found = [await self._queue.settings(type_) for type_ in (None, *self._worker.handlers)]
+        found = [await self._queue.settings.list(type_) for type_ in (None, *self._worker.handlers)]
         return [{setting.key: setting.value for setting in each} for each in found]
 
     async def unless_stopped(self, opening: Coroutine[Any, Any, T]) -> T | None:
@@ -219,11 +215,9 @@ class Runner:
         return None if begun.cancelled() or not begun.done() else begun.result()
 
     def stop(self) -> None:
-        """Take no more work, let what runs finish, give back the rest."""
+        """Take no more work, let what runs finish, release the rest."""
         self._stopping.set()
         self._room.set()
-
-    # -- the pulse's view ------------------------------------------------------------------------------------------
 
     def tokens(self) -> list[str]:
         return [claim.text for claim in list(self._work)]
@@ -244,7 +238,7 @@ class Runner:
         return max(0.0, self._slow_until - time.monotonic())
 
     def _shut_out(self, error: ShiftworkError) -> None:
-        """What runs may finish: its results are kept for whoever starts next."""
+        """What runs may finish: its results are kept for anyone who starts next."""
         self._no_entry = error
         self.stop()
 
@@ -268,22 +262,20 @@ class Runner:
         if threads.is_async(self._worker.handlers[work.assignment.type]):
             self._loop.call_later(self._worker.cancel_grace_sec, self._make_way, work)
 
-    def _make_way(self, work: _Work) -> None:
+    def _make_way(self, work: _RunningHandler) -> None:
         if work.executing and work.ending is None:
             work.makes_way = True
             work.task.cancel()
 
-    def _interrupt(self, work: _Work) -> None:
+    def _interrupt(self, work: _RunningHandler) -> None:
         work.context.cancel()
         work.task.cancel()
 
-    def _abandon(self, work: _Work) -> None:
+    def _abandon(self, work: _RunningHandler) -> None:
         """A handler that ignores its cancellation keeps running, but no longer counts."""
         if work.executing:
             log.warning("the handler of %s ignores its cancellation and is left to itself", work)
             self._settle(work)
-
-    # -- claiming --------------------------------------------------------------------------------------------------
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
         while not self._stopping.is_set():
@@ -309,9 +301,9 @@ class Runner:
     async def _claim(self, free: int, wait: float) -> list[Assignment] | None:
         """Claim, unless we are stopped meanwhile; None where the queue would not or could not say."""
         types = sorted(self._worker.handlers)
-        most = min(free, LARGEST_CLAIM)
+        most = min(free, MAX_CLAIM)
         claiming = asyncio.create_task(
-            self._queue.claim_answer(
+            self._queue.claims.request(
                 self.agent_id, most, start=True, runtime_id=self.runtime_id, wait=wait, types=types
             )
         )
@@ -321,7 +313,7 @@ class Runner:
         finally:
             stopping.cancel()
             if not claiming.done():
-                claiming.cancel()  # what it may still get is given back by the queue
+                claiming.cancel()  # what it may still get is released by the queue
         try:
             return self._taken(await claiming)
         except asyncio.CancelledError:
@@ -337,7 +329,7 @@ class Runner:
             await self._pause(1.0)
         return None
 
-    def _taken(self, answer: ClaimAnswer) -> list[Assignment]:
+    def _taken(self, answer: ClaimResult) -> list[Assignment]:
         if answer.slow_down_sec is not None:
             self.slow_down(answer.slow_down_sec)
         return answer.assignments
@@ -356,26 +348,24 @@ class Runner:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    # -- working ---------------------------------------------------------------------------------------------------
-
     def _begin(self, assignment: Assignment) -> None:
-        work = _Work(assignment, Context(self._queue, assignment, self._slow_for))
+        work = _RunningHandler(assignment, Context(self._queue, assignment, self._slow_for))
         self._work[work.claim] = work
         work.task = self._loop.create_task(self._execute(work))
 
-    async def _execute(self, work: _Work) -> None:
+    async def _execute(self, work: _RunningHandler) -> None:
         """Run the handler and send whatever it came to; what is logged meanwhile names the task."""
         tracing.work_on(work.assignment)
-        parcel = await self._outcome(work)
+        pending = await self._outcome(work)
         tracing.work_on(None)  # what is started from here on, to report this one, goes on with others
-        if work.ending is not None and not (work.ending == "cut_off" and parcel is not None and parcel.failure is None):
+        if work.ending is not None and not (work.ending == "cut_off" and pending is not None and not pending.failed):
             self._settle(work)
-        elif parcel is None:
+        elif pending is None:
             self._forget(work.claim)
         else:
-            self._sender.send(parcel)
+            self._sender.send(pending)
 
-    async def _outcome(self, work: _Work) -> Parcel | None:
+    async def _outcome(self, work: _RunningHandler) -> PendingResult | None:
         """What the handler came to, done in the trace its task was submitted in."""
         held = work.assignment
         try:
@@ -383,10 +373,10 @@ class Runner:
                 data = await self._calls[held.type](work.context)
                 if held.tests is not None and self._worker.run_tests:
                     data = await _tested(work.context, data)
-            return Parcel(work.claim, data, work.context.usage())
+            return _done(work, data)
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             failure = self._failure(work, error)
-            return Parcel(work.claim, None, None, failure) if failure is not None else None
+            return PendingResult(work.claim, failure) if failure is not None else None
 
     def _span(self, held: Assignment) -> AbstractContextManager[None]:
         """What it is about is worked out only where spans are made."""
@@ -395,18 +385,17 @@ class Runner:
             about = {"task_id": held.id, "type": held.type, "fence": held.fence, "agent_id": self.agent_id}
         return tracing.span(f"execute {held.type}", "consumer", held.traceparent, **about)
 
-    def _failure(self, work: _Work, error: BaseException) -> Kept | None:
+    def _failure(self, work: _RunningHandler, error: BaseException) -> Failure | None:
         try:
-            return self._judge(work, error)
+            return self._classify(work, error)
         except Exception as unread:  # a class of the user's own may lack what ours have
             log.exception("%s failed with an error that cannot be read", work, exc_info=in_log(unread))
-            text, usage = describe(error), work.context.usage()
-            return Kept(work.assignment.token, done=False, reason=reasons.CRASH, error=text, usage=usage)
+            return Failure(reasons.CRASH, describe(error), work.context.usage(), token=work.claim)
 
-    def _judge(self, work: _Work, error: BaseException) -> Kept | None:
+    def _classify(self, work: _RunningHandler, error: BaseException) -> Failure | None:
         """What an exception of a handler means for its task."""
-        token, usage = work.assignment.token, work.context.usage()
-        if isinstance(error, Parked):
+        usage = work.context.usage()
+        if isinstance(error, Suspended):
             self.summary.parked += 1
             return None
         if work.ending is not None:
@@ -419,27 +408,26 @@ class Runner:
         made_way = work.makes_way and isinstance(error, asyncio.CancelledError)
         if isinstance(error, Release) or stopped or made_way:
             self.summary.released += 1
-            why = "its worker was stopped" if stopped else clean(error, 1000) or "given back by its handler"
+            why = "its worker was stopped" if stopped else clean(error, 1000) or "released by its handler"
             why = "it made way for an urgent task" if made_way and not stopped else why
             self._spawn_report(self._release(work, why))
             return None
         if isinstance(error, Fail):
-            said = {"reason": error.reason, "error": error.error, "data": error.data}
-            return Kept(token, done=False, **said, retry=error.retry, usage=usage)
+            return Failure(error.reason, error.error, usage, error.data, error.retry, token=work.claim)
         text = describe(error)
-        reason, data = provider_errors.judge(error, text, time.time())
+        reason, data = provider_errors.classify(error, text, time.time())
         if isinstance(error, EffectInFlight | EffectUnknown):
             reason, data = error.code, None
         if reason == reasons.CRASH:
             log.error("%s failed: %s", work, in_line(text), exc_info=in_log(error))
         else:  # the world's doing, not a defect of the handler
             log.warning("%s failed with %s: %s", work, reason, in_line(text))
-        return Kept(token, done=False, reason=reason, error=text, data=data, usage=usage)
+        return Failure(reason, text, usage, data, token=work.claim)
 
     def _is_ending(self) -> bool:
         return self._stopping.is_set() or (self._life is not None and self._life.cancelling() > 0)
 
-    def _settle(self, work: _Work) -> None:
+    def _settle(self, work: _RunningHandler) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""
         self._forget(work.claim)
         if work.ending == "cut_off":
@@ -447,13 +435,13 @@ class Runner:
         elif usage := work.context.take_usage():
             self._spawn_report(self._book(work.assignment.token, usage))
 
-    async def _book(self, token: str, usage: dict[str, Any]) -> None:
+    async def _book(self, token: str, usage: Usage) -> None:
         """The claim no longer holds, so this changes no state; the attempt gets its bill."""
         with suppress(ShiftworkError):
             await self._queue.fail(token, reasons.CANCELLED, usage=usage)
 
-    async def _release(self, work: _Work, why: str) -> None:
-        """Give back without cost. What does not get through is let go by the pulse, since nobody names it any more."""
+    async def _release(self, work: _RunningHandler, why: str) -> None:
+        """Give back without cost. What does not get through is let go by the pulse, since no one names it any more."""
         with suppress(ShiftworkError):
             await work.context.book_usage()
             await self._queue.release(work.assignment.token, why)
@@ -461,8 +449,6 @@ class Runner:
     def _forget(self, claim: Token) -> None:
         self._work.pop(claim, None)
         self._room.set()
-
-    # -- reporting -------------------------------------------------------------------------------------------------
 
     def _spawn_report(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(coroutine)
@@ -475,10 +461,8 @@ class Runner:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a report failed: %s", error, exc_info=error)
 
-    # -- stopping --------------------------------------------------------------------------------------------------
-
     async def _finish(self, grace: float) -> None:
-        """Let handlers end; what does not end in time is cancelled and given back, without cost."""
+        """Let handlers end; what does not end in time is cancelled and released, without cost."""
         if running := len(self._executing()):
             log.info("stopping: %d running handlers have %g s to end", running, grace)
         await self._wait_for_handlers(grace)
@@ -492,15 +476,15 @@ class Runner:
         left = [work for work in self._work.values() if not self._delivery.keeps(work.claim)]
         for work in left:
             what = "its handler does not end" if work.executing else "its end was not told"
-            log.warning("%s is given back: %s", work, what)
+            log.warning("%s is released: %s", work, what)
         with suppress(ShiftworkError):
             if left:
-                await self._queue.release_many([work.assignment.token for work in left], "its worker has stopped")
+                await self._queue.batch.release([work.assignment.token for work in left], "its worker has stopped")
             self._holds_nothing = len(self._work) == len(left)
-            await self._queue.deregister_agent(self.agent_id)
+            await self._queue.agents.deregister(self.agent_id)
         self.summary.released += len(left)
 
-    def _executing(self) -> list[_Work]:
+    def _executing(self) -> list[_RunningHandler]:
         return [work for work in self._work.values() if work.executing]
 
     async def _wait_for_handlers(self, seconds: float) -> None:
@@ -511,7 +495,17 @@ class Runner:
                     await self._room.wait()
 
 
+def _done(work: _RunningHandler, data: Any) -> PendingResult:
+    """What a handler returned, with what it has used. What that is, is checked when it is submitted."""
+    if not isinstance(data, Done):
+        return PendingResult(work.claim, Completion(data, usage=work.context.usage(), token=work.claim))
+    if data.usage is not None:
+        work.context.spent(**msgspec.to_builtins(data.usage))
+    stated = {**data.fields(), "usage": work.context.usage()}
+    return PendingResult(work.claim, Completion(**stated, token=work.claim), data.once_accepted)
+
+
 async def _tested(context: Context, data: Any) -> Done:
     """What a handler returned, with the verdict of the tests that its task asks for, unless it has one already."""
     done = data if isinstance(data, Done) else Done(data)
-    return done if done.verdict is not None else done._replace(verdict=await context.run_tests())
+    return done if done.verdict is not None else msgspec.structs.replace(done, verdict=await context.run_tests())

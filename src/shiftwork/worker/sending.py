@@ -1,4 +1,4 @@
-"""Sends results in batches: what ends while the batch before is being answered goes with the next.
+"""Sends results in batches: results that arrive while a batch is in flight go with the next.
 
 They are told in the order in which they came: a circuit breaker counts failures in a row, and a batch whose failures
 all come behind its successes would open one.
@@ -13,54 +13,49 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
 from typing import Any
 
-from shiftwork.client.opening import AnyQueue
-from shiftwork.core import reasons
-from shiftwork.core.errors import ConflictError, NotFound, ShiftworkError
-from shiftwork.queue.face.working import Problem, Report
-from shiftwork.queue.fence import Outcome, Token
+from shiftwork.model.errors import ConflictError, NotFound, ShiftworkError
+from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.reports import Completion, Failure, TaskFailure, TaskResult
+from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.calling import in_log
-from shiftwork.worker.context import Done
-from shiftwork.worker.delivery import KEEP_AFTER_SEC, LONGEST_ERROR, Delivery, Summary, clean
-from shiftwork.worker.outbox import Kept
+from shiftwork.worker.delivery import KEEP_AFTER_SEC, ResultDelivery, Summary, plain
+from shiftwork.worker.outbox import StoredResult
 
 log = logging.getLogger("shiftwork.worker")
-LARGEST = 500
+MAX_SIZE = 500
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class Parcel:
+class PendingResult:
     """A finished attempt on its way to the queue."""
 
-    __slots__ = ("answered", "claim", "done", "failure", "since", "usage")
+    __slots__ = ("answered", "claim", "once_accepted", "report", "since")
 
-    def __init__(self, claim: Token, data: Any, usage: dict[str, Any] | None, failure: Kept | None = None) -> None:
+    def __init__(
+        self, claim: Token, report: Completion | Failure, once_accepted: Callable[[], None] | None = None
+    ) -> None:
         self.claim = claim
-        self.done = data if isinstance(data, Done) else Done(data)
-        self.usage = usage
-        self.failure = failure
+        self.report = report
+        self.once_accepted = once_accepted
         self.since = 0.0
         self.answered = False
 
-    def kept(self) -> Kept:
-        """As it is written down and tried again."""
-        if self.failure is not None:
-            return self.failure
-        data, text, _, decision_report, verdict, artifacts = self.done
-        # What is no list is refused when it is handed in; here it must not keep the attempt from ending.
-        said: dict[str, Any] = {"text": text, "artifacts": list(artifacts) if type(artifacts) is tuple else artifacts}
-        said |= {"decision_report": decision_report, "verdict": verdict}
-        return Kept(self.claim.text, done=True, data=data, usage=self.usage, **said)
+    @property
+    def failed(self) -> bool:
+        return isinstance(self.report, Failure)
 
-    def report(self) -> Report:
-        data, text, _, decision_report, verdict, artifacts = self.done
-        return Report(self.claim, data, text, artifacts, decision_report, self.usage, verdict)
+    def kept(self) -> StoredResult:
+        """As it is written down and tried again."""
+        if isinstance(self.report, Failure):
+            return StoredResult(self.claim.text, failure=TaskFailure(**self.report.fields()))
+        return StoredResult(self.claim.text, TaskResult(**self.report.fields()))
 
 
 class Sender:
     """One batch under way at a time. Whatever goes wrong with a batch is settled for each result alone."""
 
     def __init__(
-        self, queue: AnyQueue, delivery: Delivery, summary: Summary, spawn: Spawn, forget: Callable[[Token], None]
+        self, queue: AnyQueue, delivery: ResultDelivery, summary: Summary, spawn: Spawn, forget: Callable[[Token], None]
     ) -> None:
         self._queue = queue
         self._delivery = delivery
@@ -68,13 +63,13 @@ class Sender:
         self._spawn = spawn
         self._forget = forget
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Parcel] = deque()
-        self._under_way: Sequence[Parcel] = ()
+        self._waiting: deque[PendingResult] = deque()
+        self._under_way: Sequence[PendingResult] = ()
         self._sending = self._watching = self._keeping = False
 
-    def send(self, parcel: Parcel) -> None:
-        parcel.since = self._loop.time()
-        self._waiting.append(parcel)
+    def send(self, pending: PendingResult) -> None:
+        pending.since = self._loop.time()
+        self._waiting.append(pending)
         if not self._sending:
             self._sending = True
             self._spawn(self._send_all())
@@ -84,96 +79,90 @@ class Sender:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                self._under_way = [self._waiting.popleft() for _ in range(min(LARGEST, len(self._waiting)))]
-                for failed, alike in groupby(self._under_way, lambda parcel: parcel.failure is not None):
+                self._under_way = [self._waiting.popleft() for _ in range(min(MAX_SIZE, len(self._waiting)))]
+                for failed, alike in groupby(self._under_way, lambda pending: pending.failed):
                     await self._send(list(alike), self._fail if failed else self._complete)
         finally:
             self._under_way, self._sending = (), False
 
     async def _send(
-        self, batch: list[Parcel], hand_in: Callable[[list[Parcel]], Coroutine[Any, Any, list[Outcome]]]
+        self, batch: list[PendingResult], hand_in: Callable[[list[PendingResult]], Coroutine[Any, Any, list[Outcome]]]
     ) -> None:
         try:
             answered = list(zip(batch, await hand_in(batch), strict=True))
         except Exception as error:  # whatever it is, no result may be lost over it
             if not isinstance(error, ShiftworkError):
                 log.exception("%d results could not be sent together; each is sent alone", len(batch))
-            for parcel in batch:
-                self._spawn(self._send_alone(parcel))
+            for pending in batch:
+                self._spawn(self._send_alone(pending))
             return
-        for parcel, outcome in answered:
+        for pending, outcome in answered:
             if outcome.error is None:
-                self._count(parcel, outcome)
-                self._tell_accepted(parcel, outcome.status)
+                self._count(pending, outcome)
+                self._report_accepted(pending, outcome.status)
             elif isinstance(outcome.error, ConflictError | NotFound):
                 self._summary.count_unwanted(outcome.error)
-                log.info("a result was not wanted any more: %s", outcome.error)
+                log.info("result rejected: %s", outcome.error)
             else:
-                parcel.usage = None if outcome.error.facts.get("booked") else parcel.usage
-                self._spawn(self._send_alone(parcel))
+                if outcome.error.facts.get("booked"):
+                    pending.report.usage = None
+                self._spawn(self._send_alone(pending))
                 continue
-            parcel.answered = True
-            self._delivery.answered(parcel.claim)
-            self._forget(parcel.claim)
+            pending.answered = True
+            self._delivery.answered(pending.claim)
+            self._forget(pending.claim)
 
-    def _count(self, parcel: Parcel, outcome: Outcome) -> None:
-        if parcel.failure is None:
-            self._summary.count(outcome.status)
-        else:
+    def _count(self, pending: PendingResult, outcome: Outcome) -> None:
+        if pending.failed:
             self._summary.failed += 1
+        else:
+            self._summary.count(outcome.status)
 
-    def _tell_accepted(self, parcel: Parcel, status: str | None) -> None:
-        if parcel.done.once_accepted is None or status != "completed":
+    def _report_accepted(self, pending: PendingResult, status: str | None) -> None:
+        if pending.once_accepted is None or status != "completed":
             return
         try:
-            parcel.done.once_accepted()
+            pending.once_accepted()
         except BaseException as error:  # it is the handler's own, and others' results are behind it
             what = "what was to be called once the result of %s was accepted failed"
-            log.exception(what, parcel.claim.text, exc_info=in_log(error))
+            log.exception(what, pending.claim.text, exc_info=in_log(error))
 
-    async def _complete(self, batch: list[Parcel]) -> list[Outcome]:
-        return await self._queue.complete_many([parcel.report() for parcel in batch])
+    async def _complete(self, batch: list[PendingResult]) -> list[Outcome]:
+        return await self._queue.batch.complete([p.report for p in batch if isinstance(p.report, Completion)])
 
-    async def _fail(self, batch: list[Parcel]) -> list[Outcome]:
-        return await self._queue.fail_many([_problem(p.claim, p.failure) for p in batch if p.failure is not None])
+    async def _fail(self, batch: list[PendingResult]) -> list[Outcome]:
+        return await self._queue.batch.fail([plain(p.report) for p in batch if isinstance(p.report, Failure)])
 
-    async def _send_alone(self, parcel: Parcel) -> None:
+    async def _send_alone(self, pending: PendingResult) -> None:
         try:
-            self._tell_accepted(parcel, await self._delivery.deliver(parcel.kept()))
-            parcel.answered = not self._delivery.keeps(parcel.claim)
+            self._report_accepted(pending, await self._delivery.deliver(pending.kept()))
+            pending.answered = not self._delivery.keeps(pending.claim)
         finally:
-            self._forget(parcel.claim)
-
-    # -- while there is no answer ----------------------------------------------------------------------------------
+            self._forget(pending.claim)
 
     def _watch(self) -> None:
         """One look a second at all that is under way, instead of a timer for each."""
         self._watching = True
-        self._loop.call_later(KEEP_AFTER_SEC, self._look)
+        self._loop.call_later(KEEP_AFTER_SEC, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         late = self._loop.time() - KEEP_AFTER_SEC
-        parcels = [parcel for parcel in (*self._under_way, *self._waiting) if parcel.since <= late]
-        if parcels and not self._keeping:
+        deliveries = [pending for pending in (*self._under_way, *self._waiting) if pending.since <= late]
+        if deliveries and not self._keeping:
             self._keeping = True
-            self._spawn(self._keep(parcels))
+            self._spawn(self._keep(deliveries))
         if self._under_way or self._waiting:
             self._watch()
         else:
             self._watching = False
 
-    async def _keep(self, parcels: Sequence[Parcel]) -> None:
+    async def _keep(self, deliveries: Sequence[PendingResult]) -> None:
         """Write them down in a thread: a slow disk must hold up neither handlers nor the answers that may come now."""
         try:
-            for parcel in parcels:
-                if not parcel.answered and not self._delivery.keeps(parcel.claim):
-                    await asyncio.to_thread(self._delivery.keep, parcel.kept(), "there is no answer yet")
-                if parcel.answered:  # while it was written
-                    self._delivery.answered(parcel.claim)
+            for pending in deliveries:
+                if not pending.answered and not self._delivery.keeps(pending.claim):
+                    await asyncio.to_thread(self._delivery.keep, pending.kept(), "there is no answer yet")
+                if pending.answered:  # while it was written
+                    self._delivery.answered(pending.claim)
         finally:
             self._keeping = False
-
-
-def _problem(claim: Token, kept: Kept) -> Problem:
-    reason, error = clean(kept.reason, 255) or reasons.CRASH, clean(kept.error, LONGEST_ERROR)
-    return Problem(claim, reason, error, kept.usage, kept.data, kept.retry)

@@ -1,4 +1,4 @@
-"""Finds where a program would read a word of its command line as code: no placeholder may stand there."""
+"""Finds where a program would read a word of its command line as code: no placeholder is allowed there."""
 
 from __future__ import annotations
 

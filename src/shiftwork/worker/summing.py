@@ -1,4 +1,4 @@
-"""What a worker has done, told when it ends: by one process, or by all processes of a fleet together."""
+"""A worker's summary, printed when it ends: of one process, or of all processes of a fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from shiftwork.worker.delivery import Summary
 
 FOLDER = "SHIFTWORK_SUMMARIES"
-"""Where the processes of a fleet note what they have done, where somebody wants to know. The fleet alone sets it."""
+"""Where the processes of a fleet note what they have done, where someone wants to know. The fleet alone sets it."""
 
 COUNTS = [field.name for field in msgspec.structs.fields(Summary) if field.type is int]
 Report = Callable[[Sequence[Summary], int], None]
@@ -51,7 +51,7 @@ def gathering(report: Report | None) -> Iterator[None]:
 
 
 def noting() -> Report | None:
-    """The report of one process of a fleet; None where nobody wants to know.
+    """The report of one process of a fleet; None where no one wants to know.
 
     Its page is there from the start, so that a process that is killed is missed.
     """

@@ -1,4 +1,4 @@
-"""Calls a plain function in a thread of its own, so that it may block."""
+"""Calls a plain function in a thread of its own, so that it can block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, name: str) -> Any:
             outcome: tuple[Any, BaseException | None] = variables.run(function, *args), None
         except BaseException as error:  # noqa: BLE001  # a handler may raise anything, SystemExit included
             outcome = None, error
-        with suppress(RuntimeError):  # the loop has gone: nobody waits any more
+        with suppress(RuntimeError):  # the loop has gone: no one waits any more
             loop.call_soon_threadsafe(tell, outcome)
 
     def tell(outcome: tuple[Any, BaseException | None]) -> None:

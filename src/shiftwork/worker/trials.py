@@ -1,4 +1,4 @@
-"""Runs the tests that a task asks for where its work was done, and says what came of them."""
+"""Runs a task's tests in its work folder and returns the verdict."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shiftwork.policy.verdict import Trial
+from shiftwork.validation.policy import Trial
 from shiftwork.worker.delivery import clean
 from shiftwork.worker.group import Group
 
-MOST_OUTPUT = 65_536
+MAX_OUTPUT = 65_536
 """Bytes kept of what the tests print, the last ones."""
 
 
@@ -34,7 +34,7 @@ async def run_tests(wanted: Trial, folder: Path, limit_sec: float | None, mark: 
 
     def hear(data: bytes) -> None:
         printed.extend(data)
-        del printed[:-MOST_OUTPUT]
+        del printed[:-MAX_OUTPUT]
 
     try:
         await group.listen(hear, hear)
@@ -43,7 +43,7 @@ async def run_tests(wanted: Trial, folder: Path, limit_sec: float | None, mark: 
                 await group.ended()
                 in_time = True
     finally:
-        exit_code = await group.bury()
+        exit_code = await group.reap()
     took = time.monotonic() - began
     late = None if in_time else f"the tests were ended after {took:.0f}s"
     return _verdict(wanted, exit_code if in_time else None, bytes(printed), took, late)
@@ -59,7 +59,7 @@ def _verdict(wanted: Trial, exit_code: int | None, printed: bytes, took: float, 
     evidence = {
         "command": wanted.command,
         "exit_code": exit_code,
-        "output": clean(printed.decode("utf-8", "replace"), MOST_OUTPUT),
+        "output": clean(printed.decode("utf-8", "replace"), MAX_OUTPUT),
         "duration_sec": round(took, 3),
     }
     return {"passed": exit_code == 0, "evidence": evidence, "note": note}

@@ -10,7 +10,7 @@ from shiftwork import Queue
 
 
 async def main(url: str, agent: str) -> None:
-    async with await Queue.open(url) as queue:
+    async with Queue.open(url) as queue:
         print("ready", flush=True)  # noqa: T201 -- for the test that reads it
         await asyncio.to_thread(sys.stdin.readline)
         while taken := await queue.claim(agent, wait=1):

@@ -11,7 +11,7 @@ from tests.bridges.loki.dot_loki import STARTED, DotLoki
 
 @pytest.fixture
 async def loki(queue: Queue) -> Queue:
-    await queue.use_profile("loki")
+    await queue.settings.use_profile("loki")
     return queue
 
 

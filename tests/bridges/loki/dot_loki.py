@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.bridges.loki.bridge import Bridge
-from shiftwork.core import ids
+from shiftwork.compat.bridges.loki.bridge import Bridge
+from shiftwork.model import ids
 from tests.conformance.steps import take
 from tests.services import tools
 
@@ -117,7 +117,7 @@ def plain(task_id: str) -> str:
 async def bridged(queue: Queue, folder: DotLoki, *, two_way: bool = False, **options: Any) -> Bridge:
     """A bridge that is open; where scripts claim, too, every process of the test knows that already."""
     if two_way:
-        await queue.set_setting("claim_folder", str(folder.path))
+        await queue.settings.set("claim_folder", str(folder.path))
     bridge = Bridge(queue, folder.path, 10, two_way=two_way, **options)
     await bridge.open()
     return bridge
@@ -137,9 +137,9 @@ async def claimed(queue: Queue, folder: DotLoki) -> tuple[Bridge, str]:
     """A two-way bridge, and a task that it knows to be the claim of `script-1`."""
     bridge = await bridged(queue, folder, two_way=True)
     task_id = await enqueue(queue)
-    await bridge.once()
+    await bridge.run_until_still()
     assert await folder.claim("script-1") == plain(task_id)
-    await bridge.once()
+    await bridge.run_until_still()
     return bridge, task_id
 
 

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from shiftwork import Queue
-from shiftwork.bridges.loki.bridge import Bridge
-from shiftwork.queue.bridged import folder
+from shiftwork.compat.bridges.loki.bridge import Bridge
+from shiftwork.compat.external import loki_folder
 
-_whole = folder.replace
+_whole = loki_folder.replace
 _written: list[Path] = []
 _deadly = 0
 
@@ -27,12 +27,12 @@ def replace(file: Path, text: bytes) -> None:
 
 
 async def main(url: str, path: str, what: str) -> None:
-    folder.replace = replace
-    async with await Queue.open(url) as queue:
+    loki_folder.replace = replace
+    async with Queue.open(url) as queue:
         if what == "claim":
             await queue.claim("doomed")
         else:
-            await Bridge(queue, Path(path), 10, two_way=True).once()
+            await Bridge(queue, Path(path), 10, two_way=True).run_until_still()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pages about `.loki` folders: what they tell to type works, in the order in which it stands there."""
+"""The pages about `.loki` folders: what they tell to type works, in the order in which it is there."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from tests.services import tools
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "loki-folders.md"
 
 
-def test_the_how_to_works_as_it_is_written(tmp_path: Path) -> None:
+def test_guide_page_works_as_written(tmp_path: Path) -> None:
     known = tools.environment()
     known["PATH"] = f"{Path(sys.executable).parent}:{known['PATH']}"
     outputs = []

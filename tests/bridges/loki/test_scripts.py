@@ -1,4 +1,4 @@
-"""The document's scripts, our agents and the bridge as processes of their own, and what is left when one is killed."""
+"""The documented scripts, agents and the bridge as separate processes, and the state after one is killed."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from shiftwork import Queue
-from shiftwork.bridges.loki.bridge import Bridge
-from shiftwork.core.task import Task
+from shiftwork.compat.bridges.loki.bridge import Bridge
+from shiftwork.model.task import Task
 from tests.bridges.loki.dot_loki import QUEUES, DotLoki, bridged, enqueue, plain, start_bridge
 from tests.conformance.steps import REPORT
 
@@ -22,8 +22,8 @@ TASKS = 40
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Queue]:
-    async with await Queue.open(url) as queue:
-        await queue.use_profile("loki")
+    async with Queue.open(url) as queue:
+        await queue.settings.use_profile("loki")
         yield queue
 
 
@@ -62,7 +62,7 @@ class Fleet:
         assert await process.wait() == 0
 
     async def reader(self) -> None:
-        """Somebody who looks without the lock, and never sees half of a file."""
+        """Someone who looks without the lock, and never sees half of a file."""
         while len(self.claims) < TASKS:
             for queue in QUEUES:
                 await asyncio.to_thread(self._folder.tasks, queue)
@@ -70,7 +70,7 @@ class Fleet:
 
 
 @pytest.mark.requirement("L-039", "L-056", "L-060")
-async def test_scripts_and_our_agents_compete_and_each_task_is_claimed_once(store_url: str, folder: DotLoki) -> None:
+async def test_scripts_and_agents_competing_claim_each_task_once(store_url: str, folder: DotLoki) -> None:
     async with opened(store_url) as queue:
         made = [await enqueue(queue, number) for number in range(TASKS)]
         bridge = await start_bridge(store_url, folder)
@@ -86,7 +86,7 @@ async def test_scripts_and_our_agents_compete_and_each_task_is_claimed_once(stor
         await _until_shown(folder, "in-progress", TASKS)
         bridge.terminate()
         assert await bridge.wait() == 0
-        assert {plain(t.id): t.claim.agent_id for t in (await queue.tasks()).tasks} == dict(fleet.claims)
+        assert {plain(t.id): t.claim.agent_id for t in (await queue.tasks.list()).tasks} == dict(fleet.claims)
         assert {task["id"]: task["claimedBy"] for task in folder.tasks("in-progress")} == dict(fleet.claims)
         assert (folder.ids("pending"), fleet.reads > 0) == ([], True)
 
@@ -108,9 +108,6 @@ async def _until_shown(folder: DotLoki, queue: str, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-# -- killed in the middle --------------------------------------------------------------------------------------------
-
-
 async def die(url: str, folder: DotLoki, what: str, number: int) -> None:
     program = [sys.executable, "-m", "tests.bridges.loki.dying", url, str(folder.path), what, str(number)]
     process = await asyncio.create_subprocess_exec(*program)
@@ -122,24 +119,22 @@ async def check_whole(queue: Queue, folder: DotLoki) -> None:
     for name in QUEUES:
         if folder.file(name).exists():
             json.loads(folder.file(name).read_text())
-    await Bridge(queue, folder.path, 10, two_way=True).once()
+    await Bridge(queue, folder.path, 10, two_way=True).run_until_still()
     counts = Counter({"ready": "pending", "running": "in-progress"}.get(t.status, t.status) for t in await _all(queue))
     assert {name: len(folder.ids(name)) for name in QUEUES} == {name: counts[name] for name in QUEUES}
 
 
 async def _all(queue: Queue) -> list[Task]:
-    return list((await queue.tasks()).tasks)
+    return list((await queue.tasks.list()).tasks)
 
 
 @pytest.mark.requirement("L-060")
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-async def test_a_bridge_that_is_killed_in_the_middle_of_a_file_leaves_whole_files(
-    store_url: str, folder: DotLoki, number: int
-) -> None:
+async def test_bridge_killed_while_writing_leaves_whole_files(store_url: str, folder: DotLoki, number: int) -> None:
     async with opened(store_url) as queue:
         bridge = await bridged(queue, folder, two_way=True)
         first, second, third, _ = [await enqueue(queue, n) for n in range(4)]
-        await bridge.once()
+        await bridge.run_until_still()
         assert await folder.claim("script-1") == plain(first)
         assert await folder.claim("script-2") == plain(second)
         await queue.cancel(third)
@@ -148,27 +143,27 @@ async def test_a_bridge_that_is_killed_in_the_middle_of_a_file_leaves_whole_file
         await check_whole(queue, folder)
         states = [(await queue.get(task_id)).status for task_id in (first, second, third)]
         assert states == ["completed", "running", "cancelled"]
-        assert [len(await queue.attempts(task_id)) for task_id in (first, second)] == [1, 0]
+        assert [len(await queue.tasks.attempts(task_id)) for task_id in (first, second)] == [1, 0]
 
 
-async def test_a_claimer_that_dies_before_it_claims_leaves_nothing_claimed(store_url: str, folder: DotLoki) -> None:
+async def test_claimer_killed_before_its_claim_leaves_nothing_claimed(store_url: str, folder: DotLoki) -> None:
     async with opened(store_url) as queue:
         bridge = await bridged(queue, folder, two_way=True)
         task_id = await enqueue(queue)
-        await bridge.once()
+        await bridge.run_until_still()
         await die(store_url, folder, "claim", 1)
         assert (await queue.get(task_id)).status == "ready"
         assert await folder.claim("script-1") == plain(task_id)
 
 
-async def test_what_a_claimer_got_before_it_died_is_free_for_no_script(store_url: str, folder: DotLoki) -> None:
+async def test_task_of_a_killed_claimer_is_not_claimable_by_scripts(store_url: str, folder: DotLoki) -> None:
     async with opened(store_url) as queue:
         bridge = await bridged(queue, folder, two_way=True)
         first, second = await enqueue(queue, 1), await enqueue(queue, 2)
-        await bridge.once()
+        await bridge.run_until_still()
         await die(store_url, folder, "claim", 2)
         assert (await queue.get(first)).claim.agent_id == "doomed"
         assert await folder.claim("script-1") is None
-        await bridge.once()
+        await bridge.run_until_still()
         assert await folder.claim("script-1") == plain(second)
         assert folder.where(first) == ["in-progress"]

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from shiftwork import Queue
-from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from tests.bridges.redis.streams import Client, HandWorker, orchestrator
 from tests.services.redis import Redis as Server
 
@@ -22,7 +22,7 @@ async def redis(redis_url: str) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def streams(queue: Queue) -> Queue:
-    await queue.use_profile("redis")
+    await queue.settings.use_profile("redis")
     return queue
 
 

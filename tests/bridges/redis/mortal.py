@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from shiftwork import Queue
-from shiftwork.bridges.redis import reclaiming, results
-from shiftwork.bridges.redis.desk import Desk
+from shiftwork.compat.bridges.redis import reclaiming, results
+from shiftwork.compat.bridges.redis.desk import BridgeContext
 from tests.bridges.redis.streams import orchestrator
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
@@ -48,20 +48,20 @@ def before(step: Step, statement: str | None = None) -> Step:
 def arm(point: str) -> None:
     """Both sides of each seam between the store and Redis."""
     if point == "published: committed":
-        Desk.run = after(Desk.run, "publish")  # type: ignore[method-assign]  # made to die
+        BridgeContext.run = after(BridgeContext.run, "publish")  # type: ignore[method-assign]  # made to die
     elif point == "published: written":
-        Desk.call = after(Desk.call)  # type: ignore[method-assign]  # made to die
+        BridgeContext.call = after(BridgeContext.call)  # type: ignore[method-assign]  # made to die
     elif point == "heard: committed":
         results._acknowledge = before(results._acknowledge)
     elif point == "ended: removed":
-        Desk.note = before(Desk.note, "forget_published")  # type: ignore[method-assign]  # made to die
+        BridgeContext.execute = before(BridgeContext.execute, "forget_published")  # type: ignore[method-assign]  # made to die
     elif point == "recovered":
         reclaiming.recover = after(reclaiming.recover)
 
 
 async def main(store: str, redis: str, point: str) -> None:
     arm(point)
-    async with await Queue.open(store) as queue:
+    async with Queue.open(store) as queue:
         bridge = orchestrator(queue, redis)
         await bridge.run_once()
         await bridge.desk.redis.aclose()

@@ -1,15 +1,16 @@
-"""A worker and its orchestrator as somebody writes them who has the protocol and a Redis client, nothing else."""
+"""A worker and its orchestrator as someone writes them who has the protocol and a Redis client, nothing else."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from shiftwork import Queue, views
-from shiftwork.bridges.redis.desk import Desk, connect
-from shiftwork.bridges.redis.foreign import Foreign
-from shiftwork.bridges.redis.orchestrator import Options, Orchestrator
-from shiftwork.queue.bridged.published import Bridge
+from shiftwork import Queue
+from shiftwork.compat import views
+from shiftwork.compat.bridges.redis.desk import BridgeContext, connect
+from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.orchestrator import Options, Orchestrator
+from shiftwork.compat.external.published import Bridge
 
 TASK, RESULT, DLQ, GROUP = "stream:task", "stream:result", "stream:dlq", "cg:workers"
 Entry = tuple[str, dict[str, str]]
@@ -37,8 +38,8 @@ class HandWorker:
         return entry
 
     async def say(self, entry: Entry, status: str, **fields: Any) -> str:
-        said = {"task_id": entry[1]["task_id"], "status": status, "worker": self.name, **fields}
-        written: str = await self.redis.xadd(RESULT, said)
+        stated = {"task_id": entry[1]["task_id"], "status": status, "worker": self.name, **fields}
+        written: str = await self.redis.xadd(RESULT, stated)
         return written
 
     async def succeed(self, entry: Entry, result: Any = None) -> None:
@@ -54,14 +55,14 @@ class HandWorker:
         await self.redis.xack(TASK, GROUP, entry[0])
 
     async def idle_for(self, entry: Entry, seconds: float) -> None:
-        """As if it had been silent for so long."""
+        """As if it had been silent for this long."""
         await self.redis.xclaim(TASK, GROUP, self.name, 0, [entry[0]], idle=int(seconds * 1000), justid=True)
 
 
 def orchestrator(queue: Queue, url: str, name: str = "redis", **options: Any) -> Orchestrator:
     """A bridge that looks when it is told to."""
     bridge = Bridge(queue.workspace, name, GROUP, options.pop("types", None))
-    return Orchestrator(Desk(queue, connect(url), bridge, options.pop("prefix", "")), Options(**options))
+    return Orchestrator(BridgeContext(queue, connect(url), bridge, options.pop("prefix", "")), Options(**options))
 
 
 async def pending(redis: Client) -> int:
@@ -101,12 +102,16 @@ async def given_up(queue: Queue, bridge: Orchestrator, worker: HandWorker) -> st
     return task_id
 
 
-async def told(queue: Queue, task_id: str) -> list[str]:
+async def emitted(queue: Queue, task_id: str) -> list[str]:
     """The protocol's events about a task, in order."""
     known = views.get("redis").events
-    return [known[name] for event in await queue.history(task_id) for name in event.names if name in known]
+    return [
+        known[name] for event in (await queue.tasks.history(task_id)).events for name in event.names if name in known
+    ]
 
 
-def foreign(queue: Queue, url: str, **options: Any) -> Foreign:
+def foreign(queue: Queue, url: str, **options: Any) -> ForeignGroup:
     """Our workers' side, which looks when it is told to."""
-    return Foreign(Desk(queue, connect(url), Bridge(queue.workspace, "redis", GROUP), "", "worker"), **options)
+    return ForeignGroup(
+        BridgeContext(queue, connect(url), Bridge(queue.workspace, "redis", GROUP), "", "worker"), **options
+    )

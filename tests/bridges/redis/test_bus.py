@@ -1,4 +1,4 @@
-"""The queue's events as a stream, for those who have their bus there."""
+"""The events of the queue as a Redis stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from shiftwork import Queue
-from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import Client, entries, submit
 
@@ -22,7 +22,7 @@ async def telling(make_bridge: Callable[..., Orchestrator]) -> Orchestrator:
     return bridge
 
 
-async def test_every_event_from_the_first_look_on_is_told_once_and_in_order(
+async def test_every_event_from_the_first_scan_is_published_once_in_order(
     streams: Queue, telling: Orchestrator, make_bridge: Callable[..., Orchestrator], redis: Client
 ) -> None:
     other = make_bridge(events=True)
@@ -31,17 +31,17 @@ async def test_every_event_from_the_first_look_on_is_told_once_and_in_order(
         task_id = await submit(streams, f"order-{n}")
         await telling.run_once()
         await other.run_once()
-    told = await redis.xrange(EVENTS)
-    log, _ = await streams.events()
-    assert [int(message_id.partition("-")[0]) for message_id, _ in told] == [e.seq for e in log if e.task_id]
-    assert told[-2][1]["event"] == "task.created"
-    assert told[-1][1] | {"at": ""} == {
+    seen_events = await redis.xrange(EVENTS)
+    log = (await streams.events()).events
+    assert [int(message_id.partition("-")[0]) for message_id, _ in seen_events] == [e.seq for e in log if e.task_id]
+    assert seen_events[-2][1]["event"] == "task.created"
+    assert seen_events[-1][1] | {"at": ""} == {
         "event": "task.published", "names": "task.published", "task_id": task_id, "at": "", "actor": "bridge:redis",
         "reason": "", "data": '{"bridge":"redis"}',
     }  # fmt: skip
 
 
-async def test_a_stream_that_redis_has_lost_goes_on_where_it_was(
+async def test_lost_event_stream_continues_at_its_position(
     streams: Queue, telling: Orchestrator, redis: Client
 ) -> None:
     await submit(streams, "before")
@@ -50,7 +50,7 @@ async def test_a_stream_that_redis_has_lost_goes_on_where_it_was(
     before = await redis.xlen(EVENTS)
     await redis.flushdb()
     await telling.run_once()
-    await streams.pause()
+    await streams.control.pause()
     await telling.run_once()
     after = await entries(redis, EVENTS)
     assert before >= 2
@@ -59,7 +59,7 @@ async def test_a_stream_that_redis_has_lost_goes_on_where_it_was(
 
 
 @pytest.mark.requirement("R-016")
-async def test_signs_of_life_and_progress_are_not_told(
+async def test_heartbeats_and_progress_are_not_published(
     streams: Queue, telling: Orchestrator, redis: Client, clock: MovedClock
 ) -> None:
     await submit(streams, type="local")
@@ -72,5 +72,5 @@ async def test_signs_of_life_and_progress_are_not_told(
         await streams.heartbeat(claim.token, {"percent": 1})
         await telling.run_once(thorough=False)
     assert await redis.xlen(EVENTS) == before
-    log, _ = await streams.events(limit=1000)
+    log = (await streams.events(limit=1000)).events
     assert sum("task.heartbeat" in event.names for event in log) == 100

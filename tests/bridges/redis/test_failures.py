@@ -1,4 +1,4 @@
-"""Failures of foreign workers: retries, dead letters, and what comes back from them."""
+"""Failures of foreign workers: retries, dead letters and reviews."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.bridges.redis.fields import LETTER
-from shiftwork.bridges.redis.orchestrator import Orchestrator
-from shiftwork.duties.runner import run_once
+from shiftwork.compat.bridges.redis.fields import LETTER
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
+from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import (
     DLQ,
@@ -18,6 +18,7 @@ from tests.bridges.redis.streams import (
     TASK,
     Client,
     HandWorker,
+    emitted,
     entries,
     foreign,
     given,
@@ -25,7 +26,6 @@ from tests.bridges.redis.streams import (
     pending,
     submit,
     taken,
-    told,
 )
 from tests.conformance.steps import sql
 
@@ -54,7 +54,7 @@ async def exhaust(queue: Queue, bridge: Orchestrator, worker: HandWorker, clock:
 
 @pytest.mark.requirement("R-005", "R-026", "R-027", "R-028", "R-034", "R-036", "R-058")
 @pytest.mark.requirement("R-037", "R-039", "R-040", "R-041", "R-042")
-async def test_the_fourth_failure_is_a_dead_letter(
+async def test_fourth_failure_is_a_dead_letter(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
 ) -> None:
     task_id = await submit(streams)
@@ -66,12 +66,12 @@ async def test_the_fourth_failure_is_a_dead_letter(
     assert (letter["task_id"], letter["tool_name"], letter["retry_count"]) == (task_id, "send_mail", "4")
     assert (json.loads(letter["payload"]), letter["error"]) == ({"to": "ada"}, "boom 4")
     assert (await streams.get(task_id)).status == "dead_lettered"
-    assert await told(streams, task_id) == ["task.created", *["task.claimed", "task.failed"] * 4, "task.dlq"]
+    assert await emitted(streams, task_id) == ["task.created", *["task.claimed", "task.failed"] * 4, "task.dlq"]
     assert (await pending(redis), await redis.xlen(TASK), await redis.xlen(RESULT)) == (0, 0, 4)
 
 
 @pytest.mark.requirement("R-029")
-async def test_a_retry_is_not_in_the_stream_before_its_time(
+async def test_retry_is_not_published_before_its_time(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
 ) -> None:
     await submit(streams)
@@ -86,7 +86,7 @@ async def test_a_retry_is_not_in_the_stream_before_its_time(
     assert await redis.xlen(TASK) == 1
 
 
-async def test_a_failure_that_is_said_not_to_be_retryable_is_a_dead_letter_at_once(
+async def test_non_retryable_failure_is_a_dead_letter_at_once(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id = await given_up(streams, bridge, worker)
@@ -95,7 +95,7 @@ async def test_a_failure_that_is_said_not_to_be_retryable_is_a_dead_letter_at_on
 
 
 @pytest.mark.requirement("R-035", "R-043", "R-053")
-async def test_an_entry_a_worker_adds_to_the_dead_letters_is_a_failure_that_is_not_retried(
+async def test_dead_letter_added_by_a_worker_is_a_final_failure(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, entry = await given(streams, bridge, worker)
@@ -107,17 +107,17 @@ async def test_an_entry_a_worker_adds_to_the_dead_letters_is_a_failure_that_is_n
     assert (task.status, task.attempts, task.last_error) == ("dead_lettered", 1, "schema invalid: no subject")
     (only,) = await entries(redis, DLQ)
     assert (only["retry_count"], only["written_by"]) == ("1", "queue")
-    assert await told(streams, task_id) == ["task.created", "task.claimed", "task.failed", "task.dlq"]
+    assert await emitted(streams, task_id) == ["task.created", "task.claimed", "task.failed", "task.dlq"]
     await bridge.run_once()
     assert await redis.xlen(DLQ) == 1
 
 
 @pytest.mark.requirement("R-045")
-async def test_a_dead_letter_is_replayed_after_its_payload_was_mended(
+async def test_dead_letter_is_retried_with_changed_payload(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id = await given_up(streams, bridge, worker)
-    await streams.review(task_id, "modify_and_retry", change={"payload": {"to": "grace"}})
+    await streams.dead_letters.review(task_id, "modify_and_retry", change={"payload": {"to": "grace"}})
     await bridge.run_once()
     assert await redis.xlen(DLQ) == 0
     entry = await worker.read_one()
@@ -128,14 +128,14 @@ async def test_a_dead_letter_is_replayed_after_its_payload_was_mended(
 
 
 @pytest.mark.requirement("R-046")
-async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
+async def test_abandoned_dead_letter_stays_and_is_not_retried(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id = await given_up(streams, bridge, worker)
-    await streams.review(task_id, "abandon", note="the customer is gone")
+    await streams.dead_letters.review(task_id, "abandon", note="the customer is gone")
     await bridge.run_once()
     assert (await redis.xlen(DLQ), await redis.xlen(TASK)) == (1, 0)
-    (letter,) = await streams.dead_letters(reviewed_too=True)
+    (letter,) = await streams.dead_letters.list(reviewed_too=True)
     assert (letter.resolution, letter.reviewed) == ("abandon", True)
 
 
@@ -156,7 +156,7 @@ async def test_an_abandoned_dead_letter_stays_and_is_not_replayed(
         ({"task_id": "TASK", "status": "succeeded", "worker": "w" * 300}, "at most 255"),
     ],
 )
-async def test_a_malformed_result_goes_to_the_dead_letters_with_the_reason(
+async def test_malformed_result_is_dead_lettered_with_the_reason(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, fields: dict[str, Any], why: str
 ) -> None:
     task_id, _ = await given(streams, bridge, worker)
@@ -188,7 +188,7 @@ async def test_result_without_a_worker_counts_for_the_consumer_of_the_entry(
     assert await redis.xlen(DLQ) == 0
 
 
-async def test_entry_of_no_task_is_acknowledged_dead_lettered_and_logged(
+async def test_entry_without_a_task_is_acknowledged_dead_lettered_and_logged(
     streams: Queue,
     bridge: Orchestrator,
     redis: Client,
@@ -210,7 +210,7 @@ async def test_entry_of_no_task_is_acknowledged_dead_lettered_and_logged(
     assert await redis.xlen(DLQ) == 1
 
 
-async def test_malformed_task_of_another_orchestrator_is_in_the_event_log_once(
+async def test_malformed_task_of_another_orchestrator_is_logged_once(
     queue: Queue, redis: Client, redis_url: str
 ) -> None:
     side = foreign(queue, redis_url)
@@ -225,10 +225,10 @@ async def test_malformed_task_of_another_orchestrator_is_in_the_event_log_once(
 
 
 @pytest.mark.requirement("R-047", "R-050")
-async def test_event_log_has_the_end_of_cancelled_and_rejected_tasks(streams: Queue) -> None:
-    await streams.set_setting("guards", [{"type": "tool"}])
+async def test_event_log_contains_the_end_of_cancelled_and_rejected_tasks(streams: Queue) -> None:
+    await streams.settings.set("guards", [{"type": "tool"}])
     rejected, cancelled = await submit(streams, "rejected"), await submit(streams, "cancelled")
-    await streams.reject(rejected)
+    await streams.approvals.reject(rejected)
     await streams.cancel(cancelled, "not needed")
     log = await sql(
         streams, "select event_type, task_id, final from event_log where event_type = 'task.failed' order by id"

@@ -1,4 +1,4 @@
-"""Our workers for an orchestrator written by hand, and for one of our own."""
+"""Agents of this queue as workers for a foreign orchestrator, and for another Shiftwork queue."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from shiftwork import Queue
-from shiftwork.bridges.redis import running
-from shiftwork.bridges.redis.foreign import Foreign
-from shiftwork.bridges.redis.orchestrator import Orchestrator
 from shiftwork.cli import bridging
 from shiftwork.cli.bridging import until_stopped
-from shiftwork.core.errors import QueueFull, WrongState
+from shiftwork.compat.bridges.redis import running
+from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
+from shiftwork.model.errors import QueueFull, WrongState
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import DLQ, GROUP, RESULT, TASK, Client, entries, foreign, pending, submit
 
 
 @pytest.fixture
-async def side(queue: Queue, redis_url: str, redis: Client) -> AsyncIterator[Foreign]:
+async def side(queue: Queue, redis_url: str, redis: Client) -> AsyncIterator[ForeignGroup]:
     """Our side, in the profile that a new queue has; the orchestrator has made the group."""
     await redis.xgroup_create(TASK, GROUP, id="0", mkstream=True)
     made = foreign(queue, redis_url)
@@ -38,8 +38,8 @@ async def order(redis: Client, key: str = "key-1", retry_count: Any = 0, **field
     return written
 
 
-async def test_an_entry_becomes_a_task_and_its_result_is_written_back(
-    queue: Queue, side: Foreign, redis: Client
+async def test_stream_entry_becomes_a_task_and_its_result_is_written_back(
+    queue: Queue, side: ForeignGroup, redis: Client
 ) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     await order(redis, trace=trace)
@@ -63,7 +63,7 @@ async def test_an_entry_becomes_a_task_and_its_result_is_written_back(
     assert await pending(redis) == 0
 
 
-async def test_a_result_in_words_alone_is_written_back(queue: Queue, side: Foreign, redis: Client) -> None:
+async def test_text_result_is_written_back(queue: Queue, side: ForeignGroup, redis: Client) -> None:
     await order(redis)
     await side.run_once()
     (claim,) = await queue.claim("ada", start=True)
@@ -72,8 +72,8 @@ async def test_a_result_in_words_alone_is_written_back(queue: Queue, side: Forei
     assert [each["result"] for each in await entries(redis, RESULT)] == ['"what it printed"']
 
 
-async def test_the_orchestrator_decides_about_retries_and_the_last_failure_is_a_dead_letter(
-    queue: Queue, side: Foreign, redis: Client
+async def test_orchestrator_decides_retries_and_last_failure_is_dead_lettered(
+    queue: Queue, side: ForeignGroup, redis: Client
 ) -> None:
     for retry_count in range(4):
         await order(redis, retry_count=retry_count)
@@ -81,8 +81,8 @@ async def test_the_orchestrator_decides_about_retries_and_the_last_failure_is_a_
         (claim,) = await queue.claim("ada", start=True)
         await queue.fail(claim.token, "crash", f"boom {retry_count}")
         await side.run_once()
-    said = await entries(redis, RESULT)
-    assert [(each["status"], each["error"], each["retryable"]) for each in said] == [
+    stated = await entries(redis, RESULT)
+    assert [(each["status"], each["error"], each["retryable"]) for each in stated] == [
         ("failed", f"boom {n}", "true") for n in range(3)
     ]
     (letter,) = await entries(redis, DLQ)
@@ -92,7 +92,7 @@ async def test_the_orchestrator_decides_about_retries_and_the_last_failure_is_a_
     assert await pending(redis) == 0
 
 
-async def test_wrong_input_is_a_dead_letter_at_once(queue: Queue, side: Foreign, redis: Client) -> None:
+async def test_invalid_input_is_a_dead_letter_at_once(queue: Queue, side: ForeignGroup, redis: Client) -> None:
     await order(redis)
     await side.run_once()
     (claim,) = await queue.claim("ada", start=True)
@@ -103,8 +103,8 @@ async def test_wrong_input_is_a_dead_letter_at_once(queue: Queue, side: Foreign,
 
 
 @pytest.mark.requirement("R-013", "R-032")
-async def test_the_same_key_sent_twice_is_done_once_and_answered_twice(
-    queue: Queue, side: Foreign, redis: Client
+async def test_same_key_sent_twice_is_run_once_and_answered_twice(
+    queue: Queue, side: ForeignGroup, redis: Client
 ) -> None:
     await order(redis)
     await order(redis)
@@ -132,18 +132,20 @@ async def test_the_same_key_sent_twice_is_done_once_and_answered_twice(
     ],
 )
 @pytest.mark.requirement("R-035")
-async def test_a_malformed_entry_goes_to_the_dead_letters_with_the_reason(
-    queue: Queue, side: Foreign, redis: Client, fields: dict[str, str], why: str
+async def test_malformed_entry_is_dead_lettered_with_the_reason(
+    queue: Queue, side: ForeignGroup, redis: Client, fields: dict[str, str], why: str
 ) -> None:
     await order(redis, **fields)
     await side.run_once()
     (letter,) = await entries(redis, DLQ)
     assert why in letter["error"]
     assert await pending(redis) == 0
-    assert (await queue.tasks()).tasks == []
+    assert (await queue.tasks.list()).tasks == []
 
 
-async def test_what_we_work_on_is_not_idle_for_the_orchestrator(queue: Queue, side: Foreign, redis: Client) -> None:
+async def test_entry_in_progress_is_not_idle_for_the_orchestrator(
+    queue: Queue, side: ForeignGroup, redis: Client
+) -> None:
     message_id = await order(redis)
     await side.run_once()
     await redis.xclaim(TASK, GROUP, side.desk.us, 0, [message_id], idle=299_000, justid=True)
@@ -152,7 +154,7 @@ async def test_what_we_work_on_is_not_idle_for_the_orchestrator(queue: Queue, si
     assert held["time_since_delivered"] < 100_000
 
 
-async def test_an_answer_to_what_was_taken_from_us_is_dropped(queue: Queue, side: Foreign, redis: Client) -> None:
+async def test_answer_to_a_reclaimed_entry_is_dropped(queue: Queue, side: ForeignGroup, redis: Client) -> None:
     message_id = await order(redis)
     await side.run_once()
     (claim,) = await queue.claim("ada", start=True)
@@ -163,10 +165,10 @@ async def test_an_answer_to_what_was_taken_from_us_is_dropped(queue: Queue, side
     assert await pending(redis) == 1
 
 
-async def test_a_bridge_that_died_before_it_noted_a_task_takes_it_in_once(
-    queue: Queue, side: Foreign, redis: Client, redis_url: str
+async def test_bridge_killed_before_recording_a_task_imports_it_once(
+    queue: Queue, side: ForeignGroup, redis: Client, redis_url: str
 ) -> None:
-    """Read and submitted, and then killed: the entry is still pending with us."""
+    """Read and submitted, and then killed: the entry is still pending for this consumer."""
     await order(redis)
     await redis.xreadgroup(GROUP, side.desk.us, {TASK: ">"})
     await queue.submit(type="mail", tool_name="send_mail", payload={"to": "ada"}, idempotency_key="key-1")
@@ -178,43 +180,43 @@ async def test_a_bridge_that_died_before_it_noted_a_task_takes_it_in_once(
     assert await redis.xlen(RESULT) == 1
 
 
-async def test_no_more_is_taken_in_than_wanted(queue: Queue, redis: Client, redis_url: str, side: Foreign) -> None:
+async def test_bridge_reads_at_most_ahead_entries(
+    queue: Queue, redis: Client, redis_url: str, side: ForeignGroup
+) -> None:
     narrow = foreign(queue, redis_url, ahead=2)
     for n in range(5):
         await order(redis, f"key-{n}")
     await narrow.run_once()
     await narrow.run_once()
-    assert len((await queue.tasks()).tasks) == 2
+    assert len((await queue.tasks.list()).tasks) == 2
     await narrow.desk.redis.aclose()
 
 
 @pytest.mark.parametrize("ahead", [100, 200])
-async def test_entries_for_which_there_is_no_room_wait_for_it(
-    queue: Queue, redis: Client, redis_url: str, side: Foreign, ahead: int
+async def test_entries_without_room_in_the_queue_wait_for_it(
+    queue: Queue, redis: Client, redis_url: str, side: ForeignGroup, ahead: int
 ) -> None:
-    """Not one is refused, and none is read that another worker of the group could do."""
-    await queue.set_setting("max_queue_size", 1)
+    """None is refused, and none is read that another worker of the group could run."""
+    await queue.settings.set("max_queue_size", 1)
     for n in range(120):
         await order(redis, f"key-{n}")
     await side.run_once()
     (claim,) = await queue.claim("ada", 5, start=True)
     await side.run_once()
-    assert (len((await queue.tasks()).tasks), await pending(redis)) == (2, 100)
+    assert (len((await queue.tasks.list()).tasks), await pending(redis)) == (2, 100)
     assert (await redis.xlen(DLQ), await redis.xlen(RESULT)) == (0, 0)
     await queue.complete(claim.token)
-    await queue.unset_setting("max_queue_size")
+    await queue.settings.unset("max_queue_size")
     restarted = foreign(queue, redis_url, ahead=ahead)
     await restarted.run_once()
     await restarted.run_once()
     # One is answered, so that there is room for another.
-    assert len((await queue.tasks(limit=200)).tasks) == min(ahead + 1, 120)
+    assert len((await queue.tasks.list(limit=200)).tasks) == min(ahead + 1, 120)
     await restarted.desk.redis.aclose()
 
 
-async def test_a_key_that_the_settings_refuse_the_second_time_is_the_same_task_all_the_same(
-    queue: Queue, side: Foreign, redis: Client
-) -> None:
-    await queue.set_setting("idempotency.on_duplicate", "reject")
+async def test_refused_duplicate_key_is_still_the_same_task(queue: Queue, side: ForeignGroup, redis: Client) -> None:
+    await queue.settings.set("idempotency.on_duplicate", "reject")
     await order(redis)
     await order(redis)
     await side.run_once()
@@ -227,9 +229,9 @@ async def test_a_key_that_the_settings_refuse_the_second_time_is_the_same_task_a
     assert await pending(redis) == 0
 
 
-async def test_a_bridge_goes_on_whatever_a_look_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is no error of ours ends it: a mistake in the program."""
-    monkeypatch.setattr(running, "SHORTEST_PAUSE_SEC", 0.0)
+async def test_bridge_continues_after_expected_errors_of_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is not an error of ours ends it: a mistake in the program."""
+    monkeypatch.setattr(running, "MIN_PAUSE_SEC", 0.0)
     outcomes: list[Exception] = [QueueFull("1 task waits"), WrongState("it is completed"), ZeroDivisionError()]
 
     class Odd:
@@ -254,7 +256,7 @@ class Deaf:
         return 0
 
 
-async def test_bridge_stops_although_a_look_swallows_the_cancellation() -> None:
+async def test_bridge_stops_although_a_scan_swallows_the_cancellation() -> None:
     side, stopped = Deaf(), asyncio.Event()
     ending = asyncio.create_task(until_stopped(stopped, running.look_until(side, stopped)))
     await side.looks.wait()
@@ -263,7 +265,7 @@ async def test_bridge_stops_although_a_look_swallows_the_cancellation() -> None:
         await ending
 
 
-async def test_command_stops_what_swallows_its_first_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_stops_a_task_that_swallows_its_first_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridging, "CANCEL_AGAIN_SEC", 0.01)
     side, stopped = Deaf(), asyncio.Event()
 
@@ -278,8 +280,8 @@ async def test_command_stops_what_swallows_its_first_cancellation(monkeypatch: p
         await ending
 
 
-async def test_a_bridge_that_may_read_nothing_does_not_spin(
-    queue: Queue, redis: Client, redis_url: str, side: Foreign
+async def test_bridge_at_its_read_limit_does_not_spin(
+    queue: Queue, redis: Client, redis_url: str, side: ForeignGroup
 ) -> None:
     narrow = foreign(queue, redis_url, ahead=1)
     await order(redis)
@@ -290,13 +292,13 @@ async def test_a_bridge_that_may_read_nothing_does_not_spin(
     await narrow.desk.redis.aclose()
 
 
-async def test_two_queues_of_ours_are_each_others_orchestrator_and_worker(
+async def test_two_queues_work_as_orchestrator_and_worker(
     streams: Queue, bridge: Orchestrator, redis_url: str, redis: Client, tmp_path: Path, clock: MovedClock
 ) -> None:
     task_id, lost = await submit(streams, "order-1"), await submit(streams, "order-2", payload={"to": ""})
-    async with await Queue.open(f"sqlite:///{tmp_path}/workers.db", clock=clock) as workers:
+    async with Queue.open(f"sqlite:///{tmp_path}/workers.db", clock=clock) as workers:
         there = foreign(workers, redis_url)
-        await workers.register_agent(id="ada", max_concurrent_tasks=5)
+        await workers.agents.register(id="ada", max_concurrent_tasks=5)
         await bridge.run_once()
         await there.run_once()
         await bridge.run_once()

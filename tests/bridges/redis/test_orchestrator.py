@@ -1,4 +1,4 @@
-"""The queue for workers written by hand from the Redis Streams protocol."""
+"""The queue as orchestrator for hand-written workers of the Redis Streams protocol."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from shiftwork import Queue
-from shiftwork.bridges.redis.orchestrator import Orchestrator
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
 from tests.bridges.redis.streams import RESULT, TASK, Client, HandWorker, entries, given, pending, submit, taken
 
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 @pytest.mark.requirement("R-003", "R-007", "R-030", "R-038")
-async def test_a_submitted_task_is_an_entry_with_the_fields_of_the_protocol(
+async def test_submitted_task_is_an_entry_with_protocol_fields(
     streams: Queue, bridge: Orchestrator, redis: Client
 ) -> None:
     task_id = await submit(streams, traceparent=TRACE)
@@ -31,19 +31,19 @@ async def test_a_submitted_task_is_an_entry_with_the_fields_of_the_protocol(
 
 
 @pytest.mark.requirement("R-008", "R-015", "R-049")
-async def test_a_task_runs_from_the_moment_a_worker_has_read_its_entry(
+async def test_task_is_running_once_a_worker_has_read_its_entry(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, (message_id, _) = await taken(streams, bridge, worker)
     task = await streams.get(task_id)
     assert (task.status, task.claim.agent_id) == ("running", "worker-1")
     assert await pending(redis) == 1
-    claimed = [event for event in await streams.history(task_id) if "task.claimed" in event.names]
+    claimed = [event for event in (await streams.tasks.history(task_id)).events if "task.claimed" in event.names]
     assert [event.data for event in claimed] == [{"message_id": message_id}]
 
 
 @pytest.mark.requirement("R-004", "R-009", "R-014", "R-057")
-async def test_a_result_completes_the_task_once_and_leaves_nothing_pending(
+async def test_result_completes_the_task_once_and_leaves_nothing_pending(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
@@ -70,7 +70,7 @@ async def test_each_entry_goes_to_one_worker(streams: Queue, bridge: Orchestrato
     assert holders == ["worker-1"] * 3 + ["worker-2"] * 3
 
 
-async def test_a_worker_faster_than_the_bridge_is_believed_all_the_same(
+async def test_result_sent_before_the_scan_is_accepted(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, entry = await given(streams, bridge, worker)
@@ -78,7 +78,7 @@ async def test_a_worker_faster_than_the_bridge_is_believed_all_the_same(
     await bridge.run_once()
     task = await streams.get(task_id)
     assert (task.status, task.result and task.result.data) == ("completed", 7)
-    assert [event.verb for event in await streams.history(task_id)] == [
+    assert [event.verb for event in (await streams.tasks.history(task_id)).events] == [
         "submitted",
         "published",
         "claimed",
@@ -86,14 +86,14 @@ async def test_a_worker_faster_than_the_bridge_is_believed_all_the_same(
     ]
 
 
-async def test_what_is_published_is_out_of_the_way_of_our_own_agents(streams: Queue, bridge: Orchestrator) -> None:
+async def test_published_task_is_not_claimable_by_own_agents(streams: Queue, bridge: Orchestrator) -> None:
     task_id = await submit(streams)
     await bridge.run_once()
     assert await streams.claim("local") == []
     assert "stream" in (await streams.explain(task_id)).summary
 
 
-async def test_no_more_than_so_many_entries_wait_unread(
+async def test_unread_entries_are_bounded_by_ahead(
     streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client
 ) -> None:
     bridge = make_bridge(ahead=2)
@@ -107,7 +107,7 @@ async def test_no_more_than_so_many_entries_wait_unread(
     assert await redis.xlen(TASK) == 3
 
 
-async def test_only_the_types_named_are_offered(
+async def test_only_configured_types_are_published(
     streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client
 ) -> None:
     bridge = make_bridge(types=("remote",))
@@ -117,10 +117,8 @@ async def test_only_the_types_named_are_offered(
     assert [entry["task_id"] for entry in await entries(redis, TASK)] == [there]
 
 
-async def test_tasks_that_run_one_at_a_time_are_left_to_our_own_agents(
-    streams: Queue, bridge: Orchestrator, redis: Client
-) -> None:
-    await streams.set_setting("serialize_by", "key")
+async def test_serial_tasks_are_left_to_own_agents(streams: Queue, bridge: Orchestrator, redis: Client) -> None:
+    await streams.settings.set("serialize_by", "key")
     for number in range(2):
         await submit(streams, key=f"order-{number}", serial_key="stock")
     await bridge.run_once()
@@ -129,41 +127,41 @@ async def test_tasks_that_run_one_at_a_time_are_left_to_our_own_agents(
 
 
 @pytest.mark.parametrize("way", ["pause", "cancel", "update"])
-async def test_an_entry_that_nobody_has_read_is_taken_away_when_it_should_not_be_done(
+async def test_unread_entry_is_withdrawn_when_its_task_must_not_run(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, way: str
 ) -> None:
     task_id = await submit(streams)
     await bridge.run_once()
     if way == "pause":
-        await streams.pause()
+        await streams.control.pause()
     elif way == "cancel":
         await streams.cancel(task_id)
     else:
-        await streams.pause()
-        await streams.update(task_id, {"priority": 10})
+        await streams.control.pause()
+        await streams.tasks.update(task_id, {"priority": 10})
     await bridge.run_once()
     assert await redis.xlen(TASK) == 0
     assert await worker.read() == []
-    await streams.resume()
+    await streams.control.resume()
     await bridge.run_once()
     assert await redis.xlen(TASK) == (0 if way == "cancel" else 1)
 
 
-async def test_a_changed_task_is_offered_as_it_is_now(streams: Queue, bridge: Orchestrator, redis: Client) -> None:
+async def test_changed_task_is_published_again(streams: Queue, bridge: Orchestrator, redis: Client) -> None:
     task_id = await submit(streams, type="tool")
     await bridge.run_once()
     (before,) = await redis.xrange(TASK)
-    await streams.update(task_id, {"priority": 10})
+    await streams.tasks.update(task_id, {"priority": 10})
     await bridge.run_once()
     (after,) = await redis.xrange(TASK)
     assert before[0] != after[0]
     assert before[1]["task_id"] == after[1]["task_id"]
 
 
-async def test_two_bridges_on_one_queue_publish_once_and_accept_once(
+async def test_two_bridges_publish_and_accept_each_task_once(
     streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client
 ) -> None:
-    """Each look of one runs into a look of the other."""
+    """Every scan of one overlaps a scan of the other."""
     bridges = [make_bridge(), make_bridge()]
     tasks = {await submit(streams, f"order-{n}") for n in range(40)}
     worker, seen = HandWorker(redis, "worker-1"), []
@@ -175,12 +173,12 @@ async def test_two_bridges_on_one_queue_publish_once_and_accept_once(
     await asyncio.gather(*(bridge.run_once() for bridge in bridges))
     assert sorted(seen) == sorted(tasks)
     assert {(await streams.get(task_id)).status for task_id in tasks} == {"completed"}
-    events, _ = await streams.events(limit=10_000)
+    events = (await streams.events(limit=10_000)).events
     assert sum(event.verb == "completed" for event in events) == 40
     assert (await pending(redis), await redis.xlen(TASK)) == (0, 0)
 
 
-async def test_all_unread_entries_can_be_taken_back(
+async def test_all_unread_entries_can_be_withdrawn(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     first, second = await submit(streams, "a"), await submit(streams, "b")
@@ -193,7 +191,7 @@ async def test_all_unread_entries_can_be_taken_back(
 
 
 @pytest.mark.parametrize("name", ["a\0b", "n" * 5000, "\u202eevil", "\\xff"])
-async def test_a_consumer_may_have_any_name(streams: Queue, bridge: Orchestrator, redis: Client, name: str) -> None:
+async def test_consumer_can_have_any_name(streams: Queue, bridge: Orchestrator, redis: Client, name: str) -> None:
     task_id = await submit(streams)
     await bridge.run_once()
     await HandWorker(redis, name).read_one()
@@ -201,14 +199,12 @@ async def test_a_consumer_may_have_any_name(streams: Queue, bridge: Orchestrator
     assert (await streams.get(task_id)).status == "running"
 
 
-async def test_bridges_are_listed_with_what_they_carry(
-    streams: Queue, bridge: Orchestrator, worker: HandWorker
-) -> None:
+async def test_bridges_are_listed_with_their_entries(streams: Queue, bridge: Orchestrator, worker: HandWorker) -> None:
     await submit(streams, "a")
     await submit(streams, "b")
     await bridge.run_once()
     await worker.read_one()
     await bridge.run_once()
-    (found,) = await streams.bridges()
+    (found,) = await streams.control.bridges()
     assert (found.name, found.role, found.unread, found.taken) == ("redis", "orchestrator", 1, 1)
-    assert await streams.in_workspace("other").bridges() == []
+    assert await streams.in_workspace("other").control.bridges() == []

@@ -1,4 +1,4 @@
-"""Redis restarts, loses its data or is away, a bridge is killed: nothing is lost, nothing is done twice."""
+"""Redis restarts, loses data or is unreachable, or a bridge is killed: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from redis.exceptions import ConnectionError as Away
 from redis.exceptions import ResponseError
 
 from shiftwork import Queue
-from shiftwork.bridges.redis import results
-from shiftwork.bridges.redis.orchestrator import Orchestrator
-from shiftwork.bridges.redis.running import look, look_until
-from shiftwork.core.errors import RedisUnavailable
+from shiftwork.compat.bridges.redis import results
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
+from shiftwork.compat.bridges.redis.running import look_until, poll
+from shiftwork.model.errors import RedisUnavailable
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.streams import DLQ, RESULT, TASK, Client, HandWorker, entries, given, given_up, pending, submit
 from tests.outages.relay import relay_to
@@ -29,7 +29,7 @@ from tests.services.redis import Redis as Server
 ROOT = Path(__file__).resolve().parents[3]
 
 
-async def test_what_redis_has_lost_is_offered_again(
+async def test_entries_lost_by_redis_are_published_again(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     tasks = [await submit(streams, f"order-{n}") for n in range(3)]
@@ -47,10 +47,10 @@ async def test_what_redis_has_lost_is_offered_again(
     assert {(await streams.get(task_id)).status for task_id in tasks} == {"completed"}
 
 
-async def test_results_are_heard_before_they_are_trimmed(
+async def test_results_are_read_before_they_are_trimmed(
     streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client, worker: HandWorker
 ) -> None:
-    """The bridge was away, while its workers went on."""
+    """The bridge was away, while its workers continued."""
     bridge = make_bridge(ahead=300, keep=1)
     tasks = [await submit(streams, f"order-{n}") for n in range(300)]
     await bridge.run_once()
@@ -62,7 +62,7 @@ async def test_results_are_heard_before_they_are_trimmed(
 
 
 @pytest.mark.parametrize(("heard", "read", "left"), [(0, 0, 500), (0, 250, 500), (250, 250, 300), (500, 500, 100)])
-async def test_what_nobody_has_heard_is_not_trimmed(
+async def test_unread_results_are_not_trimmed(
     bridge: Orchestrator, redis: Client, heard: int, read: int, left: int
 ) -> None:
     await bridge.desk.make_groups()
@@ -76,7 +76,7 @@ async def test_what_nobody_has_heard_is_not_trimmed(
 
 
 @pytest.mark.parametrize("seen", ["between two looks", "by a look"])
-async def test_result_lost_by_redis_costs_no_retry(
+async def test_result_lost_by_redis_costs_no_attempt(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock, seen: str
 ) -> None:
     """The worker answered and acknowledged; then Redis lost the answer together with the entry."""
@@ -109,7 +109,7 @@ async def test_entry_deleted_by_its_worker_without_a_result_is_a_crash(
     assert (task.attempts, task.failure_reason) == (1, "crash")
 
 
-async def test_dead_letters_that_redis_has_lost_are_written_again(
+async def test_dead_letters_lost_by_redis_are_written_again(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id = await given_up(streams, bridge, worker)
@@ -118,7 +118,7 @@ async def test_dead_letters_that_redis_has_lost_are_written_again(
     assert [letter["task_id"] for letter in await entries(redis, DLQ)] == [task_id]
 
 
-async def test_work_goes_on_when_redis_is_back(
+async def test_work_continues_when_redis_is_back(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
 ) -> None:
     bridge = make_bridge(own_server.url)
@@ -128,7 +128,7 @@ async def test_work_goes_on_when_redis_is_back(
     own_server.kill9()
     second = await submit(streams, "second")
     with pytest.raises(RedisUnavailable, match="redis_unavailable"):
-        await look(bridge)
+        await poll(bridge)
     with pytest.raises(Away):
         await bridge.run_once(thorough=False)
     own_server.start_again()
@@ -143,26 +143,26 @@ async def test_work_goes_on_when_redis_is_back(
     assert {(await streams.get(task_id)).status for task_id in (first, second)} == {"completed"}
 
 
-async def test_a_connection_that_the_network_dropped_is_replaced(
+async def test_dropped_redis_connection_is_replaced(
     streams: Queue,
     make_bridge: Callable[..., Orchestrator],
     redis: Client,
     redis_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shiftwork.bridges.redis.desk.ANSWER_SEC", 2.0)
+    monkeypatch.setattr("shiftwork.compat.bridges.redis.desk.ANSWER_SEC", 2.0)
     async with relay_to(redis_url) as (relay, url):
         bridge = make_bridge(url)
         await bridge.run_once()
         relay.drop()
         task_id = await submit(streams)
         with pytest.raises(RedisUnavailable):
-            await look(bridge)
-        await look(bridge)
+            await poll(bridge)
+        await poll(bridge)
     assert [entry["task_id"] for entry in await entries(redis, TASK)] == [task_id]
 
 
-async def test_a_running_bridge_waits_for_redis_and_goes_on_by_itself(
+async def test_running_bridge_waits_for_redis_and_continues(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
 ) -> None:
     bridge = make_bridge(own_server.url)
@@ -184,10 +184,10 @@ POINTS = ("published: committed", "published: written", "heard: committed", "end
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_bridge_that_is_killed_at_any_point_leaves_the_next_one_to_finish(
+async def test_bridge_killed_at_any_point_is_completed_by_the_next(
     streams: Queue, make_bridge: Callable[..., Orchestrator], redis: Client, redis_url: str, store_url: str, point: str
 ) -> None:
-    """The same two tasks, one that fails once and is not retried: whatever dies, each has one outcome."""
+    """The same two tasks, one of which fails once without retry: each has one outcome, whatever is killed."""
     worker, seen = HandWorker(redis, "worker-1"), Counter[str]()
     good, bad = await submit(streams, "good"), await submit(streams, "bad")
     command, died = [sys.executable, "-m", "tests.bridges.redis.mortal", store_url, redis_url, point], 0
@@ -213,7 +213,7 @@ async def test_a_bridge_that_is_killed_at_any_point_leaves_the_next_one_to_finis
     assert died
     assert seen == {good: 2 if point == "recovered" else 1, bad: 1}
     assert [(await streams.get(task_id)).status for task_id in (good, bad)] == ["completed", "dead_lettered"]
-    events, _ = await streams.events(limit=1000)
+    events = (await streams.events(limit=1000)).events
     assert Counter(e.verb for e in events)["completed"] == 1
     assert Counter(e.verb for e in events)["failed"] == 1
     assert (await pending(redis), await redis.xlen(TASK), await redis.xlen(DLQ)) == (0, 0, 1)

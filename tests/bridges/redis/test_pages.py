@@ -1,4 +1,4 @@
-"""The commands on the pages about Redis work as they are written there."""
+"""The commands on the pages about Redis work as written."""
 
 from pathlib import Path
 
@@ -13,9 +13,7 @@ from tests.services.redis import Redis
     ("page", "says"),
     [("howto/redis.md", "task.published"), ("documents/redis.md", "task.succeeded")],
 )
-def test_the_commands_of_a_page_run_one_after_the_other(
-    page: str, says: str, own_server: Redis, tmp_path: Path
-) -> None:
+def test_commands_of_a_page_run_in_sequence(page: str, says: str, own_server: Redis, tmp_path: Path) -> None:
     script = "\n".join(block for block in commands_of(page) if "pip install" not in block)
     script = script.replace("redis://localhost:6379/0", own_server.url).replace("8080", str(free_port()))
     assert says in run_commands(f"trap 'kill $(jobs -p) 2> /dev/null || true' EXIT\n{script}", tmp_path)

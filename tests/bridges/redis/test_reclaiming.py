@@ -1,4 +1,4 @@
-"""Workers that fall silent, come back too late, or take from each other."""
+"""Workers that go silent, report too late, or take entries from each other."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 import pytest
 
 from shiftwork import Queue
-from shiftwork.bridges.redis import reclaiming, results
-from shiftwork.bridges.redis.desk import Desk
-from shiftwork.bridges.redis.orchestrator import Orchestrator
-from shiftwork.bridges.redis.reclaiming import Way
-from shiftwork.bridges.redis.sight import Sight
-from shiftwork.duties.runner import run_once
+from shiftwork.compat.bridges.redis import reclaiming, results
+from shiftwork.compat.bridges.redis.desk import BridgeContext
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
+from shiftwork.compat.bridges.redis.reclaiming import Way
+from shiftwork.compat.bridges.redis.sight import StreamState
+from shiftwork.maintenance.loop import run_once
 from shiftwork.testing import MovedClock
 from tests.bridges.redis.old_server import older
-from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, HandWorker, given, pending, submit, taken, told
+from tests.bridges.redis.streams import GROUP, RESULT, TASK, Client, HandWorker, emitted, given, pending, submit, taken
 from tests.services.redis import Redis as Server
 
 
 @pytest.mark.requirement("R-018", "R-019", "R-024")
-async def test_an_entry_is_taken_from_its_worker_at_300_seconds_and_not_before(
+async def test_entry_is_reclaimed_at_300_seconds_and_not_before(
     streams: Queue, bridge: Orchestrator, worker: HandWorker
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
@@ -34,7 +34,7 @@ async def test_an_entry_is_taken_from_its_worker_at_300_seconds_and_not_before(
 
 @pytest.mark.parametrize("way", ["xautoclaim", "xclaim"])
 @pytest.mark.requirement("R-021", "R-022", "R-023", "R-025", "R-052", "R-059")
-async def test_a_silent_workers_task_is_given_to_another_and_the_log_says_so(
+async def test_task_of_a_silent_worker_goes_to_another_and_is_logged(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server, way: str
 ) -> None:
     bridge = make_bridge(own_server.url, reclaim=way)
@@ -45,14 +45,14 @@ async def test_a_silent_workers_task_is_given_to_another_and_the_log_says_so(
     await bridge.run_once()
     again = await other.read_one()
     await bridge.run_once()
-    claims = [event for event in await streams.history(task_id) if event.verb == "claimed"]
+    claims = [event for event in (await streams.tasks.history(task_id)).events if event.verb == "claimed"]
     assert claims[-1].data == {
         "original_consumer": "worker-1", "new_consumer": "worker-2", "message_id": again[0],
     }  # fmt: skip
     await other.succeed(again)
     await bridge.run_once()
     assert (await streams.get(task_id)).attempts == 0
-    assert await told(streams, task_id) == [
+    assert await emitted(streams, task_id) == [
         "task.created", "task.claimed", "task.claimed", "task.reclaimed", "task.succeeded",
     ]  # fmt: skip
     used = await redis.info("commandstats")
@@ -62,7 +62,7 @@ async def test_a_silent_workers_task_is_given_to_another_and_the_log_says_so(
 
 
 @pytest.mark.requirement("R-023")
-async def test_server_that_says_it_is_old_is_asked_for_xclaim(
+async def test_old_redis_server_is_used_with_xclaim(
     streams: Queue, make_bridge: Callable[..., Orchestrator], own_server: Server
 ) -> None:
     async with older(own_server.url) as url:
@@ -79,7 +79,7 @@ async def test_server_that_says_it_is_old_is_asked_for_xclaim(
 
 
 @pytest.mark.requirement("R-012")
-async def test_a_result_that_comes_after_its_task_was_given_on_changes_nothing(
+async def test_late_result_changes_nothing_after_reclaim(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
@@ -101,7 +101,7 @@ async def test_a_result_that_comes_after_its_task_was_given_on_changes_nothing(
 
 
 @pytest.mark.requirement("R-012")
-async def test_of_two_results_the_first_is_the_result(streams: Queue, bridge: Orchestrator, worker: HandWorker) -> None:
+async def test_first_of_two_results_is_kept(streams: Queue, bridge: Orchestrator, worker: HandWorker) -> None:
     task_id, entry = await taken(streams, bridge, worker)
     await worker.say(entry, "succeeded", result='"first"')
     await worker.say(entry, "failed", error="second")
@@ -111,15 +111,15 @@ async def test_of_two_results_the_first_is_the_result(streams: Queue, bridge: Or
     result = (await streams.get(task_id)).result
     assert result is not None
     assert result.data == "first"
-    assert (await told(streams, task_id)).count("task.succeeded") == 1
+    assert (await emitted(streams, task_id)).count("task.succeeded") == 1
 
 
-async def test_a_failure_is_not_heard_again_as_that_of_the_next_attempt(
+async def test_failure_is_not_repeated_for_the_next_attempt(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
 ) -> None:
-    """Redis forgot that the entry was acknowledged, and the same worker has the task again."""
+    """Redis lost the acknowledgement of the entry, and the same worker has the task again."""
     task_id, entry = await taken(streams, bridge, worker)
-    said = await worker.say(entry, "failed", error="boom")
+    stated = await worker.say(entry, "failed", error="boom")
     await bridge.run_once()
     clock.advance(60)
     await run_once(streams.engine, force=True)
@@ -128,12 +128,12 @@ async def test_a_failure_is_not_heard_again_as_that_of_the_next_attempt(
     await bridge.run_once()
     await redis.xgroup_setid(RESULT, "cg:orchestrator", "0")
     await bridge.run_once()
-    assert said
+    assert stated
     task = await streams.get(task_id)
     assert (task.status, task.attempts) == ("running", 1)
 
 
-async def test_a_worker_may_take_over_from_another_by_itself(
+async def test_worker_can_take_over_from_another(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
@@ -149,10 +149,10 @@ async def test_a_worker_may_take_over_from_another_by_itself(
     result = (await streams.get(task_id)).result
     assert result is not None
     assert result.data == "has it"
-    assert "task.reclaimed" in await told(streams, task_id)
+    assert "task.reclaimed" in await emitted(streams, task_id)
 
 
-async def test_whoever_took_over_unseen_is_believed(
+async def test_result_of_an_unseen_takeover_is_accepted(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
@@ -165,7 +165,7 @@ async def test_whoever_took_over_unseen_is_believed(
 
 
 @pytest.mark.parametrize("acknowledged", ["after a look", "at once"])
-async def test_a_worker_that_only_acknowledges_has_crashed_after_the_visibility_timeout(
+async def test_acknowledgement_without_result_is_a_crash_after_the_timeout(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock, acknowledged: str
 ) -> None:
     task_id, entry = await given(streams, bridge, worker)
@@ -183,10 +183,10 @@ async def test_a_worker_that_only_acknowledges_has_crashed_after_the_visibility_
     assert await redis.xlen(TASK) == 0
 
 
-async def test_the_clock_of_the_queue_alone_takes_nothing_from_a_foreign_worker(
+async def test_queue_clock_alone_does_not_reclaim_from_foreign_worker(
     streams: Queue, bridge: Orchestrator, worker: HandWorker, clock: MovedClock
 ) -> None:
-    """While no bridge looks, its result may lie in the stream already."""
+    """While no bridge scans, the result may already be in the stream."""
     task_id, entry = await taken(streams, bridge, worker)
     await worker.succeed(entry, "long ago")
     clock.advance(3600)
@@ -197,12 +197,12 @@ async def test_the_clock_of_the_queue_alone_takes_nothing_from_a_foreign_worker(
 
 
 @pytest.mark.requirement("R-016")
-async def test_signs_of_life_are_not_written_to_the_streams(
+async def test_heartbeats_are_not_written_to_the_streams(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, clock: MovedClock
 ) -> None:
     task_id, _ = await taken(streams, bridge, worker)
     before = [await redis.xlen(TASK), await redis.xlen(RESULT)]
-    token = await streams.current_token(task_id)
+    token = await streams.claims.current_token(task_id)
     for _ in range(100):
         clock.advance(1)
         await streams.heartbeat(token, {"percent": 50})
@@ -212,7 +212,7 @@ async def test_signs_of_life_are_not_written_to_the_streams(
 
 @pytest.mark.parametrize("read_by", ["us", "another bridge"])
 @pytest.mark.parametrize("look", ["thorough", "short"])
-async def test_a_result_that_comes_in_the_middle_of_a_look_counts(
+async def test_result_arriving_during_a_scan_counts(
     streams: Queue,
     make_bridge: Callable[..., Orchestrator],
     redis: Client,
@@ -222,36 +222,36 @@ async def test_a_result_that_comes_in_the_middle_of_a_look_counts(
     read_by: str,
     look: str,
 ) -> None:
-    """The worker has kept its entry for longer than the visibility timeout, and is done between two steps of ours."""
+    """The worker keeps its entry longer than the visibility timeout, and finishes between two steps of the scan."""
     bridge, other = make_bridge(), make_bridge()
     task_id, entry = await taken(streams, bridge, worker)
     clock.advance(3600)
     await bridge.run_once()
-    sight = bridge.desk.sight
+    stream_state = bridge.desk.stream_state
 
-    async def after_the_result() -> Sight:
+    async def after_the_result() -> StreamState:
         if not await redis.xlen(RESULT):
             await worker.succeed(entry, "in time")
             if read_by == "another bridge":
                 await results.read_words(other.desk)
-        return await sight()
+        return await stream_state()
 
-    monkeypatch.setattr(bridge.desk, "sight", after_the_result)
+    monkeypatch.setattr(bridge.desk, "stream_state", after_the_result)
     await bridge.run_once(thorough=look == "thorough")
     task = await streams.get(task_id)
     assert (task.status, task.attempts, task.result and task.result.data) == ("completed", 0, "in time")
     assert (await redis.xlen(TASK), (await redis.xpending(RESULT, "cg:orchestrator"))["pending"]) == (0, 0)
 
 
-async def test_a_result_that_comes_while_its_entry_is_taken_back_counts(
+async def test_result_arriving_during_reclaim_counts(
     streams: Queue, bridge: Orchestrator, redis: Client, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id, entry = await taken(streams, bridge, worker)
     await worker.idle_for(entry, 301)
     recover = reclaiming.recover
 
-    async def before_the_result(desk: Desk, way: Way, visibility_sec: float) -> int:
-        found = await recover(desk, way, visibility_sec)
+    async def before_the_result(context: BridgeContext, way: Way, visibility_sec: float) -> int:
+        found = await recover(context, way, visibility_sec)
         await worker.say(entry, "succeeded", result='"in time"')
         return found
 
@@ -262,7 +262,7 @@ async def test_a_result_that_comes_while_its_entry_is_taken_back_counts(
     assert (await redis.xlen(TASK), await pending(redis)) == (0, 0)
 
 
-async def test_an_entry_read_and_answered_in_the_middle_of_a_look_is_believed(
+async def test_entry_read_and_answered_during_a_scan_is_accepted(
     streams: Queue,
     bridge: Orchestrator,
     redis: Client,
@@ -270,23 +270,23 @@ async def test_an_entry_read_and_answered_in_the_middle_of_a_look_is_believed(
     clock: MovedClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the look gives up another task: what it saw at its beginning is not the whole truth any more."""
+    """While the scan reclaims another task: what it read at its beginning is outdated."""
     silent, entry = await taken(streams, bridge, worker)
     quick = await submit(streams, "order-2")
     await bridge.run_once()
     await worker.acknowledge(entry)
     clock.advance(3600)
-    sight, read = bridge.desk.sight, list[str]()
+    stream_state, read = bridge.desk.stream_state, list[str]()
 
-    async def before_the_reading() -> Sight:
-        seen = await sight()
+    async def before_the_reading() -> StreamState:
+        seen = await stream_state()
         if not read:
             second = await worker.read_one()
             read.append(second[0])
             await worker.succeed(second, "quick")
         return seen
 
-    monkeypatch.setattr(bridge.desk, "sight", before_the_reading)
+    monkeypatch.setattr(bridge.desk, "stream_state", before_the_reading)
     await bridge.run_once(thorough=False)
     assert (await streams.get(silent)).failure_reason == "crash"
     assert (await streams.get(quick)).status == "completed"

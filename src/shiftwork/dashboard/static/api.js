@@ -7,7 +7,7 @@ export class Refused extends Error {
     super(problem.detail ?? problem.title ?? `The server answered ${status}`);
     this.status = status;
     this.code = problem.code;
-    this.mend = problem.mend;
+    this.hint = problem.hint;
     this.where = problem.where;
   }
 }
@@ -46,7 +46,7 @@ async function call(method, path, body, query) {
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new Refused(0, { detail: "The server cannot be reached.", mend: "Is `shiftwork serve` running?" });
+    throw new Refused(0, { detail: "The server cannot be reached.", hint: "Is `shiftwork serve` running?" });
   }
   if (answer.status === 204) return null;
   const text = await answer.text();

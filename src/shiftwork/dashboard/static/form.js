@@ -41,7 +41,7 @@ function field(name, part, required) {
   if (part.enum) {
     return h("label", {}, title, choice(common, part, part.enum.map((each) => [each, String(each)])), hint);
   }
-  // A choice and not a box: a box that nobody touched says no, which is an answer as well.
+  // A choice and not a box: a box that no one touched says no, which is an answer as well.
   if (part.type === "boolean") return h("label", {}, title, choice(common, part, [[true, "Yes"], [false, "No"]]), hint);
   if (part.type === "number" || part.type === "integer") {
     const bounds = { min: part.minimum, max: part.maximum, step: part.type === "integer" ? 1 : "any" };

@@ -117,7 +117,7 @@ function content() {
 }
 
 function failure(error) {
-  return h("div", { class: "empty bad" }, h("p", { class: "strong" }, error.message), error.mend && h("p", {}, error.mend), h("button", { type: "button", onclick: load }, "Try again"));
+  return h("div", { class: "empty bad" }, h("p", { class: "strong" }, error.message), error.hint && h("p", {}, error.hint), h("button", { type: "button", onclick: load }, "Try again"));
 }
 
 function renderFrame() {

@@ -118,7 +118,7 @@ export async function attempt(what, action) {
     toast(what);
     return true;
   } catch (error) {
-    toast([h("b", {}, error.message), error.mend ? ` ${error.mend}` : ""], "bad");
+    toast([h("b", {}, error.message), error.hint ? ` ${error.hint}` : ""], "bad");
     return false;
   }
 }

@@ -1,4 +1,4 @@
-// Where one is: the path names the page, the query its filters, so that every view can be sent to somebody.
+// Where one is: the path names the page, the query its filters, so that every view can be sent to someone.
 
 let changed = () => {};
 

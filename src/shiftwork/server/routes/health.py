@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it can serve."""
+"""Liveness and readiness."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from shiftwork import views
-from shiftwork.core.errors import ShiftworkError
+from shiftwork.compat import views
+from shiftwork.model.errors import ShiftworkError
 from shiftwork.server.ask import Ask
 from shiftwork.server.door import Doors
 from shiftwork.wire.shapes import Health
 
 log = logging.getLogger("shiftwork.server")
 door = Doors("Health")
-SLOWEST_SEC = 2.0
+MAX_SEC = 2.0
 
 
 def _health(ask: Ask, status: Any, detail: str | None = None) -> Health:
@@ -42,7 +42,7 @@ async def readyz(ask: Ask) -> Any:
     if ask.house.stopping.is_set():
         return _unready(_health(ask, "stopping"))
     try:
-        async with asyncio.timeout(SLOWEST_SEC):
+        async with asyncio.timeout(MAX_SEC):
             await ask.house.queue.engine.store.read(lambda tx: tx.one("read_workspace", name="default"))
     except (ShiftworkError, TimeoutError) as error:
         return _unavailable(ask, "the store does not answer", error)
@@ -52,7 +52,7 @@ async def readyz(ask: Ask) -> Any:
 
 
 def _unavailable(ask: Ask, what: str, error: Exception) -> Response:
-    """Anybody may ask, and the error may name the database: it stands in the log alone."""
+    """Anyone may ask, and the error may name the database: it is in the log alone."""
     log.warning("not ready: %s: %s", what, str(error) or "timed out")
     return _unready(_health(ask, "unavailable", what))
 

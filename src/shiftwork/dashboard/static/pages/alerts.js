@@ -1,4 +1,4 @@
-// What somebody should look at.
+// What someone should look at.
 
 import { get, post } from "../api.js";
 import { h } from "../dom.js";

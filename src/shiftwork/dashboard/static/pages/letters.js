@@ -10,7 +10,7 @@ const DECISIONS = [
   ["modify_and_retry", "Change and retry", "Its payload is changed first."],
   ["abandon", "Abandon", "It stays here, reviewed, and is not tried again."],
   ["cancel", "Cancel", "It and all that depends on it is cancelled."],
-  ["escalate", "Escalate", "Somebody else should look."],
+  ["escalate", "Escalate", "Someone else should look."],
 ];
 
 export default {

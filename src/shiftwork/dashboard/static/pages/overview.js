@@ -48,7 +48,7 @@ function worthTelling(event) {
   return event.verb !== "heartbeat" && event.verb !== "progress";
 }
 
-// The last things that happened before somebody looked.
+// The last things that happened before someone looked.
 async function lately() {
   const { next } = await get("/api/events", { after: "now", limit: 1 });
   const { events } = await get("/api/events", { after: Math.max(0, next - 5 * FEED), limit: 5 * FEED });

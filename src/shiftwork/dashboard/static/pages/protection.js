@@ -68,7 +68,7 @@ function breakersOf({ breakers }, ctx) {
 function cooldownsOf({ cooldowns }, ctx) {
   const add = async () => {
     const filled = await ask("Cool down", {
-      text: "Nobody of the fleet gets work that needs it until the time is over.",
+      text: "No one of the fleet gets work that needs it until the time is over.",
       fields: [
         { name: "key", label: "Key", value: "provider:", required: true, hint: "provider:NAME, account:NAME, model:NAME or type:NAME" },
         { name: "seconds", label: "Seconds", type: "number", min: 1, value: 300, required: true },

@@ -59,7 +59,7 @@ function actions({ task, asked }, ctx) {
       button(
         "Cancel",
         async () => {
-          const filled = await ask("Cancel this task?", { text: "Whoever works on it is told to stop; what depends on it is cancelled, too.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the task", tone: "danger" });
+          const filled = await ask("Cancel this task?", { text: "Its agent is told to stop, and its dependents are cancelled.", fields: [{ name: "reason", label: "Reason" }], yes: "Cancel the task", tone: "danger" });
           if (filled) await done("It is being cancelled.", () => post(`${path}/cancel`, filled.reason ? { reason: filled.reason } : {}));
         },
         { tone: "danger" },
@@ -89,7 +89,7 @@ function why({ task, explained }) {
 function timeline({ task, history }) {
   const live = task.claim.claimed_at ? [{ fence: task.fence, agent_id: task.claim.agent_id, claimed_at: task.claim.claimed_at, ended_at: null, outcome: "running", cost_usd: null }] : [];
   const attempts = [...history.attempts, ...live];
-  if (!attempts.length) return panel("Attempts", {}, empty("Nobody has worked on it yet."));
+  if (!attempts.length) return panel("Attempts", {}, empty("No one has worked on it yet."));
   const begin = task.created_at;
   const end = Math.max(...attempts.map((each) => each.ended_at ?? now()));
   const whole = Math.max(1, end - begin);

@@ -1,0 +1,151 @@
+"""Tokens: which callers a server admits, to which workspace, with which scopes. A secret is shown once, never kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from shiftwork.access.api import Tokens
+from shiftwork.access.model import NewToken, TokenInfo
+from shiftwork.access.scopes import SCOPES
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json
+from shiftwork.model.errors import ConflictError, InputError, NotFound
+from shiftwork.operation.local import Call, implements, reading, transaction
+from shiftwork.store.store import Row, Tx
+
+ID_LENGTH = 12
+_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
+_SECRET = re.compile(rf"sw_([{_LETTERS}]{{{ID_LENGTH}}})_[A-Za-z0-9_-]{{43}}")
+
+
+def make_secret() -> tuple[str, str]:
+    """A token's id and its secret, in which the id stands: with it a secret that was found somewhere can be revoked."""
+    token_id = "".join(secrets.choice(_LETTERS) for _ in range(ID_LENGTH))
+    return token_id, f"sw_{token_id}_{secrets.token_urlsafe(32)}"
+
+
+def id_in(secret: str) -> str | None:
+    """The id of the token that this may be the secret of."""
+    match = _SECRET.fullmatch(secret)
+    return match[1] if match else None
+
+
+def digest(secret: str) -> str:
+    """What is kept of a secret. It is long and random, so that a fast hash is enough."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@implements(Tokens.create)
+async def create_token(call: Call, name: str, scopes: Sequence[str], *, expires_at: float | None = None) -> NewToken:
+    if expires_at is not None and not math.isfinite(expires_at):
+        raise InputError(f"{expires_at!r} is not a time", where="expires_at")
+    token_id, secret = make_secret()
+    ordered = [scope for scope in SCOPES if scope in scopes]
+    info = await call.run(_keep_token, call.workspace, token_id, digest(secret), name, ordered, expires_at)
+    if info.id != token_id:
+        raise ConflictError(
+            f"this request has made the token {info.id} already; its secret is not stored",
+            token=info.id,
+            hint="Revoke that token, and make another under a new key.",
+        )
+    return NewToken(
+        id=info.id,
+        name=info.name,
+        workspace_id=info.workspace_id,
+        scopes=info.scopes,
+        secret=secret,
+        created_at=info.created_at,
+        created_by=info.created_by,
+        expires_at=info.expires_at,
+    )
+
+
+async def _keep_token(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    workspace: str,
+    token_id: str,
+    hashed: str,
+    name: str,
+    scopes: list[str],
+    expires_at: float | None,
+) -> TokenInfo:
+    if expires_at is not None and expires_at <= tx.now:
+        raise InputError("a token cannot expire before it is made", where="expires_at")
+    await engine.settings_cache.add(tx, workspace)
+    await tx.run(
+        "insert_token",
+        id=token_id,
+        workspace=workspace,
+        name=name,
+        scopes=as_json(scopes),
+        hash=hashed,
+        now=tx.now,
+        actor=caller.actor,
+        expires_at=expires_at,
+    )
+    work = UnitOfWork(tx, engine, caller)
+    data = {"token": token_id, "name": name, "scopes": scopes, "expires_at": expires_at}
+    work.emit_for(workspace, "token_created", data=data)
+    await work.save_events()
+    return await _read(tx, workspace, token_id)
+
+
+@transaction(Tokens.revoke)
+async def revoke_token(tx: Tx, engine: Engine, caller: Caller, workspace: str, token_id: str) -> TokenInfo:
+    revoked = await tx.one("revoke_token", workspace=workspace, id=token_id, now=tx.now)
+    info = await _read(tx, workspace, token_id)
+    if revoked is not None:
+        work = UnitOfWork(tx, engine, caller)
+        work.emit_for(workspace, "token_revoked", data={"token": token_id, "name": info.name})
+        await work.save_events()
+    return info
+
+
+async def _read(tx: Tx, workspace: str, token_id: str) -> TokenInfo:
+    row = await tx.one("read_token", id=token_id)
+    if row is None or row["workspace"] != workspace:
+        raise NotFound(f"there is no token {token_id!r}", where="token")
+    return _info(row, tx.now)
+
+
+@reading(Tokens.list)
+async def list_tokens(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[TokenInfo]:
+    return [_info(row, tx.now) for row in await tx.all("list_tokens", workspace=workspace)]
+
+
+async def find_token(engine: Engine, secret: str) -> TokenInfo | None:
+    """The live token with this secret, of any workspace; None when it is not known, has expired or was revoked."""
+    token_id = id_in(secret)
+    return None if token_id is None else await engine.store.read(lambda tx: _find(tx, token_id, secret))
+
+
+async def _find(tx: Tx, token_id: str, secret: str) -> TokenInfo | None:
+    row = await tx.one("read_token", id=token_id)
+    if row is None or not hmac.compare_digest(row["hash"], digest(secret)):
+        return None
+    info = _info(row, tx.now)
+    return info if info.status == "active" else None
+
+
+def _info(row: Row, now: float) -> TokenInfo:
+    expired = row["expires_at"] is not None and row["expires_at"] <= now
+    return TokenInfo(
+        id=row["id"],
+        name=row["name"],
+        workspace_id=row["workspace"],
+        scopes=msgspec.json.decode(row["scopes"]),
+        status="revoked" if row["revoked_at"] is not None else "expired" if expired else "active",
+        created_at=row["created_at"],
+        created_by=row["created_by"],
+        expires_at=row["expires_at"],
+        revoked_at=row["revoked_at"],
+    )

@@ -1,0 +1,1 @@
+"""Agents: registered, alive, present on a runtime."""

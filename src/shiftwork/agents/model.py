@@ -1,0 +1,100 @@
+"""Agents and the runtimes that host them, as callers see them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.model.task import Dollars, Fields, Name
+
+AgentStatus = Literal["active", "draining", "offline", "failed"]
+MaxTasks = Annotated[int, Meta(ge=1, le=100000)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class NewAgent(Fields):
+    """An agent that registers. A field that is not given has no limit, except `max_concurrent_tasks`."""
+
+    id: Name
+    type: Name | None = None
+    types: list[Name] | None = None
+    capabilities: list[Name] = []
+    models_available: list[Name] = []
+    provider: Name | None = None
+    """Whose models it uses, and on which account: agents that share them share their limits."""
+    account: Name | None = None
+    max_concurrent_tasks: MaxTasks | msgspec.UnsetType | None = msgspec.UNSET
+    budget_remaining_usd: Dollars | None = None
+    poll_interval_sec: Seconds | None = None
+    claim_ttl_sec: Seconds | None = None
+    isolation_group: Name | None = None
+    restarted: bool = False
+    """Its program has started again and does not know what it held: that is recovered."""
+
+
+class AgentFields(TypedDict, total=False):
+    """The fields of a `NewAgent`, for `agents.register(id=..., types=...)`."""
+
+    id: str
+    type: str | None
+    types: list[str] | None
+    capabilities: list[str]
+    models_available: list[str]
+    provider: str | None
+    account: str | None
+    max_concurrent_tasks: int | None
+    budget_remaining_usd: float | None
+    poll_interval_sec: float | None
+    claim_ttl_sec: float | None
+    isolation_group: str | None
+    restarted: bool
+
+
+class Agent(msgspec.Struct, frozen=True):
+    """An agent, what it holds, and what it has spent."""
+
+    id: str
+    workspace_id: str
+    type: str | None
+    types: list[str] | None
+    capabilities: list[str]
+    models_available: list[str]
+    provider: str | None
+    account: str | None
+    max_concurrent_tasks: int | None
+    current_tasks: int
+    status: str
+    idle: bool
+    budget_remaining_usd: float | None
+    spent_usd: float
+    granted_usd: float
+    poll_interval_sec: float
+    claim_ttl_sec: float | None
+    heartbeat_interval_sec: float
+    isolation_group: str | None
+    registered_at: float
+    last_heartbeat: float
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """A process that hosts agents. It is offline when it has been silent for as long as the workspace waits."""
+
+    id: str
+    status: str
+    last_heartbeat: float | None
+    last_seen: float
+    held: int
+
+
+class RuntimeHeartbeat(msgspec.Struct, frozen=True):
+    """Claims that a runtime must stop; its other claims continue."""
+
+    cancel: dict[str, str | None]
+    lost: list[str]
+    unnamed: list[str]
+    """Claims it holds and did not name: new ones, or those whose answer was lost."""
+    slow_down_sec: float | None = None
+    yields: dict[str, str] = {}
+    """Claims that are asked to give their task back, and for what."""

@@ -1,0 +1,131 @@
+"""Bytes of artifacts in a folder of this machine, each file durable before it is announced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from shiftwork.artifacts.blob_store import StoredBlob, check_place, is_place
+from shiftwork.artifacts.file_errors import as_store_error
+from shiftwork.artifacts.spool import BLOCK
+from shiftwork.model.errors import ArtifactDamaged
+
+INCOMING = "incoming"
+
+
+class FolderBlobStore:
+    """A folder, made when something is first put into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"file://{folder}"
+        self._folder = folder
+
+    async def incoming(self) -> Path:
+        """Inside, on the same file system, so that a file gets its place by a rename."""
+        return await asyncio.to_thread(self._make, self._folder / INCOMING)
+
+    async def keep(self, file: Path, place: str) -> None:
+        await asyncio.to_thread(self._keep, file, self._folder / check_place(place))
+
+    def _keep(self, file: Path, place: Path) -> None:
+        with as_store_error(str(place)):
+            _flush(file)
+        self._make(place.parent)
+        with as_store_error(str(place)):
+            file.rename(place)
+            _flush(place.parent)
+
+    def _make(self, folder: Path) -> Path:
+        """The folder, which a power cut does not undo once something was put into it."""
+        with as_store_error(str(folder)):
+            missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+            for path in reversed(missing):
+                path.mkdir(exist_ok=True, mode=0o700)
+                _flush(path.parent)
+        return folder
+
+    async def read(self, place: str, start: int, length: int) -> AsyncIterator[bytes]:
+        file = await asyncio.to_thread(_open, self._folder / check_place(place))
+        try:
+            end = start + length
+            while start < end and (part := await asyncio.to_thread(_part, file, start, min(BLOCK, end - start))):
+                start += len(part)
+                yield part
+        finally:
+            os.close(file)
+
+    async def remove(self, places: Sequence[str]) -> None:
+        def remove() -> None:
+            for place in places:
+                with as_store_error(place):
+                    (self._folder / check_place(place)).unlink(missing_ok=True)
+
+        await asyncio.to_thread(remove)
+
+    async def page(self, mark: str, after: str | None, count: int) -> list[StoredBlob]:
+        return await asyncio.to_thread(lambda: list(islice(self._files(mark, after or ""), count)))
+
+    def _files(self, mark: str, after: str) -> Iterator[StoredBlob]:
+        """In the order of their places; folders that lie before the cursor are not read again."""
+        for prefix in _sorted(self._folder / mark):
+            for box in _sorted(prefix):
+                if f"{mark}/{prefix.name}/{box.name}/~" < after:
+                    continue
+                for path in _sorted(box):
+                    place = path.relative_to(self._folder).as_posix()
+                    if place > after and is_place(place) and (found := _seen(path, place)):
+                        yield found
+
+    async def tidy(self, before: float) -> int:
+        return await asyncio.to_thread(self._tidy, before)
+
+    def _tidy(self, before: float) -> int:
+        found = [(file, _seen(file, file.name)) for file in _sorted(self._folder / INCOMING)]
+        old = [file for file, seen in found if seen and seen.written_at < before]
+        for file in old:
+            with as_store_error(str(file)):
+                file.unlink(missing_ok=True)
+        return len(old)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _flush(path: Path) -> None:
+    """Until this is done a power cut may undo what was written to a file, or the names in a folder."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _open(path: Path) -> int:
+    try:
+        # A link in its place would lead to some other file.
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ArtifactDamaged(f"the stored file cannot be opened: {error.strerror}") from error
+
+
+def _part(file: int, start: int, length: int) -> bytes:
+    try:
+        return os.pread(file, length, start)
+    except OSError as error:
+        raise ArtifactDamaged(f"the stored file cannot be read: {error.strerror}") from error
+
+
+def _sorted(folder: Path) -> list[Path]:
+    with suppress(OSError):  # it went meanwhile, or is not a folder
+        return sorted(folder.iterdir())
+    return []
+
+
+def _seen(path: Path, place: str) -> StoredBlob | None:
+    with suppress(OSError):
+        return StoredBlob(place, path.lstat().st_mtime)
+    return None

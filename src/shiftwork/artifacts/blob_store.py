@@ -1,0 +1,65 @@
+"""The seam between artifacts and whatever keeps their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from shiftwork.model.errors import ArtifactDamaged
+
+_PLACE = re.compile(r"[0-9a-f]{16}/[0-9a-f]{16}/[0-9a-f]{2}/[0-9a-f]{64}-[0-9a-f]{16}")
+
+
+class StoredBlob(NamedTuple):
+    """A place with bytes, and when they were written."""
+
+    place: str
+    written_at: float
+
+
+class BlobStore(Protocol):
+    """Keeps bytes at places. A place is written once, so that what is removed there was never anything else."""
+
+    url: str
+
+    async def incoming(self) -> Path:
+        """The folder in which uploads are collected before they get their place."""
+
+    async def keep(self, file: Path, place: str) -> None:
+        """Put the bytes of a file at a new place, durably; the file may be gone afterwards."""
+
+    def read(self, place: str, start: int, length: int) -> AsyncIterator[bytes]:
+        """So many bytes from there on, in parts of any size; fewer, or `ArtifactDamaged`, where they are missing."""
+
+    async def remove(self, places: Sequence[str]) -> None:
+        """The bytes there are gone afterwards, also if they were before."""
+
+    async def page(self, mark: str, after: str | None, count: int) -> list[StoredBlob]:
+        """The next places of one queue, in their order."""
+
+    async def tidy(self, before: float) -> int:
+        """Remove what is left of uploads that were interrupted before this time; how many."""
+
+    async def close(self) -> None:
+        """Leave nothing behind on this machine that is only ours."""
+
+
+def new_place(mark: str, workspace: str, sha256: str) -> str:
+    """A place of its own for these bytes: two uploads of the same content never share one."""
+    prefix = hashlib.sha256(workspace.encode()).hexdigest()[:16]  # a workspace's name may be any text
+    return f"{mark}/{prefix}/{sha256[:2]}/{sha256}-{secrets.token_hex(8)}"
+
+
+def is_place(text: str) -> bool:
+    return _PLACE.fullmatch(text) is not None
+
+
+def check_place(place: str) -> str:
+    """A place as we make them: nothing else leads to a file, whatever the database says."""
+    if not is_place(place):
+        raise ArtifactDamaged(f"{place!r} is not the address of an artifact")
+    return place

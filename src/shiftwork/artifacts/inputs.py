@@ -1,0 +1,193 @@
+"""A task's inputs: artifacts and outputs named by its spec, checked on submit and resolved on claim.
+
+The output of a task can be referred to if that task is a dependency or has completed, so that anyone who claims finds
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.artifacts import artifact_rows as artifacts
+from shiftwork.artifacts.artifact_rows import ArtifactUse
+from shiftwork.artifacts.model import Input
+from shiftwork.engine import dependencies
+from shiftwork.engine.dependencies import Dependency
+from shiftwork.engine.engine import Caller
+from shiftwork.engine.prepare import Prepared
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import as_json
+from shiftwork.model import ids
+from shiftwork.model.errors import UnknownReference
+from shiftwork.model.references import artifact_hash, output_of, show_output
+from shiftwork.model.states import State
+from shiftwork.model.task import NewTask
+from shiftwork.store.store import Row, Tx
+
+INLINE_BYTES = 65_536
+"""An output larger than this is not handed over with the claim; its task's result tells it."""
+
+_MENTIONED = '"context_refs"'
+
+
+class NewTaskInputs(NamedTuple):
+    """A task about to be written, with the roots of the tasks it depends on."""
+
+    id: str
+    prepared: Prepared
+    above: frozenset[str]
+
+
+def refs_of(new: NewTask) -> Sequence[str]:
+    return new.spec.context_refs if new.spec is not None else ()
+
+
+async def resolve_references(
+    tx: Tx,
+    caller: Caller,
+    workspace: str,
+    tasks: Sequence[NewTaskInputs],
+    local: Mapping[str, str],
+    new: Collection[str],
+) -> dict[str, str]:
+    """Check every reference of these tasks and use their artifacts; their bodies, with tasks named by their ids.
+
+    `local` are the names of tasks in their batch, `new` the ids of all that are new in it.
+    """
+    refs = {task.id: refs_of(task.prepared.new) for task in tasks}
+    wanted = [ref for each in refs.values() for ref in each if artifact_hash(ref)]
+    artifacts.refuse_unknown(await artifacts.hold(tx, workspace, wanted), wanted, "spec.context_refs")
+    names = {name for each in refs.values() for ref in each if (name := output_of(ref)) is not None}
+    found = await _find(tx, workspace, names, local, new)
+    uses = [
+        ArtifactUse(id_, "input", ref)
+        for id_, each in refs.items()
+        for ref in dict.fromkeys(each)
+        if artifact_hash(ref)
+    ]
+    await artifacts.use(tx, caller, workspace, uses)
+    return {task.id: _body(task, found) for task in tasks}
+
+
+async def resettle(tx: Tx, caller: Caller, row: TaskRow, prepared: Prepared) -> Prepared:
+    """The same for a task whose spec is changed."""
+    if not refs_of(prepared.new):
+        return prepared
+    edges = await tx.all("edges_of", items=[(row.root_id,)])
+    task = NewTaskInputs(row.id, prepared, frozenset(edge["dependency"] for edge in edges))
+    bodies = await resolve_references(tx, caller, row.workspace, [task], {}, ())
+    return prepared._replace(body=bodies[row.id])
+
+
+async def _find(
+    tx: Tx, workspace: str, names: set[str], local: Mapping[str, str], new: Collection[str]
+) -> dict[str, Dependency]:
+    """The tasks behind these names; one that is only waited for is known by its name alone."""
+    references = {name: local.get(name) or name for name in sorted(names)}
+    if not references:
+        return {}
+    found = await dependencies.resolve(tx, workspace, references, new)
+    awaited = await dependencies.uuids(
+        tx, workspace, {name: to for name, to in references.items() if name not in found}
+    )
+    return found | {name: Dependency(uuid, State.PENDING, missing=True) for name, uuid in awaited.items()}
+
+
+def _body(task: NewTaskInputs, found: Mapping[str, Dependency]) -> str:
+    body: dict[str, Any] = msgspec.json.decode(task.prepared.body)
+    body["spec"]["context_refs"] = [_by_id(ref, task, found) for ref in refs_of(task.prepared.new)]
+    return as_json(body)
+
+
+def _by_id(ref: str, task: NewTaskInputs, found: Mapping[str, Dependency]) -> str:
+    name = output_of(ref)
+    if name is None:
+        return ref
+    dependency = found.get(name)
+    if dependency is None or (dependency.missing and dependency.root not in task.above):
+        raise UnknownReference(f"there is no task {name!r} whose output could be used", where="spec.context_refs")
+    if dependency.root not in task.above and dependency.status != State.COMPLETED:
+        hint = "Add it to `dependencies`, so that its output is there when this task is claimed; nothing was changed."
+        raise UnknownReference(
+            f"task {name!r} has not completed and is not a dependency", where="spec.context_refs", hint=hint
+        )
+    return show_output(ids.show_task(dependency.root))
+
+
+async def resolve(
+    tx: Tx, workspace: str, rows: Sequence[Row], edges: Mapping[str, Sequence[Row]]
+) -> dict[str, list[Input]]:
+    """What the references of these tasks lead to, by task, and the outputs of tasks that they have waited for.
+
+    `rows` have an id and a body, `edges` lead to what a task depends on. Most have none of either.
+    """
+    refs: dict[str, list[str]] = {}
+    for row in rows:
+        own: list[str] = []
+        if _MENTIONED in row["body"]:
+            own = (msgspec.json.decode(row["body"]).get("spec") or {}).get("context_refs", [])
+        met = [edge["dependency"] for edge in edges.get(row["id"], ()) if edge["waits"] and edge["satisfied"]]
+        if own or met:
+            refs[row["id"]] = list(dict.fromkeys([*own, *(show_output(ids.show_task(task)) for task in met)]))
+    if not refs:
+        return {}
+    named = sorted({ref for each in refs.values() for ref in each})
+    found = {**await _artifacts(tx, workspace, named), **await _outputs(tx, workspace, named)}
+    return {id_: [found[ref] for ref in each] for id_, each in refs.items()}
+
+
+async def of_task(tx: Tx, workspace: str, task_id: str) -> list[Input]:
+    """Those of one task, whatever its state; of an archived one none, since no one will claim it."""
+    body = await tx.one("read_bodies", items=[(task_id,)])
+    if body is None:
+        return []
+    task = await tx.one("read_tasks", items=[(task_id,)])
+    edges = await tx.all("edges_of", items=[(task["root_id"],)]) if task is not None else ()
+    return (await resolve(tx, workspace, [{"id": task_id, "body": body["body"]}], {task_id: edges})).get(task_id, [])
+
+
+async def _artifacts(tx: Tx, workspace: str, refs: Sequence[str]) -> dict[str, Input]:
+    asked = {ref: sha256 for ref in refs if (sha256 := artifact_hash(ref))}
+    items = [(sha256,) for sha256 in asked.values()]
+    rows = await tx.all("find_artifacts", items=items, workspace=workspace) if items else []
+    known = {row["hash"]: row for row in rows}
+    return {ref: _artifact(ref, known.get(sha256)) for ref, sha256 in asked.items()}
+
+
+def _artifact(ref: str, row: Row | None) -> Input:
+    return Input(ref, "artifact", ref) if row is None else Input(ref, "artifact", ref, row["size"], row["media_type"])
+
+
+async def _outputs(tx: Tx, workspace: str, refs: Sequence[str]) -> dict[str, Input]:
+    asked = {ref: uuid for ref in refs if (name := output_of(ref)) and (uuid := ids.parse(name))}
+    if not asked:
+        return {}
+    items = sorted({(uuid,) for uuid in asked.values()})
+    rows = {row["id"]: row for row in await tx.all("find_outputs", items=items, workspace=workspace, most=INLINE_BYTES)}
+    old = [item for item in items if item[0] not in rows]
+    for row in await tx.all("archived_outputs", items=old, workspace=workspace, most=INLINE_BYTES) if old else []:
+        rows[row["id"]] = row
+    return {ref: _output(ref, uuid, rows.get(uuid)) for ref, uuid in asked.items()}
+
+
+def _output(ref: str, uuid: str, row: Row | None) -> Input:
+    task_id = ids.show_task(uuid)
+    if row is None:
+        return Input(ref, "output", task_id)
+    if row["result"] is None:
+        return Input(ref, "output", task_id, row["size"], status=row["status"])
+    handed = msgspec.json.decode(row["result"])
+    return Input(
+        ref,
+        "output",
+        task_id,
+        row["size"],
+        status=row["status"],
+        inline=True,
+        data=handed.get("data"),
+        text=handed.get("text"),
+        artifacts=handed.get("artifacts") or [],
+    )

@@ -1,0 +1,132 @@
+"""Content of artifacts on its way in and out: bytes into the blob store, then their row; nothing of it inside a verb.
+
+Other parts of the queue that have bytes to keep do it before their own transaction, and refer to them inside it:
+
+    artifact_id = await content.put_bytes(engine, caller, workspace, data, "application/json")
+    ...                                                    # then, in the verb: `artifacts.hold` and `artifacts.use`
+    data = await content.read_bytes(engine, workspace, artifact_id)
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from shiftwork.artifacts import artifact_rows as artifacts
+from shiftwork.artifacts import checked_read
+from shiftwork.artifacts.artifact_rows import Content, Owner, StoredContent
+from shiftwork.artifacts.blob_store import BlobStore, new_place
+from shiftwork.artifacts.checked_read import Stored
+from shiftwork.artifacts.model import Artifact
+from shiftwork.artifacts.spool import Source, Spooled, check_expected, spooled
+from shiftwork.engine.engine import Caller, Engine, IdempotentRequest
+from shiftwork.model.errors import ArtifactsUnavailable, ConflictError, Forbidden, InputError, NotFound
+from shiftwork.store.store import Row, Tx
+
+_REFUSED = (InputError, Forbidden, NotFound, ConflictError)
+"""After any other error the row may be there all the same, and the bytes must not go."""
+
+Run = Callable[..., Awaitable[Any]]
+"""Runs one verb of the workspace in one transaction, as `Handle._run` does."""
+
+
+def blob_store_of(engine: Engine) -> BlobStore:
+    if engine.blob_store is None:
+        raise ArtifactsUnavailable("this queue has no place for artifacts", where="artifacts")
+    return engine.blob_store
+
+
+async def mark_of(engine: Engine) -> str:
+    """By what this queue's places are known from those of others in the same depot."""
+    if engine.mark is None:
+        proposed = secrets.token_hex(8)
+        engine.mark = await engine.store.run(lambda tx: artifacts.mark(tx, proposed))
+    return engine.mark
+
+
+async def put(
+    engine: Engine,
+    run: Run,
+    workspace: str,
+    source: Source,
+    media_type: str,
+    owner: Owner | None = None,
+    expected: str | None = None,
+    request: IdempotentRequest | None = None,
+) -> Artifact:
+    """Keep content, and refer to it from its owner where there is one. `expected` is the id it must come to."""
+    blob_store = blob_store_of(engine)
+    most = (await engine.settings_cache.get(engine.store, workspace)).settings().bounds.artifact_bytes
+    async with spooled(source, await blob_store.incoming(), most) as arrived:
+        check_expected(arrived.sha256, expected)
+        if request is not None:
+            request.add(arrived.sha256)
+        return (await _keep(engine, blob_store, run, workspace, arrived, media_type, owner)).artifact
+
+
+async def _keep(
+    engine: Engine,
+    blob_store: BlobStore,
+    run: Run,
+    workspace: str,
+    arrived: Spooled,
+    media_type: str,
+    owner: Owner | None,
+) -> StoredContent:
+    """Bytes that are there already, whole, are not kept twice; damaged ones are replaced."""
+    damaged: str | None = None
+    known = await engine.store.read(lambda tx: _known(tx, workspace, arrived.sha256))
+    if known is not None:
+        if await checked_read.is_whole(blob_store, stored(known)):
+            kept: StoredContent | None = await run(artifacts.touch, workspace, arrived.sha256, known["place"], owner)
+            if kept is not None:
+                return kept
+        else:
+            damaged = known["place"]
+    place = new_place(await mark_of(engine), workspace, arrived.sha256)
+    await blob_store.keep(arrived.file, place)
+    content = Content(arrived.sha256, arrived.size, arrived.digests, media_type)
+    try:
+        brought: StoredContent = await run(artifacts.keep, workspace, content, place, damaged, owner)
+    except _REFUSED:
+        await blob_store.remove([place])
+        raise
+    return brought
+
+
+async def _known(tx: Tx, workspace: str, sha256: str) -> Row | None:
+    return await tx.one("read_artifact", workspace=workspace, hash=sha256)
+
+
+def stored(row: Row) -> Stored:
+    return Stored(row["place"], row["size"], row["digests"])
+
+
+async def stream(
+    engine: Engine, workspace: str, artifact_id: str, start: int, end: int | None
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of an artifact, or of a part of it, each block checked before it is handed on."""
+    row = await engine.store.read(lambda tx: artifacts.find(tx, workspace, artifact_id))
+    last = row["size"] if end is None else min(end, row["size"])
+    async for block in checked_read.read(blob_store_of(engine), stored(row), start, last):
+        yield block
+
+
+async def put_bytes(engine: Engine, caller: Caller, workspace: str, content: bytes, media_type: str) -> str:
+    """Keep these bytes and answer with the id of their artifact, to be referred to soon."""
+
+    async def run(verb: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        return await engine.store.run(functools.partial(_call, verb, engine, caller, args))
+
+    return (await put(engine, run, workspace, content, media_type)).id
+
+
+async def _call(verb: Callable[..., Awaitable[Any]], engine: Engine, caller: Caller, args: Any, tx: Tx) -> Any:
+    return await verb(tx, engine, caller, *args)
+
+
+async def read_bytes(engine: Engine, workspace: str, artifact_id: str) -> bytes:
+    """All bytes of an artifact at once, for content that is known to be small."""
+    return b"".join([block async for block in stream(engine, workspace, artifact_id, 0, None)])

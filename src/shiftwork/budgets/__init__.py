@@ -1,0 +1,1 @@
+"""Budgets, grants and booked costs."""

@@ -1,0 +1,131 @@
+"""The default command of an operation, made from its declaration."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import click
+import msgspec
+
+from shiftwork.cli import printing, values
+from shiftwork.cli.shell import Answer, Command, Shell, with_queue
+from shiftwork.operation.declare import Operation
+from shiftwork.operation.interface import AnyQueue
+
+MAX_COLUMNS = 8
+_CONDITIONS = frozenset({"version"})
+"""Parameters that only programs use."""
+
+_WORDS = (str, int, float)
+"""What a list holds where the option is given once for each item; a list of anything else is one JSON value."""
+
+
+def commands_of(namespace: str) -> dict[str, click.Command]:
+    """A command for each operation of a namespace, in the order of declaration."""
+    kind = type(getattr(AnyQueue(None), namespace))  # type: ignore[arg-type]  # nothing is executed
+    methods = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    found = {name: method.operation for name, method in methods.items() if hasattr(method, "operation")}
+    return {_command_name(name): command_for(namespace, name, declared) for name, declared in found.items()}
+
+
+def _command_name(method: str) -> str:
+    """`get` answers a program, and shows a thing to a person."""
+    return "show" if method == "get" else method.replace("_", "-")
+
+
+def command_for(namespace: str, method: str, operation: Operation) -> click.Command:
+    """A command that takes the parameters and prints the answer: as a table, as facts, or in a word."""
+
+    async def run(shell: Shell, queue: AnyQueue, **given: Any) -> Answer:
+        call = getattr(getattr(queue, namespace) if namespace else queue, method)
+        answer = await call(**{name: value for name, value in given.items() if value not in (None, ())})
+        shell.answer(answer, lambda: show(answer))
+        return None
+
+    return Command(
+        _command_name(method),
+        callback=with_queue(create=operation.changes)(run),
+        params=[_parameter(operation, name) for name in operation.parameters.names if name not in _CONDITIONS],
+        help=operation.description,
+        short_help=operation.summary,
+    )
+
+
+def _parameter(operation: Operation, name: str) -> click.Parameter:
+    parameters = operation.parameters
+    kind, help_ = _kind(parameters.kinds[name])
+    required = name in parameters.required
+    if required and (name in operation.path_names or kind is str):
+        return click.Argument([name], metavar=name.upper(), type=_click_type(name, kind))
+    option = "--" + name.replace("_", "-")
+    if kind is bool:
+        return click.Option([option, name], is_flag=True, default=None, help=help_)
+    item = _kind(get_args(kind)[0])[0] if get_origin(kind) is list else None
+    several = item in _WORDS or get_origin(item) is Literal
+    type_ = _click_type(name, item if several else kind)
+    return click.Option(
+        [option, name],
+        type=type_,
+        metavar="JSON" if type_ is values.json_value else None,
+        multiple=several,
+        required=required,
+        help=help_,
+    )
+
+
+def _kind(hint: Any) -> tuple[Any, str | None]:
+    """The type of a value without its bounds and without None, and what is said about it."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        stated = next((note.description for note in notes if isinstance(note, msgspec.Meta) and note.description), None)
+        return _kind(inner)[0], stated
+    if get_origin(hint) in {Union, types.UnionType}:
+        parts = [part for part in get_args(hint) if part not in {type(None), msgspec.UnsetType}]
+        return _kind(parts[0]) if len(parts) == 1 else (Any, None)
+    return hint, None
+
+
+def _click_type(name: str, kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return click.Choice([str(word) for word in get_args(kind)])
+    if kind is str:
+        return str
+    if kind is int:
+        return int
+    if kind is float:
+        return values.duration if name.endswith(("_sec", "seconds")) else values.NUMBER
+    return values.json_value
+
+
+def show(answer: Any) -> None:
+    """An answer as people read it."""
+    if isinstance(answer, list):
+        _show_list(answer)
+    elif isinstance(answer, msgspec.Struct):
+        printing.facts((name.replace("_", " "), _shown(name, value)) for name, value in _fields(answer))
+    elif isinstance(answer, bool):
+        click.echo("done" if answer else "nothing to do")
+    elif answer is not None:
+        click.echo(printing.pretty(answer))
+
+
+def _show_list(items: Sequence[Any]) -> None:
+    if not items or not isinstance(items[0], msgspec.Struct):
+        printing.table(["value"], [[item] for item in items], "nothing")
+        return
+    columns = [name for name, value in _fields(items[0]) if not isinstance(value, dict | list | msgspec.Struct)]
+    shown = columns[:MAX_COLUMNS]
+    rows = [[_shown(name, getattr(item, name)) for name in shown] for item in items]
+    printing.table([name.replace("_", " ") for name in shown], rows)
+
+
+def _fields(struct: msgspec.Struct) -> list[tuple[str, Any]]:
+    return list(msgspec.structs.asdict(struct).items())
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name.endswith("_at") and isinstance(value, int | float):
+        return printing.when(value)
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value

@@ -1,0 +1,177 @@
+"""Groups of commands, and the program: the outermost of them, which ends the process."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from shiftwork.cli.codes import ExitCode, code_of
+from shiftwork.cli.shell import Answer, Command, common_options, end
+from shiftwork.model.errors import ShiftworkError, StoreDamaged, StoreUnavailable
+
+DONE = "The request may have taken effect; check before you repeat it."
+ELSEWHERE = "Change to a folder that is there, or name the queue by its whole path: sqlite:////folder/file.db."
+NOT_WRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO})
+"""What the system says, without the name of a file, where an output takes nothing."""
+
+
+class Group(click.Group):
+    """Commands under one name, in the order of their declaration.
+
+    A group of a `namespace` has a command for each of its operations: written by hand, or else the default one. Those
+    that another command does are named in `covers`, with that command.
+    """
+
+    command_class = Command
+
+    def __init__(
+        self, *args: Any, namespace: str | None = None, covers: Mapping[str, str] | None = None, **named: Any
+    ) -> None:
+        super().__init__(*args, **named)
+        self.params += common_options(environment=isinstance(self, Root))
+        self.namespace = namespace
+        self.covers = covers or {}
+
+    @functools.cached_property
+    def _derived(self) -> dict[str, click.Command]:
+        if self.namespace is None:
+            return {}
+        from shiftwork.cli.derived import commands_of  # noqa: PLC0415  # needed by the group that was called
+
+        return {name: each for name, each in commands_of(self.namespace).items() if name not in self.covers}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return [*self.commands, *(name for name in self._derived if name not in self.commands)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or self._derived.get(cmd_name)
+
+
+def listing(
+    namespace: str | None = None, covers: Mapping[str, str] | None = None
+) -> Callable[[Callable[[], None]], Group]:
+    """A group that alone is its command `list`."""
+
+    def make(named: Callable[[], None]) -> Group:
+        def alone() -> Answer:
+            context = click.get_current_context()
+            if context.invoked_subcommand is not None:
+                return None
+            command = group.get_command(context, "list")
+            assert command is not None
+            return context.invoke(command)  # type: ignore[no-any-return]  # as every command answers
+
+        group = click.group(cls=Group, invoke_without_command=True, namespace=namespace, covers=covers)(
+            functools.update_wrapper(alone, named)
+        )
+        return group
+
+    return make
+
+
+class Root(Group):
+    """The program: runs a command, and ends the process with the code its outcome has."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002  # click's signature
+        windows_expand_args: bool = True,  # noqa: FBT001, FBT002  # click's signature
+        **extra: Any,
+    ) -> Any:
+        given = list(sys.argv[1:] if args is None else args)
+        run: Callable[[], Any] = functools.partial(
+            super().main,
+            given,
+            prog_name or "shiftwork",
+            complete_var,
+            standalone_mode=False,
+            windows_expand_args=windows_expand_args,
+            **extra,
+        )
+        if not standalone_mode:
+            return run()
+        in_json = "--json" in given[: given.index("--") if "--" in given else None]
+        _write_anything()
+        try:
+            code: Any = run()
+            sys.stdout.flush()
+        except ShiftworkError as error:
+            end(error.as_dict(), code_of(error), in_json=in_json)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(ExitCode.OK if error.ctx.command is self else ExitCode.USAGE)
+        except click.UsageError as error:
+            end(_usage(error), ExitCode.USAGE, in_json=in_json)
+        except click.Abort:
+            end({"code": "interrupted", "what": "interrupted"}, ExitCode.INTERRUPTED, in_json=in_json)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError as error:  # what a claim handed over is decoded where it is shown
+            damaged = StoreDamaged(f"what is stored is not JSON: {error}")
+            end(damaged.as_dict(), code_of(damaged), in_json=in_json)
+        except OSError as error:
+            if _is_nowhere(error):
+                gone = StoreUnavailable("the folder this runs in was removed", hint=ELSEWHERE)
+                end(gone.as_dict(), code_of(gone), in_json=in_json)
+            if error.errno not in NOT_WRITTEN or error.filename is not None:
+                raise
+            _let_go()
+            lost = {"code": "output_lost", "what": f"the answer cannot be written: {error.strerror}", "hint": DONE}
+            end(lost, ExitCode.FAILED, in_json=in_json)
+        sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def _is_nowhere(error: OSError) -> bool:
+    """Whether this runs in a folder that was removed, and something was to be found from there."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return False
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _let_go() -> None:
+    """What is still to be written goes nowhere: Python would complain of it at the end, with a code of its own."""
+    with suppress(OSError, ValueError):  # an output of a test has no number
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_anything() -> None:
+    """A character that the terminal's encoding lacks is written as `?`, not as a traceback.
+
+    An output that was closed (`>&-`) is opened as one that takes nothing: the first file that is opened would get its
+    number, and what is written would be lost without a word.
+    """
+    if sys.stdout is None:
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        if nowhere != 1:
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _usage(error: click.UsageError) -> dict[str, Any]:
+    path = error.ctx.command_path if error.ctx else "shiftwork"
+    return {
+        "code": "usage",
+        "what": " ".join(error.format_message().split()).rstrip("."),  # a list of choices has lines of its own
+        "where": path,
+        "hint": f"See `{path} --help`.",
+    }

@@ -1,0 +1,182 @@
+"""Our workers for a foreign orchestrator: its entries become tasks here, and what they come to is answered there.
+
+The orchestrator decides about retries: a task from its stream is tried once, and fails there as it failed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from shiftwork.compat.bridges.redis import scripts
+from shiftwork.compat.bridges.redis.desk import BridgeContext, Entry
+from shiftwork.compat.bridges.redis.fields import (
+    GROUP,
+    Malformed,
+    Order,
+    Result,
+    letter_out,
+    result_out,
+    task_in,
+    task_out,
+)
+from shiftwork.compat.bridges.redis.results import refuse
+from shiftwork.model import ids
+from shiftwork.model.errors import ConflictError, DuplicateTask, InputError, NotFound, QueueFull
+from shiftwork.model.states import SETTLED, State
+from shiftwork.model.task import Submitted, Task
+from shiftwork.store.store import Row
+
+log = logging.getLogger("shiftwork.compat.bridges")
+PAGE = 100
+TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""A trace that we can go on with; orchestrators may have others."""
+
+
+class ForeignGroup:
+    """One consumer of a foreign group, behind which all workers of this queue stand."""
+
+    def __init__(self, context: BridgeContext, *, ahead: int = 100, max_retries: int = 3) -> None:
+        self.desk = context
+        self._ahead = ahead
+        self._max_retries = max_retries
+        self._full = False
+        """Whether entries of ours wait for room in the queue: no others are read meanwhile, which others could do."""
+        self._queue = context.queue.in_workspace(context.bridge.workspace).as_caller(f"bridge:{context.bridge.name}")
+
+    async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
+        """One look at both sides; how much was done. A thorough one goes on with what was begun before."""
+        context, done = self.desk, 0
+        if thorough:
+            await context.touch_bridge()
+            await context.make_groups((context.streams.task, GROUP))
+            await self._keep()
+            done += await self._go_on()
+        room = self._ahead - len(await context.rows("list_taken_in", bridge=context.bridge.name))
+        if room > 0 and not self._full:
+            done += await self._take_in_all(await self._entries(">", min(room, PAGE), wait_ms))
+        elif wait_ms:
+            await asyncio.sleep(wait_ms / 1000)  # as long as it would have waited for entries
+        return done + await self._answer()
+
+    async def _entries(self, start: str, count: int = PAGE, wait_ms: int | None = None) -> list[Entry]:
+        found = await self.desk.read({self.desk.streams.task: start}, GROUP, count=count, wait_ms=wait_ms)
+        return found.get(self.desk.streams.task, [])
+
+    async def _keep(self) -> None:
+        """What is worked on here is not idle there."""
+        rows = await self.desk.rows("list_taken_in", bridge=self.desk.bridge.name)
+        mine = {row["message_id"] for row in await self._pending()} & {row["message_id"] for row in rows}
+        if mine:
+            await self.desk.redis.xclaim(self.desk.streams.task, GROUP, self.desk.us, 0, sorted(mine), justid=True)
+
+    async def _pending(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self.desk.redis.xpending_range(
+            self.desk.streams.task, GROUP, "-", "+", self._ahead + PAGE, consumername=self.desk.us
+        )
+        return found
+
+    async def _go_on(self) -> int:
+        """Take in what was read before, and is not a task yet."""
+        self._full, start, done = False, "0", 0
+        while not self._full and (entries := await self._entries(start)):
+            done += await self._take_in_all(entries)
+            start = entries[-1][0]
+        return done
+
+    async def _take_in_all(self, entries: Sequence[Entry]) -> int:
+        """What the queue does not take now stays pending with us, and is tried again by the next thorough look."""
+        done = 0
+        for entry in entries:
+            try:
+                done += await self._take_in(entry)
+            except ConflictError as error:
+                log.warning("entry %s waits: %s", entry[0], error)
+                if isinstance(error, QueueFull):
+                    self._full = True
+                    break
+        return done
+
+    async def _take_in(self, entry: Entry) -> int:
+        """Make a task of an entry; what cannot be one goes to the dead letters."""
+        context, (message_id, fields) = self.desk, entry
+        known = {row["message_id"] for row in await context.rows("list_taken_in", bridge=context.bridge.name)}
+        if message_id in known or not fields:
+            return 0
+        try:
+            order = task_in(fields)
+            task_id = await self._submit(order)
+        except (Malformed, InputError) as error:
+            await refuse(context, context.streams.task, entry, str(error))
+            return 1
+        kept = msgspec.json.encode(task_out(order)).decode()
+        made = (context.bridge.workspace, context.bridge.name, message_id, ids.parse(task_id), kept)
+        await context.queue.engine.store.run(lambda tx: tx.insert("insert_taken_in", [made]))
+        return 1
+
+    async def _submit(self, order: Order) -> str:
+        """The same key is the same task: one that failed before is tried again, one that is done is not."""
+        try:
+            made = await self._queue.submit(
+                type=order.type,
+                tool_name=order.tool_name,
+                payload=order.payload,
+                idempotency_key=order.idempotency_key,
+                max_attempts=1,
+                created_by=f"bridge:{self.desk.bridge.name}",
+                traceparent=order.trace if order.trace and TRACEPARENT.fullmatch(order.trace) else None,
+            )
+        except DuplicateTask as error:  # as the settings say; here it is not a mistake of the sender
+            made = await self._known(error.facts["task_id"])
+        if made.duplicate and made.status in SETTLED:
+            await self._queue.dead_letters.review(made.id, "retry", note=f"sent again, retry_count {order.retry_count}")
+        return made.id
+
+    async def _known(self, task_id: str) -> Submitted:
+        try:
+            return Submitted(task_id, (await self._queue.get(task_id)).status, duplicate=True)
+        except NotFound:
+            return Submitted(task_id, State.COMPLETED, duplicate=True)  # ended, and gone since
+
+    async def _answer(self) -> int:
+        rows = await self.desk.rows("answerable", bridge=self.desk.bridge.name, count=PAGE)
+        for row in rows:
+            await self._answer_one(row)
+        return len(rows)
+
+    async def _answer_one(self, row: Row) -> None:
+        context, order = self.desk, task_in(msgspec.json.decode(row["entry"]))
+        stream, fields = await self._reply(order, ids.show_task(row["task_id"]))
+        parts = [part for field in fields.items() for part in field]
+        keys = [context.streams.task, stream]
+        if not await context.call(scripts.ANSWER, keys, GROUP, row["message_id"], context.us, *parts):
+            log.info("entry %s is no longer ours: its answer is dropped", row["message_id"])
+        names = {"workspace": context.bridge.workspace, "bridge": context.bridge.name}
+        await context.execute("forget_taken_in", **names, items=[(row["message_id"],)])
+
+    async def _reply(self, order: Order, task_id: str) -> tuple[str, dict[str, str]]:
+        """Which stream the answer goes to, and what it says."""
+        streams, us = self.desk.streams, self.desk.us
+        try:
+            task = await self._queue.get(task_id)
+        except NotFound:
+            return streams.result, result_out(Result(order.task_id, us, succeeded=False, error="deleted", retry=False))
+        if task.status == State.COMPLETED:
+            data = None if task.result is None else task.result.output
+            return streams.result, result_out(Result(order.task_id, us, succeeded=True, data=data))
+        error, retries = task.last_error or task.failure_reason or task.status, order.retry_count + 1
+        if task.status != State.CANCELLED and (retries > self._max_retries or self._is_final(task)):
+            body = {"tool_name": order.tool_name, "payload": order.payload}
+            letter = letter_out(order.task_id, body, error, retries, self.desk.queue.now())
+            return streams.dlq, letter | {"worker": us}
+        again = task.status != State.CANCELLED
+        return streams.result, result_out(Result(order.task_id, us, succeeded=False, error=error, retry=again))
+
+    def _is_final(self, task: Task) -> bool:
+        """Whether trying again could not help: the input itself is wrong."""
+        return task.failure_reason == "invalid_input"

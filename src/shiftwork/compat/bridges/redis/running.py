@@ -1,0 +1,92 @@
+"""Runs a bridge as a process that polls and survives outages of Redis and of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+from shiftwork.compat.bridges.redis.desk import BridgeContext, Role, connect
+from shiftwork.compat.bridges.redis.fields import GROUP
+from shiftwork.compat.bridges.redis.foreign import ForeignGroup
+from shiftwork.compat.bridges.redis.orchestrator import Options as Looking
+from shiftwork.compat.bridges.redis.orchestrator import Orchestrator
+from shiftwork.compat.bridges.redis.reclaiming import Way
+from shiftwork.compat.external.published import Bridge
+from shiftwork.model.errors import RedisUnavailable, ShiftworkError
+from shiftwork.queue import Queue
+
+log = logging.getLogger("shiftwork.compat.bridges")
+WAIT_MS = 200
+"""How long a look waits for workers to say something before it looks at the rest."""
+THOROUGH_SEC = 5.0
+MIN_PAUSE_SEC, MAX_PAUSE_SEC = 0.1, 10.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bridge is started."""
+
+    redis_url: str
+    role: Role = "orchestrator"
+    name: str = "redis"
+    prefix: str = ""
+    types: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    ahead: int = 100
+    reclaim: Way | None = None
+    events: bool = False
+    keep: int = 10_000
+
+
+class BridgeRole(Protocol):
+    """One of the protocol's two sides."""
+
+    async def run_once(self, *, thorough: bool = True, wait_ms: int | None = None) -> int:
+        """One look at the queue and the streams; how much was done."""
+
+
+@asynccontextmanager
+async def open_side(queue: Queue, options: Options) -> AsyncIterator[Orchestrator | ForeignGroup]:
+    """The side that the options ask for, on this queue."""
+    redis = connect(options.redis_url)
+    bridge = Bridge(queue.workspace, options.name, GROUP, options.types or None, options.capabilities)
+    context = BridgeContext(queue, redis, bridge, options.prefix, options.role)
+    try:
+        if options.role == "worker":
+            yield ForeignGroup(context, ahead=options.ahead)
+        else:
+            yield Orchestrator(context, Looking(options.ahead, options.reclaim, options.events, options.keep))
+    finally:
+        await redis.aclose()
+
+
+async def poll(side: BridgeRole, *, thorough: bool = True, wait_ms: int | None = None) -> int:
+    """One look, whose failure says in our words what is wrong."""
+    from redis.exceptions import RedisError  # noqa: PLC0415  # an extra
+
+    try:
+        return await side.run_once(thorough=thorough, wait_ms=wait_ms)
+    except (RedisError, OSError) as error:
+        raise RedisUnavailable(f"Redis does not serve: {error}", where="--redis-url") from error
+
+
+async def look_until(side: BridgeRole, stopped: asyncio.Event) -> None:
+    """Thorough at first, then every few seconds, and again after whatever went wrong.
+
+    Asks for the stop after each look, since a look may swallow its cancellation (see `until_stopped` of the command).
+    """
+    loop, due, pause = asyncio.get_running_loop(), 0.0, MIN_PAUSE_SEC
+    while not stopped.is_set():
+        thorough = loop.time() >= due
+        try:
+            await poll(side, thorough=thorough, wait_ms=WAIT_MS)
+        except ShiftworkError as error:
+            log.warning("the bridge waits: %s", error)
+            await asyncio.sleep(pause)
+            due, pause = 0.0, min(2 * pause, MAX_PAUSE_SEC)
+        else:
+            due, pause = loop.time() + THOROUGH_SEC if thorough else due, MIN_PAUSE_SEC

@@ -1,0 +1,90 @@
+"""Adopting: hold tasks for an agent that has claimed them elsewhere, in the files of a folder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+
+from shiftwork.budgets.allocator import open_allocator
+from shiftwork.compat.external.loki_folder import ScriptClaim
+from shiftwork.engine import read
+from shiftwork.engine.claim import assign, lock_claimer
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.pick import ClaimRequest
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.limits import breakers, gates
+from shiftwork.limits.admission import Admitted
+from shiftwork.model import check, ids
+from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.states import State
+from shiftwork.store.store import Row, Tx
+
+
+async def attach(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, agent_id: str, claims: Sequence[ScriptClaim]
+) -> dict[str, int]:
+    """By task, the fence under which it is held now. What is free no longer, or was of an older attempt, is left out.
+
+    The work has begun already, so pauses, breakers and limits are not asked; the money is. Where a breaker waits for
+    a trial, this is one.
+    """
+    check.name(agent_id, "claimedBy")
+    free = await _free(tx, workspace, claims)
+    if not free:
+        return {}
+    request = ClaimRequest(workspace, agent_id, start=True)
+    agent = (await lock_claimer(tx, engine, request)).agent
+    allocator = await open_allocator(tx, engine, workspace, agent)
+    await allocator.load(tx, free)
+    paid = []
+    for row in free:
+        if allocator.fits(row):
+            allocator.take(row)
+            paid.append(row)
+    chosen = await allocator.lock(tx, paid)
+    work = UnitOfWork(tx, engine, caller)
+    await _on_trial(work, workspace, chosen)
+    assignments = await assign(work, request, agent, allocator, Admitted(chosen, {}))
+    return {ids.show_task(assignment.claim.id): assignment.fence for assignment in assignments}
+
+
+async def unclaimed(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> list[ScriptClaim]:
+    """Claims of tasks that are free in the queue: most that are in files are known."""
+    found = await _named(tx, workspace, claims)
+    rows = await tx.all("read_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
+    return [found[row["id"]] for row in rows if _is_free(row, workspace, found[row["id"]])]
+
+
+async def _free(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> Sequence[Row]:
+    """Those that no one holds. Locked first: a claim passes over what is locked, while this one must not."""
+    found = await _named(tx, workspace, claims)
+    rows = await tx.all("lock_tasks", items=[(id_,) for id_ in sorted(found)]) if found else ()
+    free = [row for row in rows if _is_free(row, workspace, found[row["id"]])]
+    items = [(place, row["id"], row["lane"]) for place, row in enumerate(free)]
+    return await tx.all("take_chosen", items=items, count=len(items)) if items else []
+
+
+async def _named(tx: Tx, workspace: str, claims: Sequence[ScriptClaim]) -> dict[str, ScriptClaim]:
+    """By the task's id. Scripts name tasks as the files do, and write anything."""
+    found: dict[str, ScriptClaim] = {}
+    for claim in claims:
+        with suppress(NotFound, InputError):
+            found[await read.find(tx, workspace, claim.task_id)] = claim
+    return found
+
+
+def _is_free(row: Row, workspace: str, claim: ScriptClaim) -> bool:
+    return bool(row["workspace"] == workspace and row["fence"] == claim.fence and row["status"] == State.READY)
+
+
+async def _on_trial(work: UnitOfWork, workspace: str, rows: Sequence[Row]) -> None:
+    found = await work.tx.all("read_gates", workspace=workspace)
+    due = {gate["scope"] for gate in found if gate["kind"] == "breaker" and not gates.is_shut(gate, work.now)}
+    trials: dict[breakers.Name, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["type"] in due:
+            trials[workspace, row["type"]].append(row)
+    if trials:
+        may_go = await breakers.try_out(work, trials)
+        await breakers.save(work, dict(change for change in may_go.values() if change is not None))

@@ -1,0 +1,15 @@
+"""Breakers, cooldowns and limits in the names of a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shiftwork.compat.views.adapters import writes
+from shiftwork.limits.api import Breakers
+
+
+@writes(Breakers.list)
+async def breakers(request: Any, found: Any) -> Any:
+    return request.view.breakers_out([msgspec.to_builtins(each) for each in found])

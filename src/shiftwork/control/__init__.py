@@ -1,0 +1,1 @@
+"""Pausing, purging and watching the queue as a whole."""

@@ -1,0 +1,205 @@
+"""What the operations on the queue as a whole do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from shiftwork.artifacts import artifact_rows as artifacts
+from shiftwork.control.api import Control
+from shiftwork.control.model import BridgeInfo, Level, MaintenanceJob, Purge
+from shiftwork.engine import dependents
+from shiftwork.engine.change import review_as_cancelled
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.lanes import wake_all
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.limits import capacity
+from shiftwork.limits.model import Backpressure
+from shiftwork.model.errors import InputError
+from shiftwork.model.states import CLAIMED_STATES, FINAL, STORED
+from shiftwork.observe import maintenance_health
+from shiftwork.observe.maintenance_health import Resting
+from shiftwork.operation.local import Call, implements, reading, transaction
+from shiftwork.store.store import Row, Tx
+
+BATCH = 500
+WHOLE = "*"
+_LEVELS = {"high": (None, 30.0), "medium": (30.0, 60.0), "low": (60.0, None)}
+_FIRST = "00000000-0000-0000-0000-000000000000"
+
+
+@transaction(Control.pause)
+async def pause(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, type: str | None = None, *, reason: str | None = None
+) -> None:
+    """No claim begun after the answer gets work of this scope."""
+    scope = type or WHOLE
+    await tx.run(
+        "close_gate",
+        workspace=workspace,
+        scope=scope,
+        kind="pause",
+        reason=reason,
+        now=tx.now,
+        actor=caller.actor,
+    )
+    work = UnitOfWork(tx, engine, caller)
+    work.emit_for(workspace, "queue_paused", data={"scope": scope, "reason": reason})
+    await work.save_events()
+
+
+@transaction(Control.resume)
+async def resume(tx: Tx, engine: Engine, caller: Caller, workspace: str, type: str | None = None) -> bool:
+    scope = type or WHOLE
+    opened = await tx.one("open_gate", workspace=workspace, scope=scope, kind="pause")
+    if opened is None:
+        return False
+    await wake_all(tx, workspace)
+    work = UnitOfWork(tx, engine, caller)
+    work.emit_for(workspace, "queue_resumed", data={"scope": scope})
+    await work.save_events()
+    return True
+
+
+@implements(Control.purge)
+async def purge(
+    call: Call,
+    *,
+    status: Sequence[str] = (),
+    type: str | None = None,
+    tag: str | None = None,
+    level: Level | None = None,
+    created_before: float | None = None,
+    held: bool = False,
+) -> int:
+    wanted = Purge(status=list(status), type=type, tag=tag, level=level, created_before=created_before, held=held)
+    if wanted == Purge():
+        raise InputError("a purge needs at least one condition", where="purge")
+    unknown = [each for each in status if each not in STORED]
+    if unknown:
+        raise InputError(f"there is no status {unknown[0]!r}", where="status", hint="One of " + ", ".join(STORED) + ".")
+    total, after = 0, None
+    while True:
+        count, after = await call.run(_purge_page, call.workspace, wanted, after)
+        total += count
+        if after is None:
+            return total
+
+
+async def _purge_page(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, purge: Purge, after: str | None
+) -> tuple[int, str | None]:
+    """One bounded page of a purge: how many went, and where to continue."""
+    low, high = _LEVELS.get(purge.level or "", (None, None))
+    statuses = purge.status or ["pending", "waiting_approval", "ready", "retrying"] + (
+        sorted(CLAIMED_STATES) if purge.held else []
+    )
+    settings = (await engine.settings_cache.load(tx, workspace)).settings()
+    if settings.purge.mode == "cancel":
+        statuses = [status for status in statuses if status not in FINAL]
+    found = await tx.all(
+        "purgeable",
+        workspace=workspace,
+        type=purge.type,
+        tag=purge.tag,
+        before=purge.created_before,
+        least=low,
+        most=high,
+        statuses=msgspec.json.encode(statuses).decode(),
+        after=after or _FIRST,
+        count=BATCH,
+    )
+    work = UnitOfWork(tx, engine, caller)
+    locked = await work.lock(row["id"] for row in found)
+    rows = [row for row in locked if row.status in statuses and work.is_newest(row)]
+    if settings.purge.mode == "delete":
+        rows = [row for row in rows if row.status not in CLAIMED_STATES]
+        await _delete(work, rows)
+    else:
+        for row in rows:
+            await review_as_cancelled(work, row, "purged")
+            dependents.cancel_row(work, row, "purged")
+        await dependents.cancel_dependents(work, {row.root_id for row in rows})
+        await work.save()
+    return len(rows), found[-1]["id"] if len(found) == BATCH else None
+
+
+async def _delete(work: UnitOfWork, rows: list[TaskRow]) -> None:
+    """Remove whole lineages for good, leaving a tombstone each; what waits for them loses a cancelled dependency."""
+    if not rows:
+        return
+    for row in rows:
+        if row.status not in FINAL:
+            dependents.cancel_row(work, row, "purged")
+    roots = sorted({row.root_id for row in rows})
+    await dependents.cancel_dependents(work, roots)
+    await work.save()
+    older = await work.tx.all("lineage_rows", items=[(root,) for root in roots])
+    gone = [work.rows[root] for root in roots] + await work.lock(row["id"] for row in older)
+    keys = [(row.workspace, row.idempotency_key, row.id) for row in gone if row.idempotency_key is not None]
+    await work.tx.run("drop_keys", items=sorted(keys))
+    await erase(work.tx, [row.id for row in gone])
+    await work.tx.run("delete_names", items=[(row.id,) for row in gone])
+    await work.tx.run("delete_aliases", items=[(row.id,) for row in gone])
+    await work.tx.run("delete_effects", items=[(row.id,) for row in gone])
+    await artifacts.forget(work.tx, [row.id for row in gone])
+    tombstones = [(row.id, row.workspace, work.now, work.caller.actor, "purged") for row in gone]
+    await work.tx.insert("insert_tombstones", tombstones)
+
+
+async def erase(tx: Tx, task_ids: list[str]) -> None:
+    """Delete the rows of these tasks; events stay, and so do the names, which archived tasks keep."""
+    items = [(id_,) for id_ in task_ids]
+    if items:
+        for table in (
+            "attempts",
+            "outputs",
+            "missing_reports",
+            "dead_letters",
+            "progress",
+            "steps",
+            "tags",
+            "own_edges",
+            "waits",
+            "approvals",
+            "sessions",
+            "charges",
+            "claim_models",
+            "bodies",
+            "tasks",
+        ):
+            await tx.run(f"delete_{table}", items=items)
+
+
+@reading(Control.backpressure)
+async def backpressure(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> Backpressure:
+    return await capacity.read(tx, engine, workspace)
+
+
+@reading(Control.maintenance)
+async def maintenance(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[MaintenanceJob]:
+    rows = await tx.all("list_duties")
+    rest = maintenance_health.resting(rows, tx.now)
+    return [_job(row, rest, tx.now) for row in maintenance_health.jobs_of(rows)]
+
+
+def _job(row: Row, rest: Resting | None, now: float) -> MaintenanceJob:
+    rests = rest if row["name"] in {"reclaim", "health"} else None
+    return MaintenanceJob(
+        name=row["name"],
+        due_at=row["due_at"],
+        last_run_at=row["last_run_at"],
+        took_sec=row["took_sec"],
+        counts=msgspec.json.decode(row["counts"] or "{}"),
+        runs=row["runs"],
+        late_sec=round(maintenance_health.late_sec(row, now), 1),
+        rests_until=None if rests is None else rests.until,
+        why=None if rests is None else rests.why,
+    )
+
+
+@reading(Control.bridges)
+async def bridges(tx: Tx, engine: Engine, caller: Caller, workspace: str) -> list[BridgeInfo]:
+    return [BridgeInfo(**dict(row)) for row in await tx.all("list_bridges", workspace=workspace)]

@@ -1,0 +1,1 @@
+"""DAGs as a resource."""

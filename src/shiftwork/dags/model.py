@@ -1,0 +1,43 @@
+"""DAGs as they are listed, and what may be changed about one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from shiftwork.model.task import Dollars, Fields, Text
+
+DagStatus = Literal["pending", "running", "completed", "failed", "cancelled"]
+
+
+class DagSummary(msgspec.Struct, frozen=True):
+    """A DAG without its tasks. What was moved to the archive is counted no more."""
+
+    id: str
+    workspace_id: str
+    title: str | None
+    created_by: str | None
+    status: DagStatus
+    done: int
+    total: int
+    settled: int
+    """Tasks that only a person can move on."""
+    budget_ceiling_usd: float | None
+    spent_usd: float
+    created_at: float
+    finished_at: float | None
+
+
+class DagPage(msgspec.Struct, frozen=True):
+    """A page of DAGs; `next` is the cursor of the following one."""
+
+    dags: list[DagSummary]
+    next: str | None
+
+
+class DagChanges(Fields):
+    """What may be changed about a DAG. A field that is not given stays; null empties it."""
+
+    title: Text | msgspec.UnsetType | None = msgspec.UNSET
+    budget_ceiling_usd: Dollars | msgspec.UnsetType | None = msgspec.UNSET

@@ -1,0 +1,282 @@
+"""Tasks as producers and readers see them: submitted, read, cancelled, changed, and what happened to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Unpack
+
+from msgspec import Meta
+
+from shiftwork.model import check
+from shiftwork.model.errors import (
+    CircularDependency,
+    DuplicateTask,
+    IdempotencyKeyRequired,
+    IdInUse,
+    InputError,
+    Malformed,
+    NotFound,
+    Overloaded,
+    QueueFull,
+    QuotaExceeded,
+    TooManyRequests,
+    UnknownDependency,
+    UnknownReference,
+    UnknownSetting,
+    VersionConflict,
+    WrongState,
+)
+from shiftwork.model.history import Attempt, Event, EventPage, History, Transition
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.task import (
+    Changes,
+    Name,
+    NewDag,
+    NewTask,
+    Page,
+    PageSize,
+    Result,
+    Submitted,
+    Task,
+    TaskFields,
+    Text,
+)
+from shiftwork.observe.model import Explanation, Status
+from shiftwork.operation.declare import Namespace, Operation, operation, operation_of
+from shiftwork.operation.parameters import Accepts
+
+T = TypeVar("T")
+SUBMITTING = (NotFound, IdInUse, DuplicateTask, CircularDependency, UnknownDependency, UnknownReference) + (
+    UnknownSetting,
+    IdempotencyKeyRequired,
+    QueueFull,
+    QuotaExceeded,
+    TooManyRequests,
+)
+"""What new tasks can be refused with."""
+MAX_SUBMIT_WAIT_SEC = 86_400.0
+RETRY_SUBMIT_SEC = 0.5
+"""Nothing announces room in a full queue: a producer that waits for it tries again this often."""
+MAX_EVENT_WAIT_SEC = 25.0
+FOLLOW_SEC = 20.0
+
+Cursor = Annotated[int, Meta(ge=0)]
+
+
+class Submissions(Namespace, name="", group="Tasks"):
+    """What `submit`, `submit_many` and `submit_dag` send."""
+
+    @operation("POST /api/tasks", "submit", body="task", status=201, errors=SUBMITTING)
+    async def submit(self, task: NewTask | list[NewTask]) -> Submitted | list[Submitted]:
+        """Submit one task, or a list of them at once, all or nothing."""
+
+    @operation("POST /api/dags", "submit", body="dag", envelope="tasks", status=201, errors=SUBMITTING, group="DAGs")
+    async def submit_dag(self, dag: NewDag) -> list[Submitted]:
+        """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG."""
+
+
+class Everyday(Namespace, name="", group="Tasks"):
+    """What producers and readers do every day."""
+
+    async def submit(
+        self, task: NewTask | Mapping[str, Any] | None = None, *, wait: float = 0, **fields: Unpack[TaskFields]
+    ) -> Submitted:
+        """Submit one task, given as a `NewTask`, a mapping, or keyword arguments.
+
+        While the queue is full, it is tried again for `wait` seconds.
+        """
+        if task is not None and fields:
+            raise TypeError("give the task or its fields, not both")
+        new = check.read(fields if task is None else task, NewTask, "task")
+        made: Submitted = await self._when_there_is_room(_SUBMIT, {"task": new}, wait)
+        return made
+
+    async def submit_many(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait: float = 0) -> list[Submitted]:
+        """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
+
+        While the queue is full, it is tried again for `wait` seconds.
+        """
+        if not tasks:
+            return []
+        new = [check.read(task, NewTask, f"tasks[{place}]") for place, task in enumerate(tasks)]
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait)
+        return made
+
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait: float = 0) -> list[Submitted]:
+        """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG.
+
+        While the queue is full, it is tried again for `wait` seconds.
+        """
+        new = check.read(dag, NewDag, "dag")
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait)
+        return made
+
+    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: float) -> Awaitable[Any]:
+        if wait == 0:
+            return self._executor.perform(operation, values)
+        return _when_there_is_room(lambda: self._executor.perform(operation, values), wait)
+
+    @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
+    async def get(self, task_id: Name) -> Task:
+        """Return one task, whole.
+
+        Over HTTP its ETag begins with its version, which a change may be made conditional on.
+        """
+
+    @operation("GET /api/tasks/{task_id}/result", "read", errors=(NotFound,))
+    async def result(self, task_id: Name) -> Result:
+        """Return what the task came to: its status, result or error, how long it took, and who did it."""
+
+    @operation("POST /api/tasks/{task_id}/cancel", "operate", errors=(NotFound, WrongState, VersionConflict))
+    async def cancel(self, task_id: Name, reason: Text = "cancelled", *, version: int | None = None) -> Outcome:
+        """Cancel a task that has not ended, and what depends on it, as its settings say.
+
+        With `version`, only if the task is still at the version that was read.
+        """
+
+    @operation("GET /api/tasks/{task_id}/explain", "read", errors=(NotFound,))
+    async def explain(self, task_id: Name) -> Explanation:
+        """Explain why a task is not running, and what would change that."""
+
+    @operation(
+        "GET /api/events",
+        "read",
+        errors=(NotFound, Overloaded, TooManyRequests, Malformed),
+        long_poll="wait",
+        rename={"wait": "wait_sec"},
+        group="Events",
+    )
+    async def events(
+        self,
+        after: Cursor | Literal["now"] = 0,
+        *,
+        limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000,
+        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] = 0,
+    ) -> EventPage:
+        """Return the events after a cursor and the next cursor; with `wait`, wait that long for the first one.
+
+        A reader that continues from `next` sees every event once. `after` may be `now`, for what happens from now on.
+
+        Over HTTP with `Accept: text/event-stream` they keep coming: each has its cursor as its id, and
+        `Last-Event-ID` resumes. Several values of one filter are alternatives.
+        """
+
+    async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
+        """Yield events as they come, each once, forever."""
+        while True:
+            page = await self.events(after, wait=FOLLOW_SEC)
+            for event in page.events:
+                yield event
+            after = page.next
+            if not page.events:
+                await asyncio.sleep(poll_sec)  # a server about to stop does not wait
+
+    @operation("GET /api/queue", "read", group="Queue")
+    async def status(self, *, fresh: bool = False) -> Status:
+        """Return how the queue stands: depth, agents, throughput, waits and recent failures.
+
+        More than 100,000 tasks are counted every 30 s at most, unless `fresh` is set.
+        """
+
+
+_SUBMIT = operation_of(Submissions.submit)
+_SUBMIT_DAG = operation_of(Submissions.submit_dag)
+
+
+async def _when_there_is_room(submit: Callable[[], Awaitable[T]], wait: float) -> T:
+    """Submit; while the queue is full, try again until the time is up."""
+    if not 0 < wait <= MAX_SUBMIT_WAIT_SEC:
+        raise InputError(f"expected 0 to {MAX_SUBMIT_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    while True:
+        try:
+            return await submit()
+        except QueueFull:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise
+        await asyncio.sleep(min(left, RETRY_SUBMIT_SEC))
+
+
+class Tasks(Namespace, name="tasks"):
+    """Tasks, besides what is done with them every day."""
+
+    @operation(
+        "PATCH /api/tasks/{task_id}",
+        "operate",
+        body="changes",
+        errors=(NotFound, WrongState, VersionConflict, CircularDependency, UnknownDependency),
+    )
+    async def update(
+        self,
+        task_id: Name,
+        changes: Annotated[Changes | Mapping[str, Any], Accepts(Changes)],
+        *,
+        version: int | None = None,
+    ) -> Outcome:
+        """Change a task that no one holds; with `version`, only if it is still at the version that was read."""
+
+    @operation("POST /api/tasks/{task_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
+    async def rerun(self, task_id: Name) -> Outcome:
+        """Do the same work again as a new task with a fresh session."""
+
+    @operation("POST /api/issues/{issue_id}/rerun", "submit", status=201, errors=(NotFound, WrongState))
+    async def rerun_issue(self, issue_id: Name, task_id: Name | None = None) -> Outcome:
+        """Rerun the newest task of an issue, or the one named."""
+
+    @operation("GET /api/tasks/{task_id}/history", "read", errors=(NotFound,))
+    async def history(self, task_id: Name, *, limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000) -> History:
+        """Return every change of state with who made it and why, every event, and every attempt that has ended.
+
+        In a view: the changes of state, between the states that the document knows.
+        """
+
+    async def transitions(self, task_id: str) -> list[Transition]:
+        """Return every step of a task from state to state, oldest first."""
+        return (await self.history(task_id, limit=1)).transitions
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        """Return every attempt at a task that has ended, oldest first."""
+        return (await self.history(task_id, limit=1)).attempts
+
+    @operation("GET /api/tags/{tag}", "read")
+    async def count_by_tag(self, tag: Name) -> dict[str, int]:
+        """Return how many tasks with this tag are in each state, and how many are done."""
+
+    @operation("GET /api/tasks", "read", errors=(NotFound,))
+    async def list(  # a filter each, all optional and by name
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        type: str | None = None,
+        agent: str | None = None,
+        issue: str | None = None,
+        tag: str | None = None,
+        dag: str | None = None,
+        parent: Name | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        after: Name | None = None,
+        limit: PageSize = 100,
+        newest: bool = False,
+    ) -> Page:
+        """Return tasks in the order of their creation, a page at a time; with `newest`, the newest first.
+
+        `next` is the cursor of the following page.
+        """
+
+
+class Batch(Namespace, name="batch", group="Tasks"):
+    """The same for many tasks at once, each with its own outcome."""
+
+    @operation("POST /api/batch/get", "read", envelope="tasks", key="never", batch="task_ids", errors=(NotFound,))
+    async def get(self, task_ids: Sequence[Name]) -> list[Task]:
+        """Return several tasks, whole, in the order asked for; those that do not exist are left out."""
+
+    @operation("POST /api/batch/cancel", "operate", envelope="outcomes", batch="task_ids", errors=(NotFound,))
+    async def cancel(
+        self, task_ids: Sequence[Name], reason: Text = "cancelled", *, version: int | None = None
+    ) -> list[Outcome]:
+        """Cancel several tasks; each has its own outcome."""

@@ -1,0 +1,161 @@
+"""What a claim hands out: tasks and the terms of their claims, or why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from shiftwork.artifacts.model import Input
+from shiftwork.limits.model import Closed
+from shiftwork.model import ids
+from shiftwork.model.outcome import Token, parse_token
+from shiftwork.model.task import Task
+
+if TYPE_CHECKING:
+    from shiftwork.validation.policy import Trial
+
+
+class Terms(NamedTuple):
+    """Until when a claim must be started and ended, and how often it must send a heartbeat."""
+
+    ack_required_by: float | None
+    execution_deadline: float | None
+    heartbeat_interval_sec: float
+
+
+class AssignmentRecord(msgspec.Struct, frozen=True):
+    """A claimed task and the terms of its claim. Send `token` with every write under it."""
+
+    token: str
+    assignment_id: str
+    task: Task
+    ack_required_by: float | None
+    execution_deadline: float | None
+    heartbeat_interval_sec: float
+    model: str | None = None
+    inputs: list[Input] = []
+
+
+class Assignment:
+    """A claimed task as its agent gets it. What is not asked for is not worked out: most is never looked at."""
+
+    __slots__ = ("_body", "_task", "_terms", "claim", "inputs", "model", "type")
+
+    def __init__(
+        self,
+        claim: Token,
+        type: str,
+        terms: Terms,
+        task: Task | Callable[[], Task],
+        *,
+        body: str | None = None,
+        model: str | None = None,
+        inputs: list[Input],
+    ) -> None:
+        self.claim = claim
+        """The claim as this process names it; operations take it as they take the text of the token."""
+        self.type = type
+        self.model = model
+        """The model to work with, where the task says which it may have."""
+        self.inputs = inputs
+        """What the references of the spec lead to, and the outputs of tasks it has waited for."""
+        self._terms = terms
+        self._task = task
+        self._body = body
+        """The stored body of the task as JSON, where this process has read it."""
+
+    @classmethod
+    def of_record(cls, record: AssignmentRecord) -> Assignment:
+        terms = Terms(record.ack_required_by, record.execution_deadline, record.heartbeat_interval_sec)
+        claim = parse_token(record.token)
+        return cls(claim, record.task.type, terms, record.task, model=record.model, inputs=record.inputs)
+
+    @classmethod
+    def of_task(cls, task: Task, inputs: list[Input]) -> Assignment:
+        """Of a task that is held, by the terms of its claim."""
+        held = task.claim
+        terms = Terms(held.ack_required_by, held.execution_deadline, held.heartbeat_interval_sec)
+        claim = parse_token(ids.token(task.id, task.fence))
+        return cls(claim, task.type, terms, task, model=held.model, inputs=inputs)
+
+    def as_record(self) -> AssignmentRecord:
+        return AssignmentRecord(self.token, self.token, self.task(), *self._terms, self.model, self.inputs)
+
+    @property
+    def id(self) -> str:
+        return ids.show_task(self.claim.id)
+
+    @property
+    def fence(self) -> int:
+        return self.claim.fence
+
+    @property
+    def token(self) -> str:
+        return self.claim.text
+
+    @property
+    def assignment_id(self) -> str:
+        return self.token
+
+    @property
+    def ack_required_by(self) -> float | None:
+        return self._terms.ack_required_by
+
+    @property
+    def execution_deadline(self) -> float | None:
+        return self._terms.execution_deadline
+
+    @property
+    def heartbeat_interval_sec(self) -> float:
+        return self._terms.heartbeat_interval_sec
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        if self._body is None:
+            return self.task().payload
+        payload: dict[str, Any] = msgspec.json.decode(self._body).get("payload", {})
+        return payload
+
+    @property
+    def spec(self) -> dict[str, Any] | None:
+        return self.task().spec
+
+    @property
+    def tests(self) -> Trial | None:
+        """What its output must pass before it is submitted, where it asks for that."""
+        from shiftwork.validation.policy import tests_of  # noqa: PLC0415  # few tasks have tests, and a client is light
+
+        if self._body is None:
+            return tests_of(self.task().output)
+        if '"test-pass"' not in self._body:  # most tasks ask for nothing, and need not be read for that
+            return None
+        return tests_of(msgspec.json.decode(self._body).get("output"))
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace the task belongs to."""
+        if self._body is None:
+            return self.task().traceparent
+        if '"traceparent"' not in self._body:  # most have none
+            return None
+        found: str | None = msgspec.json.decode(self._body).get("traceparent")
+        return found
+
+    def task(self) -> Task:
+        """Every field as of the claim, with what failed before and what it depended on."""
+        return self._task() if callable(self._task) else self._task
+
+
+class ClaimResult(msgspec.Struct, frozen=True):
+    """What was claimed, and where that is nothing, why."""
+
+    assignments: list[Assignment]
+    closed: tuple[Closed, ...] = ()
+    """Gates that hand out nothing now: pauses, open breakers, cooldowns, limits that are reached."""
+    no_fit: int = 0
+    """Ready tasks that were looked at and did not fit this agent now."""
+    at_capacity: bool = False
+    slow_down_sec: float | None = None
+    """For how long to go slow, since someone met a rate limit."""

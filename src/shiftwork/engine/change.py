@@ -1,0 +1,240 @@
+"""Verbs that need no claim: cancel, rerun, update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shiftwork.engine import dependencies, dependents, paths
+from shiftwork.engine.dependencies import Dependency, block_check_at, refuse_outer_cycle
+from shiftwork.engine.dependents import inherit_fate
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.lineage import add_rerun_row, as_new, relane
+from shiftwork.engine.prepare import estimated_cost
+from shiftwork.engine.read import read_body
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.submit import inherit_open_fate
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json
+from shiftwork.fairness.share_policy import TAG
+from shiftwork.model import ids
+from shiftwork.model.errors import InputError, NotFound, ShiftworkError, UnknownDependency, VersionConflict, WrongState
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import FINAL, SETTLED, WAITING, State
+from shiftwork.model.task import Changes
+from shiftwork.store.store import Tx
+from shiftwork.waits import guard
+from shiftwork.waits.open_waits import count_waiting
+
+
+def check_version(engine: Engine, row: TaskRow, expected: int | None) -> ShiftworkError | None:
+    if expected is None or row.version == expected:
+        return None
+    task_id = ids.show_task(row.id)
+    engine.conflict("version_conflict", task=task_id, expected=expected, actual=row.version)
+    return VersionConflict(
+        f"task {task_id} is at version {row.version}, not {expected}", task_id=task_id, version=row.version
+    )
+
+
+async def cancel(
+    tx: Tx, engine: Engine, caller: Caller, task_ids: Sequence[str], reason: str, version: int | None
+) -> list[Outcome]:
+    """Cancel tasks wherever they are, and what waits for them as its settings say."""
+    work = UnitOfWork(tx, engine, caller)
+    found = {row.id: row for row in await work.lock(sorted(task_ids))}
+    outcomes: list[Outcome] = []
+    roots: set[str] = set()
+    for task_id in task_ids:
+        row = found.get(task_id)
+        error = await _may_not_cancel(work, row, task_id, version)
+        if error is None and row is not None:
+            await review_as_cancelled(work, row, reason)
+            dependents.cancel_row(work, row, reason)
+            roots.add(row.root_id)
+            outcomes.append(Outcome(ids.show_task(task_id), State.CANCELLED))
+        else:
+            outcomes.append(Outcome(ids.show_task(task_id), error=error))
+    await dependents.cancel_dependents(work, roots)
+    await work.save()
+    return outcomes
+
+
+async def _may_not_cancel(
+    work: UnitOfWork, row: TaskRow | None, task_id: str, version: int | None
+) -> ShiftworkError | None:
+    shown = ids.show_task(task_id)
+    if row is None:
+        return NotFound(f"there is no task {shown}", task_id=shown)
+    allowed = (await work.settings_of(row)).cancel.from_states
+    if row.status in FINAL or row.status not in allowed or not work.is_newest(row):
+        return WrongState(f"task {shown} is {row.status} and cannot be cancelled", task_id=shown, status=row.status)
+    return check_version(work.engine, row, version)
+
+
+async def review_as_cancelled(work: UnitOfWork, row: TaskRow, reason: str) -> None:
+    """Cancelling settled work is a decision about its dead letter."""
+    if row.status not in SETTLED:
+        return
+    await work.tx.run("review_letters", items=[(row.id, row.round, "cancel", True, False)])
+    await work.tx.run("resolve_alerts_of", items=[(row.id,)], now=work.now, actor=work.caller.actor)
+    await work.tx.insert("insert_reviews", [(row.id, row.round, work.now, work.caller.actor, "cancel", reason, None)])
+
+
+async def cancel_dag(tx: Tx, engine: Engine, caller: Caller, workspace: str, dag_id: str, reason: str) -> list[Outcome]:
+    """Cancel everything of a DAG that has not ended."""
+    work = UnitOfWork(tx, engine, caller)
+    locked = await _lock_open(work, workspace, dag_id)
+    work.dag_cancellers[dag_id] = caller.actor
+    ended = []
+    for row in locked:
+        if row.dag_id == dag_id and row.status not in FINAL and work.is_newest(row):
+            await review_as_cancelled(work, row, reason)
+            dependents.cancel_row(work, row, reason)
+            ended.append(row)
+    await dependents.cancel_dependents(work, {row.root_id for row in ended})
+    await work.save()
+    return [Outcome(ids.show_task(row.id), row.status) for row in ended]
+
+
+async def _lock_open(work: UnitOfWork, workspace: str, dag_id: str) -> list[TaskRow]:
+    """What of a DAG has not ended; while we waited for it, retries and subtasks may have come, so look again."""
+    locked: dict[str, TaskRow] = {}
+    while True:
+        rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
+        if not rows:
+            raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}")
+        more = [row["id"] for row in rows if row["status"] not in FINAL and row["id"] not in locked]
+        if not more:
+            return list(locked.values())
+        locked |= {row.id: row for row in await work.lock(more)}
+
+
+async def rerun(tx: Tx, engine: Engine, caller: Caller, task_id: str) -> Outcome:
+    """The same work once more as a new task with a fresh session; a pending automatic retry gives way to it."""
+    work = UnitOfWork(tx, engine, caller)
+    row = await work.lock_named(task_id)
+    newest = await _newest(work, row)
+    if newest.status in WAITING and newest.retry_of is not None:
+        dependents.cancel_row(work, newest, "superseded by a manual rerun")
+    elif newest.status not in FINAL | SETTLED:
+        shown = ids.show_task(newest.id)
+        raise WrongState(f"task {shown} is {newest.status}; it has not ended yet", task_id=shown, status=newest.status)
+    if newest.status in SETTLED:
+        await tx.run("review_letters", items=[(newest.id, newest.round, "rerun", True, False)])
+        await tx.run("resolve_alerts_of", items=[(newest.id,)], now=tx.now, actor=caller.actor)
+    await tx.run("delete_waits", items=[(row.root_id,)])  # it asks and waits anew
+    fresh = await add_rerun_row(work, newest, waiting=await count_waiting(work, row.root_id))
+    if fresh.waiting:
+        await work.save_rows()  # the lineage answers by its new row from here on
+        await inherit_open_fate(work, fresh)
+    await work.save()
+    return Outcome(ids.show_task(fresh.id), fresh.status)
+
+
+async def _newest(work: UnitOfWork, row: TaskRow) -> TaskRow:
+    root = work.rows[row.root_id]
+    if root.newest_id is None:
+        return root
+    return (await work.lock([root.newest_id]))[0]
+
+
+async def update(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    task_id: str,
+    changes: Changes,
+    version: int | None,
+) -> Outcome:
+    """Change a task that is not claimed: its priority, deadline, limits, tags or dependencies."""
+    work = UnitOfWork(tx, engine, caller)
+    row, shown = await work.lock_named(task_id), ids.show_task(task_id)
+    if row.status not in WAITING:
+        raise WrongState(f"task {shown} is {row.status}; only an unclaimed task can be changed", task_id=shown)
+    if error := check_version(engine, row, version):
+        raise error
+    changed = _change_columns(row, changes)
+    if changes.tags is not None:
+        await tx.run("delete_tags", items=[(row.id,)])
+        await tx.insert("insert_tags", [(row.workspace, tag, row.id) for tag in dict.fromkeys(changes.tags)])
+        changed["tags"] = changes.tags
+    await _change_body(work, row, changes)
+    path = None
+    above: list[Dependency] = []
+    if changes.dependencies is not None:
+        changed["dependencies"] = changes.dependencies
+        path, above = await _change_dependencies(work, row, changes.dependencies, changed)
+    work.touch(row)
+    settings = await work.settings_of(row)
+    if changes.tags is not None and settings.fair_share.by.startswith(TAG):
+        await relane(work, row)
+    if path is None:
+        path, event_data = await guard.reconsider(work, row, settings)
+        changed.update(event_data)
+    if row.status == State.READY and path is None:
+        work.mark_ready(row, settings)
+    work.emit(row, "updated", path, reason=changes.note, data=changed)
+    await inherit_fate(work, {row.root_id: above})
+    await work.save()
+    return Outcome(shown, row.status, data={"version": row.version})
+
+
+def _change_columns(row: TaskRow, changes: Changes) -> dict[str, Any]:
+    if unknown := [name for name in changes.clear if name not in {"deadline", "timeout_sec"}]:
+        raise InputError(f"{unknown[0]!r} cannot be emptied", where="changes.clear")
+    changed: dict[str, Any] = {}
+    for name in ("priority", "deadline", "timeout_sec", "max_attempts"):
+        value = getattr(changes, name)
+        if value is None and name not in changes.clear:
+            continue
+        changed[name] = {"from": getattr(row, name), "to": value}
+        setattr(row, name, value)
+    if changes.estimated_cost_usd is not None:
+        changed["estimated_cost_usd"] = changes.estimated_cost_usd
+    return changed
+
+
+async def _change_body(work: UnitOfWork, row: TaskRow, changes: Changes) -> None:
+    """Fields that also are in the body are kept the same there."""
+    given = {
+        name: getattr(changes, name)
+        for name in ("priority", "deadline", "timeout_sec", "max_attempts", "estimated_cost_usd", "tags")
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given and not changes.clear:
+        return
+    body = {k: v for k, v in (await read_body(work.tx, row.id)).items() if k not in changes.clear}
+    body.update(given)
+    row.estimated_cost = estimated_cost(as_new(body))
+    await work.tx.run("save_bodies", items=[(row.id, as_json(body))])
+
+
+async def _change_dependencies(
+    work: UnitOfWork, row: TaskRow, wanted: list[str], changed: dict[str, Any]
+) -> tuple[str | None, list[Dependency]]:
+    """Replace the edges; the task goes back to waiting, or becomes ready, as they now stand."""
+    await work.tx.advisory_lock(f"edges:{row.workspace}")
+    names = {name: name for name in dict.fromkeys(wanted)}
+    found = await dependencies.resolve(work.tx, row.workspace, names)
+    missing = [name for name in names if name not in found]
+    settings = await work.settings_of(row)
+    if missing and settings.missing_dependency == "reject":
+        raise UnknownDependency(f"there is no task {missing[0]!r}", where="dependencies")
+    found.update(await dependencies.await_missing(work.tx, work.engine, row.workspace, missing))
+    above = list({dependency.root: dependency for dependency in found.values()}.values())
+    await work.tx.run("delete_own_edges", items=[(row.root_id,)])
+    await refuse_outer_cycle(work, {row.root_id: [dependency.root for dependency in above]})
+    pairs = [(row.root_id, dependency.root, dependency.status == State.COMPLETED, False) for dependency in above]
+    await work.tx.insert("insert_edges", sorted(pairs))
+    await paths.lengthen(work, {dependency.root: row.path_weight + 1 for dependency in above})
+    row.waiting = await count_waiting(work, row.root_id)
+    row.blocked_reason, row.block_check_at = None, block_check_at(settings, above, work.now)
+    if row.waiting and row.status in {State.WAITING_APPROVAL, State.READY, State.RETRYING}:
+        if row.status == State.WAITING_APPROVAL:
+            await guard.withdraw(work, row)
+        return work.move(row, "block"), above
+    if not row.waiting and row.status == State.PENDING:
+        path, data = await guard.unblock_or_guard(work, row, settings, "unblock")
+        changed.update(data or {})
+        return path, above
+    return None, above

@@ -1,0 +1,413 @@
+"""Claiming: choose the best eligible tasks, lock them under a fence, and assign them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.agents import liveness
+from shiftwork.artifacts import inputs
+from shiftwork.budgets.allocator import BudgetAllocator, day_begins, open_allocator
+from shiftwork.budgets.booking import tell_closed
+from shiftwork.engine import lease_policy, read
+from shiftwork.engine.assignment import Assignment, Terms
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.fifo import OldestFirst
+from shiftwork.engine.lanes import TARGETED, ClaimFilter, Lane
+from shiftwork.engine.pick import ClaimRequest, Picker
+from shiftwork.engine.rows import blank_row
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json, own_settings
+from shiftwork.limits.admission import Admitted, admit
+from shiftwork.limits.gates import WHOLE, Gates
+from shiftwork.limits.model import Closed
+from shiftwork.model import ids
+from shiftwork.model.errors import AgentUnavailable, AgentUnregistered
+from shiftwork.model.outcome import Token
+from shiftwork.model.states import State
+from shiftwork.model.task import Task
+from shiftwork.settings.model import Settings
+from shiftwork.settings.resolve import Resolver
+from shiftwork.store.store import Row, Tx
+
+_TO_CLAIMED = "ready>claimed"
+_TO_RUNNING = "ready>claimed>running"
+
+
+class _Terms(NamedTuple):
+    """What claims of one kind have in common: they are written by one statement."""
+
+    status: str
+    started_at: float | None
+    limits: lease_policy.Deadlines
+    granted: int
+    charged: bool
+
+
+class _Grant:
+    """What the claims of one kind in one answer share."""
+
+    __slots__ = ("now", "request", "rows", "settings", "shown", "terms")
+
+    def __init__(self, request: ClaimRequest, terms: _Terms, settings: Settings, now: float) -> None:
+        self.request = request
+        self.terms = terms
+        self.settings = settings
+        self.now = now
+        self.shown = Terms(terms.limits.ack_by, terms.limits.run_until, settings.heartbeat_interval_sec)
+        self.rows: list[Row] = []
+
+
+def _task(row: Row, grant: _Grant, context: read.TaskContext) -> Task:
+    """Every field as of the claim, with what failed before and what it depended on."""
+    terms, request, now = grant.terms, grant.request, grant.now
+    claimed = blank_row(**{name: value for name, value in row.items() if name not in _EXTRA})
+    claimed.status, claimed.fence, claimed.version = terms.status, claimed.fence + 1, claimed.version + 1
+    claimed.agent_id, claimed.runtime_id = request.agent_id, request.runtime_id or request.agent_id
+    claimed.claimed_at, claimed.started_at, claimed.updated_at = now, terms.started_at, now
+    claimed.ack_by, claimed.run_until, claimed.lease_until, claimed.lease_check_at = terms.limits
+    claimed.granted, claimed.charged, claimed.lost_agent_id = terms.granted, terms.charged, None
+    return read.build(claimed, msgspec.json.decode(row["body"]), grant.settings, now, context)
+
+
+_EXTRA = frozenset({"body", "place"})
+"""What a claim reads besides the task's own columns."""
+
+
+class ClaimAnswer(NamedTuple):
+    assignments: list[Assignment]
+    closed: tuple[Closed, ...] = ()
+    """Gates that hand out nothing now: pauses, open breakers, cooldowns, limits that are reached."""
+    no_fit: int = 0
+    """Ready tasks that were looked at and did not fit this agent now."""
+    at_capacity: bool = False
+    ready: frozenset[int] | None = None
+    """Lanes that held work when this claim looked, also those it may not take; None where it did not look."""
+    contended: bool = False
+    """There was work for this agent, but others had it locked at that moment."""
+    slow_down_sec: float | None = None
+    """For how long to go slow, since someone met a rate limit."""
+    unfinished: bool = False
+    """There are more ready tasks than one claim looks at; the next claim of this agent continues behind them."""
+    look_again_sec: float | None = None
+    """After how long the first of the tasks that are kept for other agents may be had."""
+
+
+async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
+    """Hand out up to `most` tasks, best first."""
+    claimer = await lock_claimer(tx, engine, request)
+    await _see_runtime(tx, engine, request)
+    claim_filter = await _wants(tx, request, claimer.agent)
+    answer = ClaimAnswer([])
+    for _ in range(MAX_POLLS):
+        answer, again = await _pick(UnitOfWork(tx, engine, caller), request, claimer, claim_filter, answer)
+        if not again:
+            break
+        claimer = await lock_claimer(tx, engine, request)  # with what it has been granted by now
+    if not answer.assignments:
+        await liveness.record_ask(tx, claimer.agent, claim_filter)
+    return answer
+
+
+async def _pick(
+    work: UnitOfWork, request: ClaimRequest, claimer: Claimer, claim_filter: ClaimFilter, before: ClaimAnswer
+) -> tuple[ClaimAnswer, bool]:
+    """Claim what there is; whether there may be other work for what could not be let go."""
+    tx, engine, agent = work.tx, work.engine, claimer.agent
+    lanes, ready, gates, free = await eligible(tx, engine, request, claimer, claim_filter)
+    most = min(free, request.most - len(before.assignments))
+    if most <= 0:
+        return before._replace(at_capacity=True), False
+    allocator = await open_allocator(tx, engine, request.workspace, agent)
+    if allocator.day_is_spent:
+        return before._replace(closed=(_day_is_spent(tx.now),)), False
+    picker = (OldestFirst if request.fifo else Picker)(tx, engine, request, agent, claim_filter, gates, allocator)
+    chosen = await allocator.lock(tx, await picker.pick(lanes, most))
+    admitted = await admit(work, gates, lanes, chosen)
+    handed = await assign(work, request, agent, allocator, admitted, claim_filter)
+    assignments = [*before.assignments, *handed]
+    held = await allocator.hold_back(tx)
+    again = len(admitted.rows) < most and (len(admitted.rows) < len(chosen) or bool(held))
+    busy = not picker.misfits and any(lane.id < TARGETED for lane in lanes)
+    contended = not chosen and (busy or bool(held))  # behind what was held back there may be more
+    closed, slow = tuple(gates.closed), gates.slow_down_sec
+    misfits = before.no_fit + picker.misfits
+    answer = ClaimAnswer(assignments, closed, misfits, ready=ready, contended=contended, slow_down_sec=slow)
+    sooner = None if picker.sooner_at is None else picker.sooner_at - tx.now
+    return answer._replace(unfinished=picker.unfinished, look_again_sec=sooner), again
+
+
+MAX_SLOTS = 2**31
+"""Of an agent without a limit."""
+
+MAX_POLLS = 4
+"""What a breaker or a limit did not let go has closed its gate: then the claim looks for other work."""
+
+
+def _day_is_spent(now: float) -> Closed:
+    return Closed("budget", WHOLE, day_begins(now) + 86_400)
+
+
+class Claimer(NamedTuple):
+    """An agent, locked, and what it finds: rows of lanes with work, closed gates, limits, and how much it holds."""
+
+    agent: Row
+    found: Sequence[Row]
+
+
+async def lock_claimer(tx: Tx, engine: Engine, request: ClaimRequest) -> Claimer:
+    """The agent's row, locked before its limits are counted; made from the request where that is allowed."""
+    found = await find_claimer(tx, request.workspace, request.agent_id, request.runtime_id)
+    if not found:
+        settings = (await engine.settings_cache.load(tx, request.workspace)).settings()
+        if settings.require_registration:
+            raise AgentUnregistered(f"agent {request.agent_id!r} is not registered", agent_id=request.agent_id)
+        await register(tx, engine, request)
+        found = await find_claimer(tx, request.workspace, request.agent_id, request.runtime_id)
+    agent = found[0]
+    if agent["status"] in {"draining", "offline"}:
+        raise AgentUnavailable(
+            f"agent {request.agent_id!r} is {agent['status']}", agent_id=request.agent_id, status=agent["status"]
+        )
+    if agent["status"] == "failed":
+        await tx.run("set_agent_status", workspace=request.workspace, id=request.agent_id, status="active")
+    return Claimer(agent, found)
+
+
+async def find_claimer(tx: Tx, workspace: str, agent_id: str, runtime_id: str | None = None) -> Sequence[Row]:
+    """The agent in each row, with what it finds; counted again where another claim of it was faster."""
+    names = {"bound": TARGETED, "workspace": workspace, "agent": agent_id, "runtime": runtime_id}
+    found = await tx.all("lock_claimer", **names)
+    if found and not found[0]["exact"]:
+        return await tx.all("lock_claimer", **names)
+    return found
+
+
+async def register(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
+    settings = (await engine.settings_cache.load(tx, request.workspace)).settings()
+    await tx.run(
+        "add_agent",
+        workspace=request.workspace,
+        id=request.agent_id,
+        type=None,
+        types=_names(request.types) if request.types is not None else None,
+        capabilities=_names(request.capabilities),
+        models=_names(request.models),
+        max_concurrent_tasks=settings.max_concurrent_tasks,
+        budget=None,
+        poll_interval_sec=settings.poll_interval_sec,
+        claim_ttl_sec=None,
+        isolation_group=None,
+        now=tx.now,
+    )
+
+
+def _names(names: Sequence[str]) -> str:
+    return msgspec.json.encode(list(names)).decode()
+
+
+async def _see_runtime(tx: Tx, engine: Engine, request: ClaimRequest) -> None:
+    """Anyone who asks for work is there, also when there is none; written where it matters, and not every time."""
+    settings = (await engine.settings_cache.load(tx, request.workspace)).settings()
+    if request.runtime_id is None or settings.runtime_offline_sec is None:
+        return
+    before = await tx.one("read_runtime", workspace=request.workspace, id=request.runtime_id)
+    if before is None or before["status"] != "active" or tx.now - before["seen_at"] >= NOTE_EVERY_SEC:
+        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)
+
+
+async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> ClaimFilter:
+    """What an agent announced, narrowed by what this claim asks for; one that announced nothing is as it says now."""
+    if not agent["announced"]:
+        await _restate(tx, request, agent)
+        types = None if request.types is None else frozenset(request.types)
+        return ClaimFilter(request.agent_id, types, frozenset(request.capabilities), frozenset(request.models))
+
+    def of(column: str, asked: Sequence[str]) -> frozenset[str]:
+        return frozenset(asked) | frozenset(msgspec.json.decode(agent[column] or "[]"))
+
+    types = None if agent["types"] is None else frozenset(msgspec.json.decode(agent["types"]))
+    if request.types is not None:
+        types = frozenset(request.types) if types is None else types & frozenset(request.types)
+    return ClaimFilter(request.agent_id, types, of("capabilities", request.capabilities), of("models", request.models))
+
+
+async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
+    """Keep what others read about the agent true."""
+    types = None if request.types is None else _names(request.types)
+    stated = types, _names(request.capabilities), _names(request.models)
+    if stated != (agent["types"], agent["capabilities"], agent["models"]):
+        names = dict(zip(("types", "capabilities", "models"), stated, strict=True))
+        await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
+
+
+class _Eligible(NamedTuple):
+    """What an agent may take: lanes with work, all lanes with work, the gates as they stand for it, its free slots."""
+
+    lanes: list[Lane]
+    ready: frozenset[int]
+    gates: Gates
+    free: int
+
+
+async def eligible(
+    tx: Tx, engine: Engine, request: ClaimRequest, claimer: Claimer, claim_filter: ClaimFilter
+) -> _Eligible:
+    agent, rows = claimer
+    slots = agent["max_concurrent_tasks"]
+    resolver = await engine.settings_cache.load(tx, request.workspace)
+    gates = Gates((row for row in rows if row["scope"] is not None), resolver, agent, claim_filter, tx.now)
+    ready = [row["lane"] for row in rows if row["lane"] is not None]
+    lanes = await engine.lanes.lanes(tx, ready)
+    through = [lane for lane in lanes if lane.key.workspace == request.workspace and gates.open_for(lane)]
+    held = sum(row["held"] or 0 for row in rows)
+    return _Eligible(through, frozenset(ready), gates, MAX_SLOTS if slots is None else slots - held)
+
+
+async def assign(
+    work: UnitOfWork,
+    request: ClaimRequest,
+    agent: Row,
+    allocator: BudgetAllocator,
+    admitted: Admitted,
+    claim_filter: ClaimFilter | None = None,
+) -> list[Assignment]:
+    """Write the claims and say so."""
+    chosen, tx, engine, caller = admitted.rows, work.tx, work.engine, work.caller
+    for closed in await allocator.pay(tx, chosen):
+        tell_closed(work, closed)
+    if not chosen:
+        await work.save_events()
+        return []
+    grants = _Grants(await engine.settings_cache.load(tx, request.workspace), request, agent, allocator, tx.now)
+    context = await read.before_claim(tx, chosen)
+    edges = {id_: extra.dependencies for id_, extra in context.items()}
+    found = await inputs.resolve(tx, request.workspace, chosen, edges)
+    assignments = []
+    for row in chosen:
+        grant = grants.of(row)
+        grant.rows.append(row)
+        extra = context.get(row["id"], read.NOTHING)
+        if row["id"] in admitted.models:
+            extra = extra._replace(model=admitted.models[row["id"]])
+        assignments.append(
+            Assignment(
+                Token(row["id"], row["fence"] + 1),
+                row["type"],
+                grant.shown,
+                functools.partial(_task, row, grant, extra),
+                body=row["body"],
+                model=extra.model,
+                inputs=found.get(row["id"], []),
+            )
+        )
+    for grant in grants.all:
+        await _write(tx, caller, grant)
+    granted = sum(grant.terms.granted * len(grant.rows) for grant in grants.all)
+    await _record(tx, request, agent, granted, chosen[-1]["type"], claim_filter)
+    for grant in grants.all:
+        work.add_events(_events(caller, grant))
+    await work.save_events()
+    return assignments
+
+
+class _Grants:
+    """Works out the terms of a claim, once for all tasks that are alike."""
+
+    def __init__(
+        self, resolver: Resolver, request: ClaimRequest, agent: Row, allocator: BudgetAllocator, now: float
+    ) -> None:
+        self._resolver = resolver
+        self._purse = allocator
+        self._request = request
+        self._agent = agent
+        self._now = now
+        self._alike: dict[Any, _Grant] = {}
+        self.all: list[_Grant] = []
+
+    def of(self, row: Row) -> _Grant:
+        if row["own_settings"]:
+            return self._make(row, own_settings(msgspec.json.decode(row["body"])))
+        key = row["type"], row["timeout_sec"], self._purse.grants.get(row["id"])
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = self._make(row, None)
+        return found
+
+    def _make(self, row: Row, own: dict[str, Any] | None) -> _Grant:
+        settings = self._resolver.settings(row["type"], own)
+        running = self._request.start or settings.auto_start
+        limits = _limits(settings, row, self._agent, running=running, now=self._now)
+        status = State.RUNNING if running else State.CLAIMED
+        granted = self._purse.grants.get(row["id"])
+        started = self._now if running else None
+        terms = _Terms(status.value, started, limits, granted or 0, granted is not None)
+        self.all.append(_Grant(self._request, terms, settings, self._now))
+        return self.all[-1]
+
+
+async def _write(tx: Tx, caller: Caller, grant: _Grant) -> None:
+    request, terms = grant.request, grant.terms
+    await tx.run(
+        "claim_tasks",
+        items=[(row["id"],) for row in grant.rows],
+        agent=request.agent_id,
+        runtime=request.runtime_id or request.agent_id,
+        holder=caller.holder,
+        status=terms.status,
+        started_at=terms.started_at,
+        ack_by=terms.limits.ack_by,
+        run_until=terms.limits.run_until,
+        lease_until=terms.limits.lease_until,
+        lease_check_at=terms.limits.check_at,
+        granted=terms.granted,
+        charged=terms.charged,
+        now=tx.now,
+    )
+
+
+def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: float) -> lease_policy.Deadlines:
+    if running:
+        return lease_policy.at_start(settings, timeout_sec=row["timeout_sec"], claimed_at=now, now=now)
+    ttl = agent["claim_ttl_sec"]
+    return lease_policy.at_claim(settings, timeout_sec=row["timeout_sec"], claim_ttl_sec=ttl, now=now)
+
+
+def _events(caller: Caller, grant: _Grant) -> list[tuple[Any, ...]]:
+    agent_id, now = grant.request.agent_id, grant.now
+    messages = dict(grant.request.messages)
+    path = _TO_CLAIMED if grant.terms.started_at is None else _TO_RUNNING
+    actor, request_id = f"agent:{agent_id}", caller.request_id
+    return [
+        (
+            now, row["workspace"], row["id"], row["dag_id"], "claimed", path, actor, request_id, row["fence"] + 1, None,
+            _extra_columns(row, agent_id, messages.get(row["id"])),
+        )
+        for row in grant.rows
+    ]  # fmt: skip
+
+
+def _extra_columns(row: Row, agent_id: str, message_id: str | None) -> str | None:
+    """Whom it was taken over from, and the entry of a stream it came with; most claims have neither."""
+    if row["lost_agent_id"] is None:
+        return None if message_id is None else as_json({"message_id": message_id})
+    message_id = message_id or ids.token(ids.show_task(row["id"]), row["fence"] + 1)
+    return as_json({"original_consumer": row["lost_agent_id"], "new_consumer": agent_id, "message_id": message_id})
+
+
+NOTE_EVERY_SEC = 1.0
+"""A claim is a sign of life of its runtime; writing it once a second is often enough."""
+
+
+async def _record(
+    tx: Tx, request: ClaimRequest, agent: Row, granted: int, type_: str, claim_filter: ClaimFilter | None = None
+) -> None:
+    """Written each time: another claim of this agent that waited for us must see that it did."""
+    names = {"workspace": request.workspace, "id": request.agent_id}
+    asked, asked_at = (None, None) if claim_filter is None else (claim_filter.text(), tx.now)
+    await tx.run("note_claim", **names, now=tx.now, granted=granted, type=type_, asked=asked, asked_at=asked_at)
+    seen_at = agent["runtime_seen_at"]
+    if request.runtime_id is not None and (seen_at is None or tx.now - seen_at >= NOTE_EVERY_SEC):
+        await tx.run("see_runtime", workspace=request.workspace, id=request.runtime_id, now=tx.now, heartbeat_at=None)

@@ -1,0 +1,219 @@
+"""Claiming: immediately, or waiting until there is work."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from shiftwork.compat.external.adoption import attach, unclaimed
+from shiftwork.compat.external.loki_folder import Folder, ScriptClaim, by_agent, claim_alongside_scripts
+from shiftwork.engine import finish, idempotency
+from shiftwork.engine.assignment import Assignment
+from shiftwork.engine.claim import ClaimAnswer, claim
+from shiftwork.engine.claim_waiters import MayTake
+from shiftwork.engine.engine import StillAllowed
+from shiftwork.engine.idempotency import Repeated
+from shiftwork.engine.lanes import ClaimFilter
+from shiftwork.engine.pick import ClaimRequest
+from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, InputError, ShiftworkError
+from shiftwork.operation.local import Call
+
+MIN_POLL_SEC = 0.01
+CONTENDED_SEC = 0.05
+"""Until a waiting claim looks again at work that someone else had locked, who may leave it ready."""
+MAX_TARGETS = 100
+"""Agents with work of their own that one claim for a whole runtime looks at."""
+
+Look = Callable[[], Awaitable[ClaimAnswer]]
+
+
+class Wanted(NamedTuple):
+    """What a claim asks for, anyone who makes it."""
+
+    most: int
+    start: bool = False
+    types: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    fifo: bool = False
+
+
+async def for_agent(call: Call, agent_id: str, runtime_id: str | None, wanted: Wanted, wait: float = 0) -> ClaimAnswer:
+    request = ClaimRequest(call.workspace, agent_id, runtime_id, *wanted)
+    claim_filter = ClaimFilter(agent_id, _some(wanted.types), frozenset(), frozenset())
+    answer = await _look_or_wait(
+        call,
+        functools.partial(_claim, call, request),
+        lambda lane: call.engine.lanes.might_take(lane, call.workspace, claim_filter),
+        wait,
+    )
+    call.shared.record_claim(call.workspace, agent_id, got_work=bool(answer.assignments))
+    return answer
+
+
+async def for_runtime(call: Call, runtime_id: str, wanted: Wanted, wait: float) -> ClaimAnswer:
+    kinds = _some(wanted.types)
+    return await _look_or_wait(
+        call,
+        functools.partial(_claim_for_any, call, runtime_id, wanted),
+        lambda lane: call.engine.lanes.might_hold(lane, call.workspace, kinds),
+        wait,
+    )
+
+
+async def _claim_for_any(call: Call, runtime_id: str, wanted: Wanted) -> ClaimAnswer:
+    targets = await call.read(lambda tx: tx.all("waiting_targets", workspace=call.workspace, count=MAX_TARGETS))
+    assignments: list[Assignment] = []
+    answers = [ClaimAnswer([])]
+    try:
+        for agent_id in [*(row["agent_id"] for row in targets), runtime_id]:
+            if len(assignments) == wanted.most:
+                break
+            with suppress(AgentUnavailable, AgentUnregistered):  # the others' work is not held up by it
+                left = wanted._replace(most=wanted.most - len(assignments))
+                answers.append(await for_agent(call, agent_id, runtime_id, left))
+                assignments += answers[-1].assignments
+    except (asyncio.CancelledError, ShiftworkError):
+        call.shared.keep(asyncio.ensure_future(_release(call, assignments)))
+        raise
+    return _together(assignments, answers)
+
+
+async def _claim(call: Call, request: ClaimRequest) -> ClaimAnswer:
+    """A claim whose caller has gone meanwhile is released: no one would work on it.
+
+    Its answer is not kept for repeats, since by then others may have the tasks; `claims.made_by_request` answers what
+    is left.
+    """
+    claiming = asyncio.ensure_future(_claim_now(call, request))
+    try:
+        return await asyncio.shield(claiming)
+    except asyncio.CancelledError:
+        call.shared.keep(asyncio.ensure_future(_give_back_later(call, claiming)))
+        raise
+
+
+async def _claim_now(call: Call, request: ClaimRequest) -> ClaimAnswer:
+    settings = (await call.engine.settings_cache.get(call.engine.store, call.workspace)).settings()
+    if settings.claim_folder is None:
+        return await _claim_here(call, request)
+    folder = Folder(Path(settings.claim_folder), settings.lock_timeout_sec)
+    look = functools.partial(_claim_here, call, request)
+    return await claim_alongside_scripts(folder, functools.partial(_adopt, call), look, call.engine.store.now)
+
+
+async def _adopt(call: Call, claims: Sequence[ScriptClaim]) -> None:
+    """Hold what scripts have claimed, so that no one else gets it."""
+    free = await call.read(lambda tx: unclaimed(tx, call.workspace, claims)) if claims else []
+    for agent_id, theirs in by_agent(free).items():
+        # An agent with no capacity or an invalid name must not block the others.
+        with suppress(AgentUnavailable, AgentUnregistered, InputError):
+            await call.run_each_time(attach, call.workspace, agent_id, theirs)
+
+
+async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
+    idempotent = call.caller.idempotency
+    if idempotent is None:
+        return await call.run_each_time(claim, request)
+    verb = functools.partial(call.in_transaction, claim, (request,), {})
+    answer = await call.engine.store.run(
+        functools.partial(
+            idempotency.record_first, call.workspace, idempotent, verb, lambda answer: bool(answer.assignments)
+        )
+    )
+    if answer.assignments:
+        idempotent.next_step()
+    return answer
+
+
+async def _give_back_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
+    with suppress(ShiftworkError, Repeated):
+        await _release(call, (await claiming).assignments)
+
+
+async def _release(call: Call, assignments: Sequence[Assignment]) -> None:
+    with suppress(ShiftworkError):
+        if assignments:
+            claims = [assignment.claim for assignment in assignments]
+            await call.run_each_time(finish.release, claims, "the caller disconnected")
+
+
+async def _look_or_wait(call: Call, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
+    if wait == 0:
+        return await look()
+    allowed = call.caller.still_allowed
+    return await _wait_and_look(call, look if allowed is None else _checked(look, allowed), may_take, wait)
+
+
+async def _wait_and_look(call: Call, look: Look, may_take: MayTake, wait: float) -> ClaimAnswer:
+    """Park, look, and wait until a lane that may be taken gets work; a poll repairs wake-ups that were lost.
+
+    Parked before the first look: else anyone who finds nothing would have to look twice, and most claims find nothing.
+    """
+    settings = (await call.engine.settings_cache.get(call.engine.store, call.workspace)).settings()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    if settings.wakeup == "poll":
+        return await _poll(look, deadline, settings.poll_interval_sec)
+    async with call.shared.claim_waiters.waiting(may_take) as waiter:
+        while True:
+            waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
+            answer = await look()
+            left = deadline - loop.time()
+            if answer.assignments or left <= 0:
+                return answer
+            call.shared.claim_waiters.pass_on(waiter, answer.ready)
+            # No one announces that a full agent has room again, or that a lock is let go: it looks more often.
+            pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
+            pause = pause if answer.look_again_sec is None else min(pause, answer.look_again_sec)
+            pause = CONTENDED_SEC if answer.contended or answer.unfinished else pause
+            with suppress(TimeoutError):
+                # Not wait_for: before Python 3.12 it can swallow a cancellation that meets the wake-up.
+                async with asyncio.timeout(min(left, pause)):
+                    await waiter.woken.wait()
+
+
+def _checked(look: Look, allowed: StillAllowed) -> Look:
+    """The same look; from the second on, the caller must still be allowed to: it may lose its rights while it waits."""
+    looked = False
+
+    async def checked() -> ClaimAnswer:
+        nonlocal looked
+        if looked:
+            await allowed()
+        looked = True
+        return await look()
+
+    return checked
+
+
+async def _poll(look: Look, deadline: float, interval: float) -> ClaimAnswer:
+    loop = asyncio.get_running_loop()
+    while True:
+        answer = await look()
+        left = deadline - loop.time()
+        if answer.assignments or left <= 0:
+            return answer
+        await asyncio.sleep(min(left, max(interval, MIN_POLL_SEC)))
+
+
+def _together(assignments: list[Assignment], answers: Sequence[ClaimAnswer]) -> ClaimAnswer:
+    """The answers to the claims of one look, as one."""
+    return ClaimAnswer(
+        assignments,
+        answers[-1].closed,
+        sum(answer.no_fit for answer in answers),
+        any(answer.at_capacity for answer in answers),
+        contended=any(answer.contended for answer in answers),
+        unfinished=any(answer.unfinished for answer in answers),
+        look_again_sec=min((a.look_again_sec for a in answers if a.look_again_sec is not None), default=None),
+        slow_down_sec=answers[-1].slow_down_sec,
+    )
+
+
+def _some(names: Sequence[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)

@@ -1,0 +1,121 @@
+"""Joins concurrent calls of one process into one transaction. Each caller gets its own answer, after the commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from shiftwork.model.errors import ConflictError, InputError, NotFound, OperationTimeout
+from shiftwork.store import deadline
+
+I = TypeVar("I")  # noqa: E741  # item
+A = TypeVar("A")
+
+MAX_SIZE = 500
+BACKLOG = 20_000
+_THE_CALLERS_OWN = (InputError, ConflictError, NotFound)
+
+
+class _Call(Generic[I, A]):
+    """One caller that waits, and by when it must be answered."""
+
+    def __init__(self, item: I, deadline: float, answer: asyncio.Future[A]) -> None:
+        self.item = item
+        self.deadline = deadline
+        self.answer = answer
+
+
+class Coalescer(Generic[I, A]):
+    """Flushes at once when idle, else when the flush before it is done: no timer, no added wait.
+
+    A call may take `longest()` seconds in all: waiting for its batch counts. One that could not be done in what it has
+    left is given up before its batch begins, so that it takes no others with it.
+    """
+
+    def __init__(self, run: Callable[[Sequence[I]], Awaitable[Sequence[A]]], longest: Callable[[], float]) -> None:
+        self._run = run
+        self._longest = longest
+        self._calls: deque[_Call[I, A]] = deque()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._flusher: asyncio.Task[None] | None = None
+        self._took = 0.0
+        """How long the last batch took."""
+
+    async def call(self, item: I) -> A:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._longest()
+        if len(self._calls) >= BACKLOG:
+            await self._wait_for_room(end)
+        call = _Call[I, A](item, end, loop.create_future())
+        self._calls.append(call)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        limit = loop.call_at(end, self._give_up, call)
+        try:
+            return await call.answer
+        finally:
+            limit.cancel()
+
+    async def _wait_for_room(self, end: float) -> None:
+        try:
+            async with asyncio.timeout_at(end):
+                while len(self._calls) >= BACKLOG:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise self._late() from None
+
+    def _give_up(self, call: _Call[I, A]) -> None:
+        """Unless its batch has begun: that ends by itself in the same time."""
+        if call in self._calls:
+            self._calls.remove(call)
+            _refuse([call], self._late())
+
+    def _late(self) -> OperationTimeout:
+        return OperationTimeout(f"the server was busy and did not start this call within {self._longest():g} s")
+
+    async def _flush(self) -> None:
+        while self._calls:
+            calls = [self._calls.popleft() for _ in range(min(MAX_SIZE, len(self._calls)))]
+            self._room.set()
+            await self._answer([call for call in calls if not call.answer.done()])
+
+    async def _answer(self, calls: list[_Call[I, A]]) -> None:
+        """Run the batch; what fails on one caller's data is halved until the bad item is alone."""
+        loop = asyncio.get_running_loop()
+        needed = loop.time() + min(self._took, self._longest() / 2)
+        _refuse([call for call in calls if call.deadline < needed], self._late())
+        calls = [call for call in calls if not call.answer.done()]
+        if not calls:
+            return
+        began = loop.time()
+        try:
+            with deadline.ends_at(min(call.deadline for call in calls)):
+                answers = await self._run([call.item for call in calls])
+        except _THE_CALLERS_OWN as error:
+            if len(calls) == 1:
+                _refuse(calls, error)
+                return
+            middle = len(calls) // 2
+            await self._answer(calls[:middle])
+            await self._answer(calls[middle:])
+        except OperationTimeout as error:  # nothing was changed: who has time left is tried again
+            self._took = 2 * (loop.time() - began)
+            _refuse([call for call in calls if call.deadline <= loop.time()] or calls, error)
+            self._calls.extendleft(reversed([call for call in calls if not call.answer.done()]))
+        except BaseException as error:  # noqa: BLE001  # whatever it is belongs to those who wait
+            _refuse(calls, error)
+        else:
+            self._took = loop.time() - began
+            for call, answer in zip(calls, answers, strict=True):
+                if not call.answer.done():
+                    call.answer.set_result(answer)
+
+
+def _refuse(calls: Sequence[_Call[I, A]], error: BaseException) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_exception(error)

@@ -1,0 +1,169 @@
+"""Decides what follows the end of an attempt: the one place that chooses a task's next transitions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shiftwork.engine import lease_policy, poison, retry
+from shiftwork.model import reasons
+from shiftwork.model.states import State, move
+from shiftwork.providers import provider_limits
+from shiftwork.providers.provider_limits import ClassifiedFailure, Signal
+from shiftwork.settings.model import Settings
+
+
+class AttemptFacts(NamedTuple):
+    """What a decision needs to know about the attempt and its task."""
+
+    status: State
+    attempts: int
+    max_attempts: int
+    reclaims: int = 0
+    rate_limits: int = 0
+    trigger_type: str | None = None
+    failed_agents: tuple[str, ...] = ()
+    """Agents of the counted failures of this round, this one included."""
+    started: bool = True
+    past_deadline: bool = False
+    free_waits: bool = True
+    """Whether it may wait for a provider without cost; not where the report says that it is not to be tried again."""
+
+
+class ProviderWait(NamedTuple):
+    """A provider's limit that the attempt met, and the wait for everything that shares it."""
+
+    signal: Signal
+    wait_sec: float
+    is_named: bool
+    """Whether the provider itself set it: then it is kept even where the limit is retried like any failure."""
+
+
+class Decision(NamedTuple):
+    """The transitions to take, and what they cost."""
+
+    path: list[State]
+    reason: str
+    why: str
+    counted: bool = True
+    delay_sec: float = 0.0
+    poison: bool = False
+    new_row: bool = False
+    reclaimed: bool = False
+    rate_limited: bool = False
+    front: bool = False
+    provider: ProviderWait | None = None
+
+    @property
+    def status(self) -> State:
+        return self.path[-1]
+
+
+def after_failure(facts: AttemptFacts, settings: Settings, judged: ClassifiedFailure, roll: float) -> Decision:
+    """A worker reported that its attempt failed, or the queue found that it did."""
+    reason, signal = judged
+    if reason != reasons.RATE_LIMIT or signal is None:
+        return _after_report(facts, settings, reason, None, roll)
+    wait = provider_limits.wait_for(settings.rate_limit, signal, facts.rate_limits + 1, roll)
+    met = ProviderWait(signal, wait, provider_limits.is_named(signal))
+    return _after_report(facts, settings, reason, met, roll)._replace(provider=met)
+
+
+def _after_report(
+    facts: AttemptFacts, settings: Settings, reason: str, met: ProviderWait | None, roll: float
+) -> Decision:
+    if settings.delivery == "at_most_once" and facts.started:
+        return _settle(facts, settings, reason, "at_most_once", counted=True, poisoned=False)
+    if met is not None and _waits_for_free(facts, settings):
+        path = move(facts.status, "fail", "retry")
+        return Decision(path, reason, "rate_limited", counted=False, delay_sec=met.wait_sec, rate_limited=True)
+    return _after_counted_failure(facts, settings, reason, roll, met=met)
+
+
+def _waits_for_free(facts: AttemptFacts, settings: Settings) -> bool:
+    """A rate limit burns no attempt where the profile says so; bounded, since nothing may wait forever."""
+    limit = settings.rate_limit
+    in_time = facts.free_waits and not facts.past_deadline
+    return in_time and not limit.counts_attempt and facts.rate_limits < limit.max_waits
+
+
+def _after_counted_failure(
+    facts: AttemptFacts,
+    settings: Settings,
+    reason: str,
+    roll: float,
+    *,
+    at_once: bool = False,
+    met: ProviderWait | None = None,
+) -> Decision:
+    failures = facts.attempts + 1
+    poisoned = poison.is_poison(settings.poison, facts.failed_agents, failures)
+    decision = retry.decide_retry(
+        settings.retry,
+        reason=reason,
+        failures=failures,
+        max_attempts=facts.max_attempts,
+        trigger_type=facts.trigger_type,
+        poisoned=poisoned,
+        roll=roll,
+    )
+    if not decision.again:
+        return _settle(facts, settings, reason, decision.why, counted=True, poisoned=poisoned)
+    delay = 0.0 if at_once else decision.delay_sec
+    if met is not None and met.is_named:
+        delay = max(met.wait_sec, delay)
+    if settings.retry.mode == "new_task":
+        path = move(facts.status, "fail")
+        return Decision(path, reason, "retry", delay_sec=delay, new_row=True)
+    if at_once:
+        path = move(facts.status, "fail", "requeue")
+        return Decision(path, reason, "requeue", front=settings.requeue_front)
+    moves = ("fail", "retry", "promote") if delay <= 0 else ("fail", "retry")
+    return Decision(move(facts.status, *moves), reason, "retry", delay_sec=delay)
+
+
+def _settle(
+    facts: AttemptFacts, settings: Settings, reason: str, why: str, *, counted: bool, poisoned: bool
+) -> Decision:
+    """No further attempt by the queue itself: a dead letter, or resting failed where there are no dead letters."""
+    moves = ("fail",) if settings.on_exhausted == "stay_failed" else ("fail", "exhaust")
+    return Decision(move(facts.status, *moves), reason, why, counted=counted, poison=poisoned)
+
+
+def after_loss(facts: AttemptFacts, settings: Settings, reason: str, roll: float) -> Decision:
+    """A claim that ended without a word: never started, silent, too long, or its process known to be gone."""
+    if settings.delivery == "at_most_once" and facts.started and reason in reasons.WORKER_LOST:
+        return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
+    action = lease_policy.on_lost(settings, reason, facts.reclaims, facts.max_attempts)
+    return _carry_out(facts, settings, reason, action, roll)
+
+
+def after_death(facts: AttemptFacts, settings: Settings, roll: float) -> Decision:
+    """The holder's process is known to be dead: what its silence would have come to, only sooner.
+
+    Where runtimes are watched, it goes by the name that the silence of one has.
+    """
+    reason = reasons.CRASH if settings.runtime_offline_sec is None else reasons.RUNTIME_OFFLINE
+    if facts.started or settings.on_claim_expired == "fail":
+        return after_loss(facts, settings, reason, roll)
+    return _carry_out(facts, settings, reason, settings.on_claim_expired, roll)
+
+
+def _carry_out(
+    facts: AttemptFacts, settings: Settings, reason: str, action: lease_policy.Lost, roll: float
+) -> Decision:
+    if action == "reclaim":
+        return Decision(move(facts.status, "reclaim"), reason, "reclaim", counted=False, reclaimed=True)
+    if action == "release":
+        return Decision(move(facts.status, "reclaim"), reason, "release", counted=False)
+    if action == "fail_uncounted":
+        return Decision(move(facts.status, "fail", "requeue"), reason, "release", counted=False)
+    return _after_counted_failure(facts, settings, reason, roll, at_once=action == "requeue")
+
+
+def after_takeover(facts: AttemptFacts, settings: Settings, roll: float) -> Decision:
+    """Another worker took the task from its holder and has begun: a bounded number of times that costs no attempt."""
+    if settings.delivery == "at_most_once" and facts.started:
+        return _settle(facts, settings, reasons.DELIVERY_UNKNOWN, "at_most_once", counted=True, poisoned=False)
+    if not lease_policy.may_reclaim(settings, facts.reclaims, facts.max_attempts):
+        return _after_counted_failure(facts, settings, reasons.CRASH, roll)
+    return Decision(move(facts.status, "reclaim"), reasons.CRASH, "reclaim", counted=False, reclaimed=True)

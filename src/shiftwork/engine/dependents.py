@@ -1,0 +1,172 @@
+"""What the end of a task does to its dependents."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from shiftwork.engine.dependencies import Dependency
+from shiftwork.engine.rows import TaskRow, load
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model import ids
+from shiftwork.model.states import FINAL, SETTLED, State
+from shiftwork.store.store import Row
+from shiftwork.validation import policy as verdict
+from shiftwork.waits import guard
+
+
+async def free_dependents(work: UnitOfWork, roots: Collection[str]) -> None:
+    """Their dependents wait for them no more: flip the open edges, count the flips, free who waits for nothing else."""
+    if roots:
+        await _count_flips(work, await work.tx.all("satisfy_edges", items=[(root,) for root in sorted(roots)]))
+
+
+async def _count_flips(work: UnitOfWork, flips: Sequence[Row]) -> None:
+    if not flips:
+        return
+    counts = Counter(flip["dependent"] for flip in flips)
+    for row in await lock_newest(work, counts):
+        row.waiting -= counts[row.root_id]
+        work.touch(row)
+        if row.waiting == 0 and row.status == State.PENDING:
+            await unblock(work, row)
+
+
+async def unblock(
+    work: UnitOfWork,
+    row: TaskRow,
+    verb: str = "unblocked",
+    event_data: Mapping[str, Any] | None = None,
+    actor: str | None = None,
+) -> None:
+    """Nothing holds this pending task any more."""
+    row.blocked_reason = row.block_check_at = None
+    settings = await work.settings_of(row)
+    path, data = await guard.unblock_or_guard(work, row, settings, "unblock", data=event_data)
+    work.emit(row, verb, path, data=data, actor=actor)
+
+
+async def lock_newest(work: UnitOfWork, roots: Collection[str]) -> list[TaskRow]:
+    """The rows that answer for these lineages, as this work sees them."""
+    if not roots:
+        return []
+    items = [(root,) for root in sorted(roots)]
+    await work.tx.all("lock_roots", items=items)  # first: which row is the newest is read after the wait
+    raw = await work.tx.all("lock_lineages", items=items)
+    return [work.rows.get(row["id"]) or work.attach(load(row)) for row in raw]
+
+
+async def fail_dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None = None) -> None:
+    """A dependency is settled without success: each dependent's own setting says whether it waits or ends."""
+    await _lose_judges(work, set(roots))
+    dependents = await _dependents(work, roots, only)
+    cancelled, event_data = set(), []
+    for row in await lock_newest(work, dependents):
+        settings = await work.settings_of(row)
+        dependencies = [ids.show_task(dependency) for dependency in dependents[row.root_id]]
+        work.emit(row, "dependency_failed", data={"dependencies": dependencies, "then": settings.on_dependency_failed})
+        event_data.append(row)
+        if settings.on_dependency_failed != "wait" and row.status == State.PENDING:
+            cancel_row(work, row, f"Dependency {dependencies[0]} failed")
+            cancelled.add(row.root_id)
+    await _alert_creators(work, event_data, dependents)
+    await cancel_dependents(work, cancelled)
+
+
+async def _alert_creators(
+    work: UnitOfWork, dependents: Sequence[TaskRow], dependencies: Mapping[str, Sequence[str]]
+) -> None:
+    """One alert for each failed dependency and creator of tasks that depend on it, however many these are."""
+    if not dependents:
+        return
+    bodies = await work.tx.all("creators_of", items=[(row.id,) for row in dependents])
+    creators = {body["task_id"]: body["creator"] for body in bodies}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for row in dependents:
+        for dependency in dependencies[row.root_id]:
+            counts[row.workspace, dependency, creators.get(row.id) or "unknown"] += 1
+    for (workspace, dependency, creator), count in sorted(counts.items()):
+        work.alert(workspace, "dependency_failed", dependency, creator=creator, count=count)
+
+
+async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None = None) -> None:
+    """Dependencies were cancelled: each dependent is cancelled, waits or continues without, and so on down.
+
+    With `only`, of the direct dependents only these: the others were told when it happened.
+    """
+    while roots:
+        await _lose_judges(work, set(roots))
+        await _take_outputs(work, set(roots))
+        dependents = await _dependents(work, roots, only)
+        only, cancelled, satisfied = None, set(), []
+        for row in await lock_newest(work, dependents):
+            settings = await work.settings_of(row)
+            dependencies = dependents[row.root_id]
+            if settings.on_dependency_cancelled == "satisfy":
+                satisfied += [(row.root_id, dependency) for dependency in dependencies]
+            elif settings.on_dependency_cancelled == "cancel" and row.status == State.PENDING:
+                cancel_row(work, row, f"Parent {ids.show_task(dependencies[0])} cancelled")
+                cancelled.add(row.root_id)
+        if satisfied:
+            await _count_flips(work, await work.tx.all("satisfy_pairs", items=sorted(satisfied)))
+        roots = cancelled
+
+
+def cancel_row(work: UnitOfWork, row: TaskRow, reason: str) -> None:
+    """End one locked task by cancelling it."""
+    fence = row.fence if row.held else None
+    if row.held:
+        work.end_attempt(row, "cancelled", reason="cancelled", error=reason)
+    path = work.move(row, "cancel")
+    row.cancel_reason = reason
+    row.failure_reason = "cancelled"
+    row.hold = row.blocked_reason = row.block_check_at = row.available_at = None
+    work.emit(row, "cancelled", path, reason=reason, fence=fence)
+
+
+async def _dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None) -> dict[str, list[str]]:
+    """Lineages with an open edge to one of these, and to which."""
+    dependents: dict[str, list[str]] = defaultdict(list)
+    if roots:
+        for edge in await work.tx.all("open_dependents", items=[(root,) for root in sorted(roots)]):
+            if only is None or edge["dependent"] in only:
+                dependents[edge["dependent"]].append(edge["dependency"])
+    return dependents
+
+
+async def inherit_fate(work: UnitOfWork, edges: dict[str, list[Dependency]]) -> None:
+    """Dependencies that have ended already, without success, have the same effect as if they ended now."""
+    states = {dependency.root: dependency.status for above in edges.values() for dependency in above}
+    cancelled = {root for root, status in states.items() if status == State.CANCELLED}
+    failed = {root for root, status in states.items() if status in {State.DEAD_LETTERED, State.FAILED}}
+    if cancelled:
+        await cancel_dependents(work, cancelled, only=edges.keys())
+    if failed:
+        await fail_dependents(work, failed, only=edges.keys())
+
+
+async def _lose_judges(work: UnitOfWork, roots: set[str]) -> None:
+    """Judging tasks that ended without success give no verdict."""
+    rows = work.rows.values()
+    lost = sorted({row.root_id for row in rows if row.validation == verdict.JUDGING and row.root_id in roots})
+    if lost:
+        await work.tx.run("lose_judges", items=[(root,) for root in lost], now=work.now)
+
+
+async def _take_outputs(work: UnitOfWork, roots: set[str]) -> None:
+    """Cancelled tasks wait for no verdict."""
+    for row in [row for row in work.rows.values() if row.validation in verdict.LATER and row.root_id in roots]:
+        await take_output(work, row)
+
+
+async def take_output(work: UnitOfWork, row: TaskRow) -> Row | None:
+    """The output that waited for its verdict, taken away; a judge who still looks at it need not continue."""
+    output = await work.tx.one("drop_output", id=row.id)
+    if output is None or output["judge_id"] is None:
+        return output
+    for judge in await lock_newest(work, [output["judge_id"]]):
+        if judge.status not in FINAL | SETTLED:
+            cancel_row(work, judge, f"the verdict on {ids.show_task(row.id)} is not wanted any more")
+            await cancel_dependents(work, {judge.root_id})
+    return output

@@ -1,0 +1,68 @@
+"""Checks that a write names the live claim, and what the write answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.model import ids
+from shiftwork.model.errors import LeaseLost, NotFound, NotYourClaim, ShiftworkError, WrongState
+from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.states import CLAIMED_STATES
+from shiftwork.store.store import Row, Tx
+
+Verb = Callable[[Tx, Engine, Caller, Sequence[Any]], Awaitable[list[Outcome]]]
+
+
+async def for_each(tx: Tx, engine: Engine, caller: Caller, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
+    """A verb for those of a batch that have no outcome yet; the answer of a repeat holds all of them."""
+    answers = iter(await verb(tx, engine, caller, [item for item in items if not isinstance(item, Outcome)]))
+    return [item if isinstance(item, Outcome) else next(answers) for item in items]
+
+
+async def lock_claims(tx: Tx, caller: Caller, tokens: Iterable[Token], *, whole: bool = False) -> dict[str, Row]:
+    """The rows behind these tokens, locked in id order, as far as the caller may see them.
+
+    `whole` with every column, where they will be changed: to read the others later would be a round trip more.
+    """
+    items = [(id_,) for id_ in sorted({token.id for token in tokens})]
+    rows = await tx.all("lock_tasks" if whole else "lock_claims", items=items)
+    return {row["id"]: row for row in rows if caller.sees(row["workspace"])}
+
+
+async def lock_claim(tx: Tx, caller: Caller, token: Token) -> Row | None:
+    return (await lock_claims(tx, caller, [token])).get(token.id)
+
+
+async def lock_live(tx: Tx, engine: Engine, caller: Caller, token: Token, allowed: frozenset[str]) -> Row:
+    """The row of a claim that may write, locked; an error where it may not."""
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row, allowed):
+        raise error
+    assert row is not None
+    return row
+
+
+def refusal(
+    engine: Engine, caller: Caller, token: Token, row: Row | None, allowed: frozenset[str] = CLAIMED_STATES
+) -> ShiftworkError | None:
+    """Why a write under this token changes nothing, or None when it may."""
+    mine = row is not None and caller.may_write(row["holder"])
+    if mine and row is not None and row["fence"] == token.fence and row["status"] in allowed:
+        return None
+    task_id = ids.show_task(token.id)
+    if row is None:
+        return NotFound(f"there is no task {task_id}", task_id=task_id)
+    if row["status"] not in CLAIMED_STATES or row["fence"] != token.fence:
+        engine.conflict("lease_lost", task=task_id, fence=token.fence, live_fence=row["fence"], status=row["status"])
+        return LeaseLost(
+            f"claim {token.text} no longer holds: the task is {row['status']}",
+            task_id=task_id,
+            status=row["status"],
+            reason=row["cancel_reason"],
+        )
+    if not mine:
+        return NotYourClaim(f"task {task_id} was claimed with another token", task_id=task_id, status=row["status"])
+    names = " or ".join(sorted(allowed))
+    return WrongState(f"task {task_id} is {row['status']}, not {names}", task_id=task_id, status=row["status"])

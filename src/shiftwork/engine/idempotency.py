@@ -1,0 +1,86 @@
+"""Requests that must have their effect once: what the first came to is kept for the repeats, in its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from shiftwork.engine.engine import IdempotentRequest
+from shiftwork.model.errors import IdempotencyKeyReused, ShiftworkError, from_dict
+from shiftwork.store.store import Row, Tx
+
+T = TypeVar("T")
+KEPT_SEC = 86_400.0
+"""How long a request is known again."""
+EFFECT_KEPT_SEC = 600.0
+"""The same where only that it had an effect is kept: claims are many, and no one sends one again after that long."""
+
+
+async def run_idempotently(
+    workspace: str, request: IdempotentRequest, step: int, kind: Any, verb: Callable[[Tx], Awaitable[T]], tx: Tx
+) -> T:
+    """Run a verb, or answer as it did when it was run before under this key.
+
+    Of two at the same time the second waits for the first, at its key. A verb that raises leaves no key behind.
+    """
+    place = {"workspace": workspace, "key": request.key, "step": step}
+    mark = {"fingerprint": request.fingerprint, "until": tx.now + KEPT_SEC}
+    while await tx.one("take_reply", **place, **mark) is None:
+        kept = await tx.one("read_reply", **place)
+        if kept is not None:  # else it was as old as that, and removed between the two
+            return cast(T, _repeat(request, kept, kind))
+    result = await verb(tx)
+    text = msgspec.json.encode(result, enc_hook=_plain).decode()
+    await tx.run("keep_reply", **place, result=text)
+    return result
+
+
+class Repeated(Exception):
+    """This request has had its effect already, and what it was answered is not kept."""
+
+
+async def record_first(
+    workspace: str,
+    request: IdempotentRequest,
+    verb: Callable[[Tx], Awaitable[T]],
+    had_effect: Callable[[T], bool],
+    tx: Tx,
+) -> T:
+    """Run a verb whose answer is not kept, until it had an effect: then it is not run again under this key."""
+    place = {"workspace": workspace, "key": request.key, "step": request.steps + 1}
+    _refuse_repeat(request, await tx.one("read_reply", **place))
+    result = await verb(tx)
+    mark = {"fingerprint": request.fingerprint, "until": tx.now + EFFECT_KEPT_SEC}
+    if not had_effect(result) or await tx.one("take_reply", **place, **mark) is None:
+        _refuse_repeat(request, await tx.one("read_reply", **place))  # it was sent twice at the same time
+    return result
+
+
+def _refuse_repeat(request: IdempotentRequest, kept: Row | None) -> None:
+    if kept is not None:
+        _check_same(request, kept)
+        raise Repeated
+
+
+def _check_same(request: IdempotentRequest, kept: Row) -> None:
+    if kept["fingerprint"] != request.fingerprint:
+        raise IdempotencyKeyReused(f"the key {request.key!r} belongs to another request", where="Idempotency-Key")
+
+
+def _repeat(request: IdempotentRequest, kept: Row, kind: Any) -> Any:
+    _check_same(request, kept)
+    return msgspec.json.decode(kept["result"], type=kind, dec_hook=_error)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ShiftworkError):
+        return value.as_dict()
+    raise NotImplementedError(type(value))
+
+
+def _error(kind: type, value: Any) -> Any:
+    if issubclass(kind, ShiftworkError):
+        return from_dict(value)
+    raise NotImplementedError(kind)

@@ -1,0 +1,288 @@
+"""Verbs of an agent that holds a task: start, heartbeat, progress, messages, session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from shiftwork.agents.model import RuntimeHeartbeat
+from shiftwork.budgets.booking import CostChanges
+from shiftwork.engine import agent_sessions, lease_policy
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.fence import lock_claim, lock_claims, refusal
+from shiftwork.engine.finish import stop_spent
+from shiftwork.engine.read import read_body
+from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
+from shiftwork.fairness import preemption
+from shiftwork.model import ids, reasons
+from shiftwork.model.errors import ShiftworkError
+from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.reports import HeartbeatReply
+from shiftwork.model.states import CLAIMED_STATES, State
+from shiftwork.model.task import NO_USAGE, Usage
+from shiftwork.store.store import Row, Tx
+
+STARTABLE = frozenset({State.CLAIMED.value, State.RUNNING.value})
+
+
+class Beat(NamedTuple):
+    """A sign of life for one claim, with what has happened since the last."""
+
+    token: Token
+    progress: str | None = None
+    usage: Usage = NO_USAGE
+
+
+async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token]) -> list[Outcome]:
+    """The agent has begun: acknowledged, from now on it must beat."""
+    rows = await lock_claims(tx, caller, tokens)
+    work = UnitOfWork(tx, engine, caller)
+    outcomes, saved = [], []
+    begun: set[Token] = set()
+    for token in tokens:
+        row = rows.get(token.id)
+        task_id = ids.show_task(token.id)
+        if error := refusal(engine, caller, token, row, STARTABLE):
+            outcomes.append(Outcome(task_id, error=error))
+            continue
+        assert row is not None
+        if row["status"] == State.RUNNING or token in begun:
+            outcomes.append(Outcome(task_id, State.RUNNING, repeated=True))
+            continue
+        begun.add(token)
+        resolver = await engine.settings_cache.load(tx, row["workspace"])
+        own = own_settings(await read_body(tx, token.id)) if row["own_settings"] else None
+        limits = lease_policy.at_start(
+            resolver.settings(row["type"], own),
+            timeout_sec=row["timeout_sec"],
+            claimed_at=row["claimed_at"],
+            now=tx.now,
+        )
+        saved.append((token.id, limits.run_until, limits.lease_until, limits.check_at))
+        emit_for_claim(work, row, "started", path="claimed>running", fence=token.fence)
+        outcomes.append(Outcome(task_id, State.RUNNING))
+    if saved:
+        await tx.run("start_tasks", items=saved, now=tx.now)
+        await _touch_runtimes(tx, engine, [rows[item[0]] for item in saved])
+    await work.save_events()
+    return outcomes
+
+
+async def _touch_runtimes(tx: Tx, engine: Engine, rows: Sequence[Row]) -> None:
+    """A word about a task is a sign of life of the runtime that holds it, where that is what counts."""
+    for workspace, runtime_id in sorted({(row["workspace"], row["runtime_id"]) for row in rows}):
+        if (await engine.settings_cache.load(tx, workspace)).settings().runtime_offline_sec is not None:
+            await tx.run("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=None)
+
+
+def emit_for_claim(
+    work: UnitOfWork,
+    row: Row,
+    verb: str,
+    *,
+    path: str | None = None,
+    fence: int | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    """One event of the task that a claim holds, told by its agent."""
+    actor = work.caller.actor if work.caller.actor != "system" else f"agent:{row['agent_id']}"
+    work.add_event(
+        [
+            work.now,
+            row["workspace"],
+            row["id"],
+            row["dag_id"],
+            verb,
+            path,
+            actor,
+            work.caller.request_id,
+            fence,
+            None,
+            data,
+        ]
+    )
+
+
+async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[HeartbeatReply]:
+    """Extend the leases of the tasks named, book what they used, and tell each whether to continue."""
+    rows = await lock_claims(tx, caller, [beat.token for beat in beats])
+    work = UnitOfWork(tx, engine, caller)
+    answers, live = [], []
+    for beat in beats:
+        row = rows.get(beat.token.id)
+        error = refusal(engine, caller, beat.token, row)
+        if error is None and row is not None:
+            live.append((beat, row))
+            answers.append(HeartbeatReply(ids.show_task(row["id"]), "continue"))
+        else:
+            await work.part(CostChanges).book_late(beat.token, beat.usage, last=False)
+            answers.append(_stop(beat.token, row, error))
+    spent = await _book(work, live)
+    answers = [replace(answer, **_SPENT) if answer.task_id in spent else answer for answer in answers]
+    if live:
+        await _beat_live(tx, engine, work, live)
+    await work.save()
+    answers = await _ask_to_yield(tx, engine, live, answers)
+    slow = await _beat_runtimes(tx, engine, live)
+    return answers if slow is None else [replace(answer, slow_down_sec=slow) for answer in answers]
+
+
+async def heartbeat_each(
+    tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat | HeartbeatReply]
+) -> list[HeartbeatReply]:
+    """The same for those that have no answer yet."""
+    answers = iter(await heartbeat(tx, engine, caller, [beat for beat in beats if isinstance(beat, Beat)]))
+    return [next(answers) if isinstance(beat, Beat) else beat for beat in beats]
+
+
+async def _ask_to_yield(
+    tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]], answers: list[HeartbeatReply]
+) -> list[HeartbeatReply]:
+    found = await preemption.asked(tx, engine, (row["workspace"] for _, row in live), (beat.token for beat, _ in live))
+    why = {ids.show_task(token.id): seen for token, seen in found.items()}
+    return [
+        replace(answer, action="yield", reason=why[answer.task_id])
+        if answer.action == "continue" and answer.task_id in why
+        else answer
+        for answer in answers
+    ]
+
+
+_SPENT: dict[str, Any] = {"action": "cancel", "reason": reasons.BUDGET_EXCEEDED}
+
+
+async def _book(work: UnitOfWork, live: Sequence[tuple[Beat, Row]]) -> set[str]:
+    """Book what was used, and end the attempts that have no money left; which tasks these are."""
+    rows = await work.part(CostChanges).book([(beat.token, beat.usage) for beat, _ in live])
+    why = await work.part(CostChanges).exceeded(rows) if rows else {}
+    await stop_spent(work, {Token(row["id"], row["fence"]): why[row["id"]] for row in rows if row["id"] in why})
+    return {ids.show_task(id_) for id_ in why}
+
+
+def _stop(token: Token, row: Row | None, error: ShiftworkError | None) -> HeartbeatReply:
+    task_id = ids.show_task(token.id)
+    if row is not None and row["fence"] == token.fence and row["status"] == State.CANCELLED:
+        return HeartbeatReply(task_id, "cancel", row["cancel_reason"])
+    if row is not None and row["fence"] == token.fence and row["failure_reason"] == reasons.BUDGET_EXCEEDED:
+        return HeartbeatReply(task_id, **_SPENT)
+    return HeartbeatReply(task_id, "lost", error.what if error else None)
+
+
+async def _beat_live(tx: Tx, engine: Engine, work: UnitOfWork, live: list[tuple[Beat, Row]]) -> None:
+    """Write the beats of tasks and their agents."""
+    await tx.run("beat_tasks", items=sorted({(row["id"],) for _, row in live}), now=tx.now)
+    await _save_progress(tx, work, [(row, beat.progress) for beat, row in live if beat.progress is not None])
+    await work.part(CostChanges).save_agents()
+    for agent in sorted({(row["workspace"], row["agent_id"]) for _, row in live}):
+        await tx.run("beat_agent", workspace=agent[0], id=agent[1], now=tx.now)
+    for _, row in live:
+        every = (await engine.settings_cache.load(tx, row["workspace"])).settings(row["type"]).heartbeat.log_every_sec
+        began, before = row["claimed_at"], row["heartbeat_at"] or row["claimed_at"]
+        if every and (tx.now - began) // every > (before - began) // every:
+            emit_for_claim(work, row, "heartbeat", fence=row["fence"])
+
+
+async def _beat_runtimes(tx: Tx, engine: Engine, live: Sequence[tuple[Beat, Row]]) -> float | None:
+    """The runtimes come last, as in a claim; answers for how long to go slow."""
+    slow = None
+    for runtime in sorted({(row["workspace"], row["runtime_id"]) for _, row in live}):
+        settings = (await engine.settings_cache.load(tx, runtime[0])).settings()
+        covers_all = tx.now if settings.heartbeat.scope == "runtime" else None
+        seen = await tx.one("see_runtime", workspace=runtime[0], id=runtime[1], now=tx.now, heartbeat_at=covers_all)
+        slow = _slow_down(seen, tx.now)
+    return slow
+
+
+def _slow_down(seen: Row | None, now: float) -> float | None:
+    return None if seen is None or seen["slow_until"] is None else float(seen["slow_until"] - now)
+
+
+async def _save_progress(tx: Tx, work: UnitOfWork, items: Sequence[tuple[Row, str]]) -> None:
+    if not items:
+        return
+    newest = {row["id"]: value for row, value in items}
+    await tx.run("save_progress", items=sorted(newest.items()), now=tx.now)
+    for row, value in items:
+        work.add_event(
+            [tx.now, row["workspace"], row["id"], row["dag_id"], "progress", None, f"agent:{row['agent_id']}"]
+            + [work.caller.request_id, row["fence"], None, {"progress": msgspec.Raw(value.encode())}]
+        )
+
+
+async def progress(tx: Tx, engine: Engine, caller: Caller, token: Token, value: str) -> Outcome:
+    """Say how far the work is; also a sign of life."""
+    task_id = ids.show_task(token.id)
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(task_id, error=error)
+    await heartbeat(tx, engine, caller, [Beat(token, value)])
+    return Outcome(task_id, State.RUNNING)
+
+
+async def message(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, kind: str, text: str, data: Mapping[str, Any] | None
+) -> Outcome:
+    """A line of what the agent does: a tool call, text, an error."""
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(ids.show_task(token.id), error=error)
+    assert row is not None
+    work = UnitOfWork(tx, engine, caller)
+    emit_for_claim(
+        work,
+        row,
+        "message",
+        fence=token.fence,
+        data={"kind": kind, "text": text, **({"data": data} if data else {})},
+    )
+    await _touch_runtimes(tx, engine, [row])
+    await work.save_events()
+    return Outcome(ids.show_task(token.id), row["status"])
+
+
+async def pin_session(
+    tx: Tx, engine: Engine, caller: Caller, token: Token, session_id: str | None, work_dir: str | None
+) -> Outcome:
+    """Keep the agent's own conversation with the task, so that a retry can resume it."""
+    row = await lock_claim(tx, caller, token)
+    if error := refusal(engine, caller, token, row):
+        return Outcome(ids.show_task(token.id), error=error)
+    assert row is not None
+    work = UnitOfWork(tx, engine, caller)
+    kept = session_id is None or await agent_sessions.pin(tx, row, session_id)
+    await tx.run("pin_sessions", items=[(token.id, session_id if kept else None, work_dir)], now=tx.now)
+    data = {"session_id": session_id, "work_dir": work_dir} | ({} if kept else {"retired": True})
+    emit_for_claim(work, row, "session", fence=token.fence, data=data)
+    await _touch_runtimes(tx, engine, [row])
+    await work.save_events()
+    return Outcome(ids.show_task(token.id), row["status"])
+
+
+async def runtime_heartbeat(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, runtime_id: str, holding: Sequence[Token]
+) -> RuntimeHeartbeat:
+    """One write that extends the lease of everything the runtime holds."""
+    # The agent before its runtime, as a claim locks them: the other way round the two met in a deadlock, a second each.
+    await tx.run("beat_agent", workspace=workspace, id=runtime_id, now=tx.now)
+    seen = await tx.one("see_runtime", workspace=workspace, id=runtime_id, now=tx.now, heartbeat_at=tx.now)
+    cancel: dict[str, str | None] = {}
+    lost: list[str] = []
+    rows = await tx.all("read_tasks", items=[(t.id,) for t in sorted(set(holding))]) if holding else []
+    found = {row["id"]: row for row in rows if caller.sees(row["workspace"])}
+    for token in holding:
+        row = found.get(token.id)
+        if row is not None and row["status"] in CLAIMED_STATES and row["fence"] == token.fence:
+            continue
+        if row is not None and row["status"] == State.CANCELLED and row["fence"] == token.fence:
+            cancel[token.text] = row["cancel_reason"]
+        else:
+            lost.append(token.text)
+    held = await tx.all("held_by_runtime", runtime=runtime_id, workspace=workspace)
+    named = {token.id for token in holding}
+    unnamed = [Token(row["id"], row["fence"]).text for row in held if row["id"] not in named]
+    asked = await preemption.asked(tx, engine, [workspace], holding)
+    yields = {token.text: why for token, why in asked.items() if token.text not in cancel and token.text not in lost}
+    return RuntimeHeartbeat(cancel, lost, unnamed, _slow_down(seen, tx.now), yields)

@@ -1,0 +1,115 @@
+"""New rows made from old ones: a retry as a new task, a rerun, and what a task asks for now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shiftwork.engine.prepare import lane_of
+from shiftwork.engine.read import read_body
+from shiftwork.engine.rows import TaskRow, blank_row
+from shiftwork.engine.submit import PATH_PENDING, PATH_READY, write_rows
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model import ids
+from shiftwork.model.states import State, move, write_path
+from shiftwork.model.task import NewTask
+from shiftwork.waits import guard
+
+_PATH_RETRYING = write_path(move(State.CREATED, "accept", "defer"))
+
+
+def as_new(body: dict[str, Any]) -> NewTask:
+    return msgspec.convert(body, NewTask)
+
+
+async def relane(work: UnitOfWork, row: TaskRow) -> None:
+    """Who may take the row has changed: put it into the lane of what it asks for now."""
+    row.lane = await lane_now(work, row)
+
+
+async def lane_now(work: UnitOfWork, row: TaskRow) -> int:
+    """The lane of what the task asks for, after the attempts it has had."""
+    settings = await work.settings_of(row)
+    new = as_new(await read_body(work.tx, row.id))
+    key = lane_of(new, row.workspace, settings, row.boost, row.attempts)
+    return (await work.engine.lanes.intern_in(work.tx, [key]))[key]
+
+
+async def add_retry_row(work: UnitOfWork, row: TaskRow, delay: float, *, priority: float, lane: int) -> TaskRow:
+    """The next attempt as a new task of the same lineage; the failed row stays as it is."""
+    path = PATH_READY
+    kept = {"attempts": row.attempts, "session_id": row.session_id, "work_dir": row.work_dir}
+    retry = await _copy(work, row, retry_of=row.id, priority=priority, lane=lane, **kept)
+    if delay > 0:
+        path = _PATH_RETRYING
+        retry.status, retry.available_at = State.RETRYING.value, work.now + delay
+    retry.idempotency_key = row.idempotency_key
+    await _write_copy(work, row, retry, "retried", path)
+    await work.tx.run("copy_steps", old=row.id, new=retry.id)
+    await work.tx.run("copy_step_artifacts", old=row.id, new=retry.id)
+    await work.tx.run("move_effects", old=row.id, new=retry.id)
+    if row.idempotency_key is not None:
+        await work.tx.run("move_keys", items=[(row.workspace, row.idempotency_key, row.id, retry.id)])
+    return retry
+
+
+async def add_rerun_row(work: UnitOfWork, row: TaskRow, *, waiting: int) -> TaskRow:
+    """The same work once more as a new task with a fresh session."""
+    rerun = await _copy(
+        work, row, rerun_of=row.id, force_fresh_session=True, trigger_type="manual_rerun", waiting=waiting
+    )
+    rerun.last_agent_id = rerun.last_runtime_id = None
+    path = PATH_READY
+    if waiting:
+        rerun.status, path = State.PENDING.value, PATH_PENDING
+    await _write_copy(work, row, rerun, "rerun", path)
+    return rerun
+
+
+async def _copy(work: UnitOfWork, row: TaskRow, **changes: Any) -> TaskRow:
+    settings = await work.settings_of(row)
+    copy = blank_row(
+        **{
+            **{
+                name: getattr(row, name)
+                for name in ("workspace", "type", "lane", "priority", "boost", "deadline", "path_weight")
+            },
+            **{
+                name: getattr(row, name)
+                for name in ("root_id", "parent_id", "dag_id", "max_attempts", "timeout_sec", "validation")
+            },
+            **{
+                name: getattr(row, name)
+                for name in ("at_most_once", "own_settings", "tallied", "estimated_cost", "target_agent_id", "issue_id")
+            },
+            **{name: getattr(row, name) for name in ("budget_id", "trigger_type", "last_agent_id", "last_runtime_id")},
+            "id": work.engine.ids.make(work.now),
+            "status": State.READY.value,
+            "created_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.created_at,
+            "ordered_at": work.now if not settings.retry.keep_position or "rerun_of" in changes else row.ordered_at,
+            "updated_at": work.now,
+            **changes,
+        }
+    )
+    copy.place(settings, work.now)
+    return copy
+
+
+async def _write_copy(work: UnitOfWork, old: TaskRow, copy: TaskRow, verb: str, path: str) -> None:
+    body = await work.tx.one("read_bodies", items=[(old.id,)])
+    assert body is not None
+    tags = await work.tx.all("tags_of", items=[(old.id,)])
+    event_data: dict[str, Any] = {"of": ids.show_task(old.id)}
+    settings = await work.settings_of(old)
+    if copy.status == State.READY and (
+        request := await guard.stop_copy(work, copy, settings, body["body"], [tag["tag"] for tag in tags])
+    ):
+        path, event_data = guard.PATH_STOPPED, {**event_data, **request.event_data}
+    await write_rows(work, [copy], [body["body"]])
+    await work.tx.insert("insert_tags", [(copy.workspace, tag["tag"], copy.id) for tag in tags])
+    work.supersede(old, copy.id)
+    work.attach(copy)
+    if copy.dag_id != copy.root_id or await work.tx.all("lock_dags", items=[(copy.dag_id,)]):
+        work.count_in_dag(copy.dag_id, None, copy.status)
+    work.emit(copy, verb, path, data=event_data)

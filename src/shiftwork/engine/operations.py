@@ -1,0 +1,282 @@
+"""What the operations on tasks do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+
+from shiftwork import tracing
+from shiftwork.engine import change, event_log, read
+from shiftwork.engine import submit as submitting
+from shiftwork.engine.api import Batch, Everyday, Submissions, Tasks
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
+from shiftwork.engine.submit import DagFields, ceiling, lanes_of
+from shiftwork.model import check, ids
+from shiftwork.model.errors import InputError, NotFound, TooLarge
+from shiftwork.model.history import Attempt, EventPage, History, Transition
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import FINAL, STORED
+from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
+from shiftwork.observe import explain as explaining
+from shiftwork.observe import status as overview
+from shiftwork.observe.model import Explanation, Status
+from shiftwork.operation.local import Call, implements, reading
+from shiftwork.store.store import Row, Tx
+
+POLL_SEC = 0.05
+
+
+async def let_others(new: NewTask) -> None:
+    """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
+    if new.output is not None and new.output.validation_schema is not None:
+        await asyncio.sleep(0)
+
+
+@implements(Submissions.submit)
+async def submit(call: Call, task: NewTask | list[NewTask]) -> Submitted | list[Submitted]:
+    if isinstance(task, list):
+        return await submit_batch(call, task, DagFields())
+    (prepared,) = await _prepare(call, [task])
+    await call.engine.lanes.intern(call.engine.store, {prepared.lane})
+    if call.caller.idempotency is not None or task.key is not None or task.dependencies:
+        return (await call.run(submitting.submit, call.workspace, [prepared]))[0]
+    answer: Submitted = await call.coalescer(_submit_lone).call(prepared._replace(request_id=call.caller.request_id))
+    return answer
+
+
+def _submit_lone(call: Call, batch: Sequence[Prepared]) -> Coroutine[Any, Any, Sequence[Submitted]]:
+    return call.run(submitting.submit, call.workspace, batch)
+
+
+@implements(Submissions.submit_dag)
+async def submit_dag(call: Call, dag: NewDag) -> list[Submitted]:
+    check.text(dag.title, "dag.title")
+    check.text(dag.created_by, "dag.created_by")
+    together = DagFields(
+        together=True, title=dag.title, created_by=dag.created_by, budget_ceiling=ceiling(dag.budget_ceiling_usd)
+    )
+    tasks = [
+        msgspec.structs.replace(task, created_by=dag.created_by) if task.created_by is None else task
+        for task in dag.tasks
+    ]
+    return await submit_batch(call, tasks, together)
+
+
+async def submit_batch(call: Call, tasks: Sequence[NewTask], dag: DagFields) -> list[Submitted]:
+    batch = await _prepare(call, tasks)
+    if not batch:
+        return []
+    await call.engine.lanes.intern(call.engine.store, lanes_of(batch))
+    return await call.run(submitting.submit, call.workspace, batch, dag=dag)
+
+
+async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
+    resolver = await call.engine.settings_cache.get(call.engine.store, call.workspace)
+    most = resolver.settings().bounds.batch
+    if len(tasks) > most:
+        raise TooLarge(f"{len(tasks)} tasks in one batch, at most {most}", where="tasks")
+    alone = len(tasks) == 1
+    prepared: list[Prepared] = []
+    plans: Plans = {}
+    with tracing.span("submit", "producer", tasks=len(tasks)):
+        origin = tracing.current()
+        for place, task in enumerate(tasks):
+            where = "task" if alone else f"tasks[{place}]"
+            new = traced(task, origin)
+            prepared.append(prepare(new, call.workspace, resolver, where, plans))
+            await let_others(new)
+    return prepared
+
+
+@reading(Everyday.get)
+async def get(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_id: str) -> Task:
+    found = await get_many(tx, engine, caller, workspace, [task_id])
+    if not found:
+        raise NotFound(f"there is no task {task_id!r}", task_id=task_id)
+    return found[0]
+
+
+@reading(Batch.get)
+async def get_many(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_ids: Sequence[str]) -> list[Task]:
+    found = await read.find_many(tx, workspace, task_ids)
+    return await read.tasks(tx, engine, workspace, [uuid for uuid in found if uuid is not None])
+
+
+@reading(Everyday.result)
+async def result(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_id: str) -> Result:
+    task = await get(tx, engine, caller, workspace, task_id)
+    if task.result is None:
+        raise NotFound(f"task {task.id} has no result yet: it is {task.status}", task_id=task.id, status=task.status)
+    return task.result
+
+
+@reading(Everyday.explain)
+async def explain(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_id: str) -> Explanation:
+    return await explaining.explain(tx, engine, workspace, await read.find(tx, workspace, task_id))
+
+
+@implements(Everyday.events)
+async def events(call: Call, after: int | Literal["now"] = 0, *, limit: int = 1000, wait: float = 0) -> EventPage:
+    store, loop = call.engine.store, asyncio.get_running_loop()
+    cursor = await event_log.newest(store) if after == "now" else after
+    deadline = loop.time() + wait
+    while True:
+        part = await event_log.read(store, cursor, limit, call.workspace)
+        left = deadline - loop.time()
+        if part.rows or left <= 0:
+            return EventPage([read.event(row) for row in part.rows], part.last)
+        cursor = part.last
+        await asyncio.sleep(min(left, POLL_SEC))
+
+
+@implements(Everyday.status)
+async def status(call: Call, *, fresh: bool = False) -> Status:
+    shared = call.shared
+    async with shared.counting:  # callers that come while one counts get what it counted
+        known = None if fresh else shared.counted.get(call.workspace)
+        found, counted = await call.read(lambda tx: overview.read(tx, call.engine, call.workspace, known))
+        shared.counted[call.workspace] = counted
+    return found
+
+
+@implements(Everyday.cancel)
+async def cancel(call: Call, task_id: str, reason: str = "cancelled", *, version: int | None = None) -> Outcome:
+    (outcome,) = await cancel_many(call, [task_id], reason, version=version)
+    return outcome.unwrap()
+
+
+@implements(Batch.cancel)
+async def cancel_many(
+    call: Call, task_ids: Sequence[str], reason: str = "cancelled", *, version: int | None = None
+) -> list[Outcome]:
+    found = await call.find_many(task_ids)
+    known = [uuid for uuid in found if isinstance(uuid, str)]
+    done = iter(await call.run(change.cancel, known, reason, version) if known else ())
+    return [
+        next(done) if isinstance(uuid, str) else Outcome(ids.shown(task_id), error=uuid)
+        for task_id, uuid in zip(task_ids, found, strict=True)
+    ]
+
+
+@implements(Tasks.update)
+async def update(
+    call: Call, task_id: str, changes: Changes | Mapping[str, Any], *, version: int | None = None
+) -> Outcome:
+    assert isinstance(changes, Changes)
+    return await call.run(change.update, await call.find(task_id), check.fit(changes, "changes"), version)
+
+
+@implements(Tasks.rerun)
+async def rerun(call: Call, task_id: str) -> Outcome:
+    return await call.run(change.rerun, await call.find(task_id))
+
+
+@implements(Tasks.rerun_issue)
+async def rerun_issue(call: Call, issue_id: str, task_id: str | None = None) -> Outcome:
+    if task_id is None:
+        row = await call.read(lambda tx: tx.one("newest_of_issue", workspace=call.workspace, issue=issue_id))
+        if row is None:
+            raise NotFound(f"issue {issue_id!r} has no task", where="issue_id")
+        return await call.run(change.rerun, row["id"])
+    (uuid,) = await call.find_many([task_id])
+    known = [(uuid,)] if isinstance(uuid, str) else []
+    named = await call.read(lambda tx: tx.one("read_tasks", items=known))
+    if named is None or named["issue_id"] != issue_id:
+        raise NotFound(f"issue {issue_id!r} has no task {task_id!r}", where="task_id")
+    return await call.run(change.rerun, uuid)
+
+
+@reading(Tasks.history)
+async def history(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, task_id: str, *, limit: int = 1000
+) -> History:
+    uuid = await read.find(tx, workspace, task_id)
+    moves = [row for row in await tx.all("moves_of_task", id=uuid) if row["workspace"] == workspace]
+    if not moves:
+        raise NotFound(f"there is no task {task_id!r}", task_id=task_id)
+    rows = await tx.all("events_of_task", id=uuid, after=0, count=limit)
+    return History(
+        [step for row in moves for step in _transitions(row)],
+        [read.event(row) for row in rows if row["workspace"] == workspace],
+        await _attempts(tx, engine, workspace, uuid),
+    )
+
+
+async def _attempts(tx: Tx, engine: Engine, workspace: str, uuid: str) -> list[Attempt]:
+    with suppress(NotFound):  # of a task that was purged only the events are left
+        await read.must_exist(tx, engine, workspace, uuid)
+        return [read.attempt(row) for row in await tx.all("read_attempts", items=[(uuid,)])]
+    return []
+
+
+def _transitions(row: Row) -> list[Transition]:
+    return [
+        Transition(
+            seq=row["seq"],
+            at=row["at"],
+            from_status=before,
+            to_status=after,
+            verb=row["verb"],
+            actor=row["actor"],
+            reason=row["reason"],
+            fence=row["fence"],
+        )
+        for before, after in pairwise(row["path"].split(">"))
+    ]
+
+
+@reading(Tasks.count_by_tag)
+async def count_by_tag(tx: Tx, engine: Engine, caller: Caller, workspace: str, tag: str) -> dict[str, int]:
+    counts = {row["status"]: int(row["total"]) for row in await tx.all("tag_counts", workspace=workspace, tag=tag)}
+    done = sum(total for status, total in counts.items() if status in FINAL)
+    return {**counts, "done": done, "total": sum(counts.values())}
+
+
+@implements(Tasks.list)
+async def list_tasks(  # a filter each
+    call: Call,
+    *,
+    status: str | Sequence[str] | None = None,
+    type: str | None = None,
+    agent: str | None = None,
+    issue: str | None = None,
+    tag: str | None = None,
+    dag: str | None = None,
+    parent: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    after: str | None = None,
+    limit: int = 100,
+    newest: bool = False,
+) -> Page:
+    statuses = [status] if isinstance(status, str) else [*(status or [])]
+    if unknown := [each for each in statuses if each not in STORED]:
+        raise InputError(f"there is no status {unknown[0]!r}", where="status", hint="One of " + ", ".join(STORED) + ".")
+
+    async def load(tx: Tx) -> Page:
+        rows = await tx.all(
+            "list_newest_tasks" if newest else "list_tasks",
+            workspace=call.workspace,
+            after=None if after is None else await read.find(tx, call.workspace, after),
+            type=type,
+            agent=agent,
+            issue=issue,
+            dag=None if dag is None else read.find_dag(dag),
+            parent=None if parent is None else await read.find(tx, call.workspace, parent),
+            since=since,
+            until=until,
+            tag=tag,
+            any_status=not statuses,
+            statuses=msgspec.json.encode(statuses).decode(),
+            count=limit,
+        )
+        tasks = await read.tasks(tx, call.engine, call.workspace, [row["id"] for row in rows])
+        return Page(tasks, tasks[-1].id if len(rows) == limit else None)
+
+    return await call.read(load)

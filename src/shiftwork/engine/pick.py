@@ -1,0 +1,194 @@
+"""Picking: takes tasks out of an agent's lanes, best first, passing over what does not fit it now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from shiftwork.budgets.allocator import BudgetAllocator
+from shiftwork.engine.engine import Engine
+from shiftwork.engine.lanes import ClaimFilter, Lane
+from shiftwork.engine.merge import OVERFETCH, START, Head, Heads, LaneMerge
+from shiftwork.engine.scan import Places, Scan
+from shiftwork.fairness import affinity, share_policy
+from shiftwork.fairness.fair_share import FairShareMerge, RoundRobin, load_round_robin
+from shiftwork.fairness.preferences import Needs, Preferences, needs_of
+from shiftwork.limits.gates import Gates
+from shiftwork.store.store import Row, Tx
+
+MAX_FRUITLESS = 64
+"""Tasks that fitted unlocked and no longer do when they are locked, before a claim leaves the rest to the next one."""
+
+
+class ClaimRequest(NamedTuple):
+    """What an agent asks for."""
+
+    workspace: str
+    agent_id: str
+    runtime_id: str | None = None
+    most: int = 1
+    start: bool = False
+    """Begin at once: claimed and started in one step."""
+    types: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    fifo: bool = False
+    """The oldest first, whatever its priority."""
+    messages: tuple[tuple[str, str], ...] = ()
+    """By task, the entry of a stream that it was taken with."""
+
+
+class Picker:
+    """Takes rows out of lanes, best first, passing over what does not fit this agent now."""
+
+    def __init__(
+        self,
+        tx: Tx,
+        engine: Engine,
+        request: ClaimRequest,
+        agent: Row,
+        claim_filter: ClaimFilter,
+        gates: Gates,
+        allocator: BudgetAllocator,
+    ) -> None:
+        self._tx = tx
+        self._engine = engine
+        self._request = request
+        self._agent = agent
+        self._wants = claim_filter
+        self._gates = gates
+        self._purse = allocator
+        self._preferences = Preferences(tx, engine, agent, gates, request.runtime_id)
+        self._round_robin: RoundRobin | None = None
+        self._lanes: dict[int, Lane] = {}
+        self._chosen: list[Row] = []
+        self.misfits = 0
+        self.unfinished = False
+        """Whether there are ready tasks that this claim did not come to."""
+
+    @property
+    def sooner_at(self) -> float | None:
+        """When the first of the tasks that are kept for other agents may be had."""
+        return self._preferences.soonest
+
+    async def pick(self, lanes: list[Lane], count: int) -> list[Row]:
+        if not lanes:
+            return []
+        self._lanes = {lane.id: lane for lane in lanes}
+        if not await (self._from_one if len(lanes) == 1 else self._from_many)(lanes, count):
+            self.misfits = 0  # they are counted again
+            await self._look_past(lanes, count)
+        return self._chosen
+
+    async def _from_one(self, lanes: list[Lane], count: int) -> bool:
+        """Straight off the index, locking as it goes; whether all that was found fitted."""
+        start = dict(zip(("rank", "ordered_at", "id"), START, strict=True))
+        rows = await self._tx.all("take_from_lane", lane=lanes[0].id, count=count, **start)
+        return await self._choose(rows) == len(rows)
+
+    async def _from_many(self, lanes: list[Lane], count: int) -> bool:
+        """Merge the heads of the lanes, then lock of the best what no one else holds; whether all of that fitted."""
+        merge = await self._merge(lanes)
+        fitted = True
+        while fitted and len(self._chosen) < count:
+            wanted = count - len(self._chosen)
+            best = await merge.next(wanted)
+            if not best:
+                break
+            rows = await self._lock(merge, best, wanted)
+            fitted = await self._take(merge, rows) == len(rows)
+            if not rows and len(best) < wanted * OVERFETCH:
+                break
+        await merge.save()
+        return fitted
+
+    async def _look_past(self, lanes: list[Lane], count: int) -> None:
+        """Some did not fit: read on without locks, and lock what does."""
+        mixed = {lane.id for lane in lanes if lane.key.mixed}
+        scan = Scan(self._tx, Places(self._tx, self._request.workspace, self._wants), self._sift, mixed)
+        merge = await self._merge(lanes, scan)
+        in_vain = 0
+        best: list[Head] = []
+        while len(self._chosen) < count and in_vain < MAX_FRUITLESS:
+            wanted = count - len(self._chosen)
+            best = await merge.next(wanted, spare=1)
+            if not best:
+                break
+            rows = await self._lock(merge, best, wanted)
+            in_vain += len(rows) - await self._take(merge, rows)
+        await merge.save()
+        await scan.save(to_the_end=not best)
+        self.unfinished = scan.unfinished and len(self._chosen) < count
+
+    async def _lock(self, merge: LaneMerge, best: Sequence[Head], wanted: int) -> Sequence[Row]:
+        items = [(place, head[3], head[4]) for place, head in enumerate(best)]
+        rows = await self._tx.all("take_chosen", items=items, count=wanted)
+        merge.push_back(best, {row["id"] for row in rows})
+        return rows
+
+    async def _take(self, merge: LaneMerge, rows: Sequence[Row]) -> int:
+        before = len(self._chosen)
+        taken = await self._choose(rows)
+        merge.take(self._chosen[before:])
+        return taken
+
+    async def _merge(self, lanes: list[Lane], heads: Heads | None = None) -> LaneMerge:
+        """The order of several lanes: by rank, or round the shares and by rank in each."""
+        workspace = self._request.workspace
+        settings = (await self._engine.settings_cache.load(self._tx, workspace)).settings()
+        bonuses = await affinity.affinity_bonus(self._tx, self._agent, lanes, settings)
+        if not share_policy.is_on(settings.fair_share) or len({lane.key.share for lane in lanes}) == 1:
+            return LaneMerge(self._tx, lanes, bonuses, heads)
+        self._round_robin = self._round_robin or await load_round_robin(self._tx, self._engine, workspace, lanes)
+        return FairShareMerge(self._tx, lanes, bonuses, heads, self._round_robin, settings)
+
+    async def _choose(self, rows: Sequence[Row]) -> int:
+        """Of rows that are locked, take those that fit; how many."""
+        await self._purse.load(self._tx, rows)
+        unlimited = self._purse.unlimited
+        before = len(self._chosen)
+        for row in rows:
+            lane = self._lanes[row["lane"]]
+            free = unlimited and row["budget_id"] is None and not self._preferences.concern(row, lane)
+            if free or await self._fits(row, lane):
+                self._chosen.append(row)
+            else:
+                self.misfits += 1
+        return len(self._chosen) - before
+
+    async def _fits(self, row: Row, lane: Lane) -> bool:
+        if not self._purse.fits(row) or not await self._suits(row, lane, row["body"]):
+            return False
+        self._purse.take(row)
+        return True
+
+    async def _suits(self, row: Row, lane: Lane, text: str | None) -> bool:
+        """Whether the agent can do it, and no other agent should have it first."""
+        if not self._preferences.concern(row, lane):
+            return True
+        body = msgspec.json.decode(text) if text is not None and self._preferences.reads_body(row, lane) else None
+        if lane.key.mixed and not self._matches(row, needs_of(row, lane, body)):
+            return False
+        return await self._preferences.wait(row, lane, body) is None
+
+    def _matches(self, row: Row, needs: Needs) -> bool:
+        """In a mixed lane the requirements are in each task's own body."""
+        able = self._wants.fits(row["type"], needs.capabilities, row["target_agent_id"])
+        return able and self._gates.may_work_on(row["type"], needs.models, needs.fallback)
+
+    async def _sift(self, rows: Sequence[Row]) -> set[str]:
+        """Of rows that are not locked and have no body, those worth locking."""
+        chosen = {row["id"] for row in self._chosen}
+        await self._purse.load(self._tx, rows)
+        paid = [row for row in rows if row["id"] not in chosen and self._purse.fits(row)]
+        unread = [(row["id"],) for row in paid if self._preferences.reads_body(row, self._lanes[row["lane"]])]
+        found = await self._tx.all("read_bodies", items=unread) if unread else ()
+        bodies = {body["task_id"]: body["body"] for body in found}
+        fitting = set()
+        for row in paid:
+            if await self._suits(row, self._lanes[row["lane"]], bodies.get(row["id"])):
+                fitting.add(row["id"])
+        self.misfits += len(rows) - len(fitting) - sum(row["id"] in chosen for row in rows)
+        return fitting

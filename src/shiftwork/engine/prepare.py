@@ -1,0 +1,248 @@
+"""Turns a submitted task into what the store keeps, before any transaction: checked, encoded, its lane named."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.engine import dedupe_policy, rank, retry
+from shiftwork.engine.lanes import LaneKey, lane_key
+from shiftwork.engine.unit_of_work import own_settings
+from shiftwork.fairness import serial_policy, share_policy
+from shiftwork.limits import capacity_policy
+from shiftwork.model import check, ids
+from shiftwork.model.errors import InputError, TooLarge, UnknownReference
+from shiftwork.model.references import artifact_hash, output_of
+from shiftwork.model.task import NewTask, micros
+from shiftwork.settings.model import Settings
+from shiftwork.settings.resolve import Resolver
+from shiftwork.validation import policy as verdict
+
+SUMMARY_CHARS = 200
+"""`trigger_summary` is for lists; what is longer is cut."""
+
+
+class Plan(NamedTuple):
+    """What follows from a task's type and from the settings it brought: most tasks of a batch share one."""
+
+    settings: Settings
+    lane: LaneKey
+    boost: float
+    estimated_cost: int | None
+    timeout_sec: float | None
+    max_attempts: int
+    validation: str | None
+    at_most_once: bool
+    has_own_settings: bool
+    tallied: bool
+
+
+class Prepared(NamedTuple):
+    """One task, ready to be inserted as soon as its dependencies are known."""
+
+    new: NewTask
+    plan: Plan
+    body: str
+    key: str | None
+    name: str | None
+    uuid: str | None
+    request_id: str | None = None
+    """Of the call that brought it, where calls are joined into one batch."""
+    where: str = "task"
+    """Its place in what the caller sent."""
+
+    def place_of(self, field: str) -> str:
+        """Where a field of it is in what the caller sent; of a task that came alone its name says it."""
+        return field if self.where == "task" else f"{self.where}.{field}"
+
+    @property
+    def settings(self) -> Settings:
+        return self.plan.settings
+
+    @property
+    def lane(self) -> LaneKey:
+        return self.plan.lane
+
+    @property
+    def estimated_cost(self) -> int | None:
+        return self.plan.estimated_cost
+
+    @property
+    def timeout_sec(self) -> float | None:
+        return self.plan.timeout_sec
+
+    @property
+    def has_own_settings(self) -> bool:
+        return self.plan.has_own_settings
+
+
+Plans = dict[tuple[str, share_policy.Share], Plan]
+"""By type and fair share, for the tasks of one batch that say nothing but their type; without a share, any of it."""
+
+
+def prepare(
+    new: NewTask, workspace: str, resolver: Resolver, where: str = "task", plans: Plans | None = None
+) -> Prepared:
+    plan = _known(plans, new) if plans and _is_plain(new) else None
+    if plan is None:
+        plan = _plan(new, workspace, resolver, where)
+        if plans is not None and _is_plain(new):
+            plans[new.type, plan.lane.share] = plans[new.type, None] = plan
+    if new.dependencies or new.id is not None:
+        _check_references(new, plan.settings, where)
+    bounds = plan.settings.bounds
+    body = check.to_json(_body(new), bounds.body_bytes, bounds, where)
+    uuid = ids.parse(new.id) if new.id else None
+    idempotency = plan.settings.idempotency
+    return Prepared(
+        new,
+        plan,
+        body,
+        dedupe_policy.task_key(
+            idempotency,
+            given=new.idempotency_key,
+            type=new.type,
+            payload=new.payload,
+            named=new.id is not None,
+            dependencies=new.dependencies,
+        ),
+        new.id if new.id and uuid is None else None,
+        uuid,
+        where=where,
+    )
+
+
+def _known(plans: Plans, new: NewTask) -> Plan | None:
+    """The plan of a task like this one."""
+    plan = plans.get((new.type, None))
+    if plan is None or not share_policy.is_on(plan.settings.fair_share):
+        return plan
+    return plans.get((new.type, _share(new, plan.settings)))
+
+
+def _share(new: NewTask, settings: Settings) -> share_policy.Share:
+    return share_policy.share_of(settings.fair_share, new.created_by, new.issue_id, new.tags)
+
+
+def traced(new: NewTask, traceparent: str | None) -> NewTask:
+    """As part of the trace it comes from, unless it names one itself."""
+    if traceparent is None or new.traceparent is not None:
+        return new
+    return msgspec.structs.replace(new, traceparent=traceparent)
+
+
+def _is_plain(new: NewTask) -> bool:
+    """Whether its plan follows from its type and its fair share alone."""
+    return (
+        new.spec is None
+        and new.output is None
+        and new.target_agent_id is None
+        and new.max_attempts is None
+        and new.timeout_sec is None
+        and new.estimated_cost_usd is None
+        and new.priority_boost_per_minute is None
+        and new.serial_key is None
+        and not (new.settings or new.retry or new.delivery)
+    )
+
+
+def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
+    own = own_settings(msgspec.structs.asdict(new)) if new.settings or new.retry or new.delivery else {}
+    settings = resolver.settings(new.type, own or None)
+    _check(new, settings, where)
+    boost = _boost(new, settings)
+    constraints = new.spec.constraints if new.spec else None
+    return Plan(
+        settings=settings,
+        lane=lane_of(new, workspace, settings, boost, failures=0),
+        boost=boost,
+        estimated_cost=estimated_cost(new),
+        timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
+        max_attempts=new.max_attempts or settings.max_attempts,
+        validation=_validation(new, own),
+        at_most_once=settings.delivery == "at_most_once",
+        has_own_settings=bool(own),
+        tallied=capacity_policy.is_counted(settings),
+    )
+
+
+def _validation(new: NewTask, own: dict[str, Any]) -> str | None:
+    """How its output is checked; None where it may be taken unseen, unless its workspace wants reports."""
+    method = new.output.validation if new.output else "none"
+    return None if method == "none" and not own.get("require_decision_report") else method
+
+
+def estimated_cost(new: NewTask) -> int | None:
+    """What the task may cost at most: both the estimate and the ceiling must be affordable."""
+    ceiling = new.spec.constraints.max_cost_usd if new.spec else None
+    amounts = [amount for amount in (new.estimated_cost_usd, ceiling) if amount is not None]
+    return max(micros(amount) for amount in amounts) if amounts else None
+
+
+def lane_of(new: NewTask, workspace: str, settings: Settings, boost: float, failures: int) -> LaneKey:
+    constraints = new.spec.constraints if new.spec else None
+    capabilities = constraints.required_capabilities if constraints else ()
+    models = retry.models(constraints.model_preferences, constraints.fallback_models, failures) if constraints else ()
+    fallback = retry.fallback(constraints.fallback_models, failures) if constraints and models else ()
+    rate = rank.lane_rate(settings, boost)
+    return lane_key(
+        workspace,
+        new.type,
+        capabilities,
+        models,
+        rate,
+        new.target_agent_id,
+        fallback,
+        share=_share(new, settings),
+        serial=serial_policy.kind(settings.serialize_by, new.serial_key),
+    )
+
+
+def _body(new: NewTask) -> NewTask:
+    """What is in `bodies`: all that was written, but for the names it was written under."""
+    summary = new.trigger_summary
+    if summary and len(summary) > SUMMARY_CHARS:
+        new = msgspec.structs.replace(new, trigger_summary=summary[: SUMMARY_CHARS - 1] + "…")
+    if new.key is not None or new.id is not None:
+        new = msgspec.structs.replace(new, key=None, id=None)
+    return new
+
+
+def _check(new: NewTask, settings: Settings, where: str) -> None:
+    if settings.allowed_types is not None and new.type not in settings.allowed_types:
+        allowed = ", ".join(settings.allowed_types)
+        raise InputError(f"type {new.type!r} is not one of this workspace's: {allowed}", where=f"{where}.type")
+    check.text(new.type, where)
+    check.text(new.target_agent_id, where)
+    if new.output is not None:
+        verdict.check_output(new.output)
+    if new.spec is not None and new.spec.context_refs:
+        _check_context(new.spec.context_refs, settings, f"{where}.spec.context_refs")
+
+
+def _check_context(refs: list[str], settings: Settings, where: str) -> None:
+    """References of a form that can lead somewhere; whether they do is seen when the task is written."""
+    if len(refs) > settings.bounds.dependencies:
+        raise TooLarge(f"{len(refs)} references, at most {settings.bounds.dependencies}", where=where)
+    for place, ref in enumerate(refs):
+        check.text(ref, where)
+        if artifact_hash(ref) is None and output_of(ref) is None:
+            hint = "Write artifact:sha256-… as the artifact was answered, or task:ID:output; nothing was changed."
+            raise UnknownReference(f"{ref!r} refers to nothing", where=f"{where}[{place}]", hint=hint)
+
+
+def _check_references(new: NewTask, settings: Settings, where: str) -> None:
+    """Texts that are kept outside of the body; those inside are checked with it."""
+    if len(new.dependencies) > settings.bounds.dependencies:
+        raise TooLarge(
+            f"{len(new.dependencies)} dependencies, at most {settings.bounds.dependencies}",
+            where=f"{where}.dependencies",
+        )
+    for reference in (new.id, *new.dependencies):
+        check.text(reference, where)
+
+
+def _boost(new: NewTask, settings: Settings) -> float:
+    own = new.priority_boost_per_minute
+    return rank.ageing_rate(settings.priority_boost_per_minute if own is None else own)

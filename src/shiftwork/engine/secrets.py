@@ -1,0 +1,82 @@
+"""Secrets at rest: those of sinks and hooks are encrypted where the process has a key for them.
+
+A key file holds one key a line, each 32 random bytes in URL-safe base64. The first encrypts, all decrypt, so that a key
+is changed by putting a new one in front. Without a key file secrets are stored as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shiftwork.model.errors import InputError, StoreUnsuitable
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+VARIABLE = "SHIFTWORK_SECRETS_KEY_FILE"
+SEALED = "fernet:"
+"""What is encrypted begins with this; no secret that we make or take for signing does."""
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class SecretBox:
+    """Seals and opens secrets; without keys it hands them on as they are."""
+
+    def __init__(self, keys: MultiFernet | None = None) -> None:
+        self._keys = keys
+
+    def seal(self, secret: str | None) -> str | None:
+        if secret is None or self._keys is None:
+            return secret
+        return SEALED + self._keys.encrypt(secret.encode()).decode()
+
+    def open(self, kept: str | None) -> str | None:
+        if kept is None or not kept.startswith(SEALED):
+            return kept
+        if self._keys is None:
+            raise StoreUnsuitable("a secret is encrypted, and this process has no key for it", hint=_MEND)
+        from cryptography.fernet import InvalidToken  # noqa: PLC0415  # only where there are keys
+
+        try:
+            return self._keys.decrypt(kept.removeprefix(SEALED).encode()).decode()
+        except InvalidToken:
+            raise StoreUnsuitable("a secret was encrypted with another key", hint=_MEND) from None
+
+
+_MEND = f"Name the key file it was encrypted with: `serve --secrets-key FILE` or {VARIABLE}; or give the secret again."
+
+
+def open_secret_box(path: str | None) -> SecretBox:
+    """With the keys of the file named here or by SHIFTWORK_SECRETS_KEY_FILE; without keys where there is none."""
+    chosen = path or os.environ.get(VARIABLE) or None
+    return SecretBox() if chosen is None else SecretBox(_keys_of(Path(chosen)))
+
+
+def _keys_of(path: Path) -> MultiFernet:
+    try:
+        from cryptography.fernet import Fernet, MultiFernet  # noqa: PLC0415  # an extra of its own
+    except ImportError:
+        raise InputError(
+            "encrypted secrets need cryptography, which is not installed", hint="pip install 'shiftwork[secrets]'"
+        ) from None
+    try:
+        with path.open("rb") as file:
+            mode, lines = os.fstat(file.fileno()).st_mode, file.read(65_536).split()
+    except OSError as error:
+        raise InputError(f"the key file {path} cannot be read: {error.strerror}", where=str(path)) from None
+    if mode & _OTHERS:
+        raise InputError(
+            f"the key file {path} can be used by others", where=str(path), hint="Make it yours alone: chmod 600."
+        )
+    try:
+        keys = [Fernet(line) for line in lines]
+    except ValueError:
+        keys = []
+    if not keys:
+        raise InputError(
+            f"{path} holds no key", where=str(path), hint="A key is 32 random bytes in URL-safe base64, one a line."
+        )
+    return MultiFernet(keys)

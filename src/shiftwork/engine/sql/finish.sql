@@ -1,0 +1,133 @@
+-- name: complete_tasks
+-- The way most tasks end, as one statement: the update is the lock and the fence's check. What the attempt held and
+-- cost stays on the row, where the next claim resets it, so that it can be answered here. Whether any breaker or limit
+-- may want to know is asked once for all. (`|| ''` keeps the planner from walking an index of running tasks instead of
+-- looking up the ids.)
+-- rows items: id uuid, fence bigint
+update tasks set status = 'completed', last_agent_id = agent_id, last_runtime_id = runtime_id, agent_id = null,
+  runtime_id = null, ack_by = null, run_until = null, lease_until = null, lease_check_at = null,
+  cost = cost + attempt_cost, hold = null, failure_reason = null, version = version + 1, updated_at = :now,
+  finished_at = :now
+from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.status || '' = 'running'
+  and (tasks.validation is null or cast(:checked as {postgres: boolean}{sqlite: integer}))
+  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
+  and (cast(:holder as text) is null or tasks.holder = :holder)
+returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
+  started_at, granted, charged, attempt_cost, idempotency_key, own_settings, tokens_in, tokens_out,
+  (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
+  exists (select 1 from serials) as serialized
+
+-- name: ties_of
+-- Whether anyone waits for one of these, and whether one of these DAGs is more than a lone task.
+-- rows items: root uuid, dag uuid
+select exists (select 1 from {items} join edges e on e.dependency = items.root where not e.satisfied) as awaited,
+  exists (select 1 from {items} join dags d on d.id = items.dag) as joined
+
+-- name: satisfy_edges
+-- Flip what is still open; only a flip counts, so a dependency that completes twice frees no one twice.
+-- rows items: id uuid
+update edges set satisfied = true where dependency in (select items.id from {items}) and not satisfied returning dependent, dependency
+
+-- name: open_dependents
+-- rows items: id uuid
+select e.dependent, e.dependency from {items} join edges e on e.dependency = items.id where not e.satisfied
+
+-- name: lock_roots
+-- rows items: id uuid
+select t.id from {items} join tasks t on t.id = items.id order by t.id {postgres: for update of t}
+
+-- name: lock_lineages
+-- The newest row of each lineage, locked in id order.
+-- rows items: id uuid
+select t.* from {items} join tasks r on r.id = items.id join tasks t on t.id = coalesce(r.newest_id, r.id)
+order by t.id {postgres: for update of t}
+
+-- name: edges_of
+-- rows items: id uuid
+select e.dependent, e.dependency, e.satisfied, e.waits from {items} join edges e on e.dependent = items.id order by e.dependent, e.dependency
+
+-- name: lock_what_ends_touch
+-- The DAGs of tasks that change, locked, and in each row whether any claim has a serial key, any breaker has seen a failure,
+-- and any claim counts against a limit. Mostly there is nothing, and one row says so.
+-- rows items: id uuid
+with locked as (select d.* from {items} join dags d on d.id = items.id order by d.id {postgres: for update of d})
+select found.*, locked.* from (
+  select exists (select 1 from serials) as serialized, exists (select 1 from limit_claims) as limited,
+    exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') as tripped
+) as found left join locked on true
+
+-- name: lock_dags
+-- rows items: id uuid
+select d.* from {items} join dags d on d.id = items.id order by d.id {postgres: for update of d}
+
+-- name: save_dags
+-- rows items: id uuid, open int, settled int, status text, finished_at float, cancelled_by text
+update dags set open = items.open, settled = items.settled, status = items.status, finished_at = items.finished_at,
+  cancelled_by = items.cancelled_by
+from {items} where dags.id = items.id
+
+-- name: dag_motion
+-- Of each DAG: whether something can still move by itself, and whether something was completed; the first that is found
+-- will do. A row with a successor does not count. (The last line is the task that a DAG began with, alone.)
+-- rows items: id uuid
+select items.id as dag_id,
+  exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+          where t.dag_id = items.id and t.dag_id <> t.id
+            and t.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying'))
+  or exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+             where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'pending' and t.hold in ('time', 'signal', 'person'))
+  or coalesce(o.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying')
+              or (o.status = 'pending' and o.hold in ('time', 'signal', 'person')), false) as moving,
+  exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
+          where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'completed')
+  or coalesce(o.status = 'completed', false) as completed
+from {items} left join tasks o on o.id = items.id and o.dag_id = o.id and o.newest_id is null
+
+-- name: settle_agents
+-- What was granted is released, what was spent is booked.
+-- rows items: workspace text, id text, granted bigint, spent bigint, told int
+update agents set granted = agents.granted - items.granted, spent = agents.spent + items.spent, told = items.told
+from {items} where agents.workspace = items.workspace and agents.id = items.id
+
+-- name: lock_agents
+-- rows items: workspace text, id text
+select a.* from {items} join agents a on a.workspace = items.workspace and a.id = items.id
+order by a.workspace, a.id {postgres: for update of a}
+
+-- name: insert_dead_letters
+-- insert dead_letters: task_id uuid, round int, workspace text, type text, reason text, error text, signature text, attempts int, poison_pill boolean, dead_lettered_at float
+
+-- name: start_tasks
+-- rows items: id uuid, run_until float, lease_until float, lease_check_at float
+update tasks set status = 'running', started_at = :now, heartbeat_at = :now, ack_by = null, run_until = items.run_until,
+  lease_until = items.lease_until, lease_check_at = items.lease_check_at, version = version + 1, updated_at = :now
+from {items} where tasks.id = items.id
+
+-- name: beat_tasks
+-- Not indexed, no new version: a beat is the cheapest write there is.
+-- rows items: id uuid
+update tasks set heartbeat_at = :now from {items} where tasks.id = items.id
+
+-- name: save_progress
+-- rows items: task_id uuid, value json
+insert into progress (task_id, at, value) select task_id, cast(:now as {postgres: double precision}{sqlite: real}), value from {items} where true
+on conflict (task_id) do update set at = excluded.at, value = excluded.value
+
+-- name: pin_sessions
+-- rows items: id uuid, session_id text, work_dir text
+update tasks set session_id = coalesce(items.session_id, tasks.session_id), work_dir = coalesce(items.work_dir, tasks.work_dir),
+  version = version + 1, updated_at = :now
+from {items} where tasks.id = items.id
+
+-- name: lock_claims
+-- The few columns that ending an attempt needs, in id order.
+-- rows items: id uuid
+select t.id, t.workspace, t.type, t.status, t.dag_id, t.root_id, t.fence, t.round, t.agent_id, t.runtime_id, t.claimed_at,
+  t.started_at, t.granted, t.attempt_cost, t.validation, t.own_settings, t.idempotency_key, t.cancel_reason, t.timeout_sec,
+  t.heartbeat_at, t.holder, t.failure_reason
+from {items} join tasks t on t.id = items.id order by t.id {postgres: for update of t}
+
+-- name: satisfy_pairs
+-- rows items: dependent uuid, dependency uuid
+update edges set satisfied = true where (dependent, dependency) in (select items.dependent, items.dependency from {items}) and not satisfied
+returning dependent, dependency

@@ -1,0 +1,212 @@
+-- name: read_whole_tasks
+-- With what was written once, and which other tables hold more about each: most hold nothing, and are not asked.
+-- rows items: id uuid
+select t.*, b.body,
+  exists (select 1 from edges e where e.dependent = t.root_id) as has_edges,
+  exists (select 1 from attempts a where a.task_id = t.id) as has_attempts,
+  exists (select 1 from dead_letters d where d.task_id = t.id) as has_letters,
+  exists (select 1 from tags g where g.task_id = t.id) as has_tags,
+  exists (select 1 from progress p where p.task_id = t.id) as has_progress,
+  exists (select 1 from aliases s where s.task_id = t.root_id) as has_aliases,
+  (select r.heartbeat_at from runtimes r where r.workspace = t.workspace and r.id = t.runtime_id) as runtime_heartbeat_at
+from {items} join tasks t on t.id = items.id join bodies b on b.task_id = t.id order by t.id
+
+-- name: tags_of
+-- rows items: id uuid
+select t.task_id, t.tag from {items} join tags t on t.task_id = items.id order by t.task_id, t.tag
+
+-- name: progress_of
+-- rows items: id uuid
+select p.* from {items} join progress p on p.task_id = items.id
+
+-- name: letters_of
+-- rows items: id uuid
+select d.* from {items} join dead_letters d on d.task_id = items.id order by d.task_id, d.round
+
+-- part: filtered
+(cast(:type as text) is null or t.type = :type)
+and (cast(:agent as text) is null or t.agent_id = :agent or t.target_agent_id = :agent)
+and (cast(:issue as text) is null or t.issue_id = :issue)
+and (cast(:dag as {postgres: uuid}{sqlite: text}) is null or t.dag_id = :dag)
+and (cast(:parent as {postgres: uuid}{sqlite: text}) is null or t.parent_id = :parent)
+and (cast(:since as {postgres: double precision}{sqlite: real}) is null or t.created_at >= :since)
+and (cast(:until as {postgres: double precision}{sqlite: real}) is null or t.created_at < :until)
+and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+and (:any_status or t.status in (select {postgres: jsonb_array_elements_text(cast(:statuses as jsonb))}{sqlite: value from json_each(:statuses)}))
+
+-- name: list_tasks
+-- A page of tasks by id, oldest first, through whichever filters are given.
+select t.id from tasks t
+where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id > :after)
+  and {filtered}
+order by t.id limit :count
+
+-- name: list_newest_tasks
+-- The same from the other end: an index is read in one direction, so the text says which.
+select t.id from tasks t
+where t.workspace = :workspace and (cast(:after as {postgres: uuid}{sqlite: text}) is null or t.id < :after)
+  and {filtered}
+order by t.id desc limit :count
+
+-- name: tasks_of_dag
+select t.id, t.workspace, t.status, t.root_id, t.newest_id, t.cost, t.fence,
+  case when t.agent_id is null then 0 else t.attempt_cost end as live_cost from tasks t
+where (t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id) order by t.id
+
+-- name: edges_of_dag
+select e.dependent, e.dependency from tasks t join edges e on e.dependent = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
+
+-- name: edges_into_dag
+-- Tasks of a DAG that others wait for, whichever DAG those are in.
+select distinct e.dependency from tasks t join edges e on e.dependency = t.root_id where ((t.dag_id = :dag and t.dag_id <> t.id) or (t.id = :dag and t.dag_id = t.id)) and t.id = t.root_id
+
+-- name: tag_counts
+select t.status, count(*) as total from tags g join tasks t on t.id = g.task_id
+where g.workspace = :workspace and g.tag = :tag and t.newest_id is null group by t.status
+
+-- name: read_archive
+select * from archive where id = :id
+
+-- name: own_names
+-- What their submitters call these tasks, where they gave them a name.
+-- rows items: id uuid
+select t.id, t.external_id from {items} join tasks t on t.id = items.id where t.external_id is not null
+union all
+select a.id, a.external_id from {items} join archive a on a.id = items.id where a.external_id is not null
+
+-- name: find_archived_name
+select id from archive where workspace = :workspace and external_id = :name
+
+-- name: event_numbers
+-- Of all workspaces: a gap is a gap, in any workspace
+select seq from events where seq > :after order by seq limit :count
+
+-- name: last_event
+select max(seq) as seq from events
+
+-- name: events_of_task
+select e.*, coalesce(t.type, a.type) as type
+from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
+where e.task_id = :id and e.seq > :after order by e.seq limit :count
+
+-- name: event_writers
+select virtualtransaction as holder from pg_locks where relation = 'events'::regclass and mode = 'RowExclusiveLock' and granted
+  and pid <> pg_backend_pid() and database = (select oid from pg_database where datname = current_database())
+
+-- name: event_writers (sqlite)
+select '' as holder where false
+
+-- name: read_gates
+select * from gates where workspace = :workspace order by scope, kind, agent_id
+
+-- name: close_gate
+insert into gates (workspace, scope, kind, reason, closed_at, closed_by) values (:workspace, :scope, :kind, :reason, :now, :actor)
+on conflict (workspace, scope, kind, agent_id) do nothing
+
+-- name: open_gate
+delete from gates where workspace = :workspace and scope = :scope and kind = :kind returning scope
+
+-- name: lanes_of_workspace
+select * from lanes where workspace = :workspace
+
+-- name: read_workspace
+select * from workspaces where name = :name
+
+-- name: add_workspace
+insert into workspaces (name, profile, created_at) values (:name, :profile, :now) on conflict do nothing
+
+-- name: list_workspaces
+select * from workspaces order by name
+
+-- name: set_profile
+update workspaces set profile = :profile where name = :name
+
+-- name: read_settings
+-- A group comes before its keys, so that what was set on a key wins.
+select * from settings where workspace = :workspace order by scope, key
+
+-- name: settings_of_many
+-- The profile and the settings of each of these workspaces, and a row without a key for one that has none.
+-- rows items: name text
+select items.name, w.profile, s.scope, s.key, s.value from {items} left join workspaces w on w.name = items.name
+left join settings s on s.workspace = items.name order by items.name, s.scope, s.key
+
+-- name: save_setting
+insert into settings (workspace, scope, key, value, changed_at, changed_by) values (:workspace, :scope, :key, :value, :now, :actor)
+on conflict (workspace, scope, key) do update set value = excluded.value, changed_at = excluded.changed_at, changed_by = excluded.changed_by
+
+-- name: drop_setting
+-- With all that stands below it.
+delete from settings where workspace = :workspace and scope = :scope and (key = :key or key like :below)
+
+-- name: list_dead_letters
+-- Open ones, oldest first, or all that are not hidden.
+select d.*, t.dag_id, t.cost from dead_letters d join tasks t on t.id = d.task_id
+where d.workspace = :workspace and not d.deleted and (:reviewed_too or not d.reviewed)
+  and (cast(:signature as text) is null or d.signature = :signature)
+  and (cast(:after as {postgres: uuid}{sqlite: text}) is null or d.task_id > :after)
+order by d.task_id, d.round limit :count
+
+-- name: letter_groups
+select signature, type, reason, count(*) as total, min(dead_lettered_at) as first_at, max(dead_lettered_at) as last_at,
+  min(error) as example from dead_letters
+where workspace = :workspace and not reviewed and not deleted group by signature, type, reason order by count(*) desc, signature limit :count
+
+-- name: review_letters
+-- rows items: task_id uuid, round int, resolution text, reviewed boolean, deleted boolean
+update dead_letters set reviewed = items.reviewed, resolution = items.resolution, deleted = items.deleted
+from {items} where dead_letters.task_id = items.task_id and dead_letters.round = items.round
+
+-- name: insert_reviews
+-- insert reviews: task_id uuid, round int, at float, actor text, decision text, note text, change json
+
+-- name: reviews_of
+select * from reviews where task_id = :id order by seq
+
+-- name: letters_by_signature
+select d.task_id from dead_letters d join tasks t on t.id = d.task_id and t.round = d.round
+where d.workspace = :workspace and d.signature = :signature and not d.reviewed and not d.deleted order by d.task_id limit :count
+
+-- name: purgeable
+select t.id from tasks t where t.workspace = :workspace and (cast(:type as text) is null or t.type = :type)
+  and (cast(:tag as text) is null or exists (select 1 from tags g where g.workspace = t.workspace and g.tag = :tag and g.task_id = t.id))
+  and (cast(:before as {postgres: double precision}{sqlite: real}) is null or t.created_at < :before)
+  and (cast(:least as {postgres: double precision}{sqlite: real}) is null or t.priority >= :least)
+  and (cast(:most as {postgres: double precision}{sqlite: real}) is null or t.priority < :most)
+  and t.status in (select {postgres: jsonb_array_elements_text(cast(:statuses as jsonb))}{sqlite: value from json_each(:statuses)})
+  and t.id > :after
+order by t.id limit :count
+
+
+-- name: read_dag
+select * from dags where id = :id
+
+-- name: ahead_in_lane
+select count(*) as ahead from (
+  select t.id from tasks t where t.lane = :lane and t.status = 'ready' and t.hold is null
+    and (t.rank, t.ordered_at, t.id) < (:rank, :ordered_at, :id) limit :most) as before
+
+-- name: events_upto
+-- Of one workspace or of all, with the type of the task while anything is known of it.
+select e.*, coalesce(t.type, a.type) as type, coalesce(t.external_id, a.external_id) as external_id
+from events e left join tasks t on t.id = e.task_id left join archive a on a.id = e.task_id and t.id is null
+where e.seq > :after and e.seq <= :last and (cast(:workspace as text) is null or e.workspace = :workspace) order by e.seq
+
+-- name: claims_of_request
+-- What an agent holds by the claim that one request made, or a runtime for all its agents.
+select t.id from tasks t join events e on e.task_id = t.id and e.verb = 'claimed' and e.fence = t.fence
+where (t.agent_id = :who or t.runtime_id = :who) and t.workspace = :workspace and t.status <> 'validating'
+  and e.request_id = :request
+  and (cast(:holder as text) is null or t.holder = :holder)
+order by e.seq
+
+-- name: newest_of_issue
+select id from tasks where workspace = :workspace and issue_id = :issue order by id desc limit 1
+
+-- name: index_names
+-- Those that work: an index whose making was interrupted is there and is not used.
+select c.relname as name from pg_index i join pg_class c on c.oid = i.indexrelid
+where i.indisvalid and c.relnamespace = current_schema()::regnamespace
+
+-- name: index_names (sqlite)
+select name from sqlite_master where type = 'index'

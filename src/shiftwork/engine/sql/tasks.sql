@@ -1,0 +1,118 @@
+-- name: insert_events
+-- insert events: at float, workspace text, task_id uuid, dag_id uuid, verb text, path text, actor text, request_id text, fence bigint, reason text, data json
+
+-- name: insert_attempts
+-- insert attempts: task_id uuid, fence bigint, round int, agent_id text, runtime_id text, claimed_at float, started_at float, ended_at float, outcome text, counted boolean, reason text, error text, note text, cost bigint, granted bigint, result json, verdict json
+
+-- name: lock_tasks
+-- The rows in id order, so that two batches that meet never wait for each other in a ring.
+-- rows items: id uuid
+select t.* from {items} join tasks t on t.id = items.id order by t.id {postgres: for update of t}
+
+-- name: read_tasks
+-- rows items: id uuid
+select t.* from {items} join tasks t on t.id = items.id order by t.id
+
+-- name: save_tasks
+-- Every column a verb may change, for rows it has locked.
+-- rows items: id uuid, status text, hold text, lane int, rank float, ordered_at float, rerank_at float, priority float, deadline float, path_weight int, front boolean, newest_id uuid, waiting int, blocked_reason text, block_check_at float, attempts int, max_attempts int, reclaims int, rate_limits int, round int, version bigint, agent_id text, runtime_id text, claimed_at float, started_at float, heartbeat_at float, ack_by float, run_until float, lease_until float, lease_check_at float, available_at float, last_agent_id text, last_runtime_id text, lost_agent_id text, timeout_sec float, estimated_cost bigint, charged boolean, granted bigint, cost bigint, attempt_cost bigint, tokens_in bigint, tokens_out bigint, session_id text, work_dir text, failure_reason text, cancel_reason text, updated_at float, finished_at float, own_settings boolean, validation text, at_most_once boolean, target_agent_id text
+update tasks set status = items.status, hold = items.hold, lane = items.lane, rank = items.rank,
+  ordered_at = items.ordered_at, rerank_at = items.rerank_at, priority = items.priority, deadline = items.deadline,
+  path_weight = items.path_weight, front = items.front, newest_id = items.newest_id, waiting = items.waiting,
+  blocked_reason = items.blocked_reason, block_check_at = items.block_check_at, attempts = items.attempts,
+  max_attempts = items.max_attempts, reclaims = items.reclaims, rate_limits = items.rate_limits, round = items.round,
+  version = items.version, agent_id = items.agent_id, runtime_id = items.runtime_id, claimed_at = items.claimed_at,
+  started_at = items.started_at, heartbeat_at = items.heartbeat_at, ack_by = items.ack_by, run_until = items.run_until,
+  lease_until = items.lease_until, lease_check_at = items.lease_check_at, available_at = items.available_at,
+  last_agent_id = items.last_agent_id, last_runtime_id = items.last_runtime_id, lost_agent_id = items.lost_agent_id,
+  timeout_sec = items.timeout_sec, estimated_cost = items.estimated_cost, charged = items.charged, granted = items.granted, cost = items.cost,
+  attempt_cost = items.attempt_cost, tokens_in = items.tokens_in, tokens_out = items.tokens_out,
+  session_id = items.session_id, work_dir = items.work_dir, failure_reason = items.failure_reason,
+  cancel_reason = items.cancel_reason, updated_at = items.updated_at, finished_at = items.finished_at,
+  own_settings = items.own_settings, validation = items.validation, at_most_once = items.at_most_once, target_agent_id = items.target_agent_id
+from {items} where tasks.id = items.id
+
+-- name: add_usage
+-- Of live claims, in one status or whichever they are in; what the row says afterwards.
+-- rows items: id uuid, fence bigint, cost bigint, tokens_in bigint, tokens_out bigint
+update tasks set attempt_cost = attempt_cost + items.cost, tokens_in = tasks.tokens_in + items.tokens_in,
+  tokens_out = tasks.tokens_out + items.tokens_out
+from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.agent_id is not null
+  and (cast(:status as text) is null or tasks.status || '' = :status)
+  and (cast(:workspace as text) is null or tasks.workspace = :workspace)
+  and (cast(:holder as text) is null or tasks.holder = :holder)
+returning tasks.id, tasks.fence, workspace, type, dag_id, agent_id, claimed_at, estimated_cost, charged, granted, attempt_cost,
+  tasks.tokens_in, tasks.tokens_out
+
+-- name: read_bodies
+-- rows items: id uuid
+select b.task_id, b.body from {items} join bodies b on b.task_id = items.id
+
+-- name: save_bodies
+-- rows items: id uuid, body json
+update bodies set body = items.body{postgres: ::json} from {items} where bodies.task_id = items.id
+
+-- name: names_in_use
+-- rows items: id uuid
+select t.id from {items} join tasks t on t.id = items.id
+
+-- name: failed_agents
+-- Agents of the counted failures of a task's present round, and of those that it was tried again for as a new row.
+with recursive tried(id, round, retry_of) as (
+  select t.id, t.round, t.retry_of from tasks t where t.id = :id
+  union all
+  select t.id, t.round, t.retry_of from tried join tasks t on t.id = tried.retry_of where tried.round = 1
+)
+select a.agent_id from tried join attempts a on a.task_id = tried.id and a.round = tried.round where a.counted
+
+-- name: read_attempts
+-- rows items: id uuid
+select a.* from {items} join attempts a on a.task_id = items.id order by a.task_id, a.fence
+
+-- name: read_attempt
+select a.*, t.workspace, t.type, t.dag_id from attempts a join tasks t on t.id = a.task_id where a.task_id = :id and a.fence = :fence
+  and (cast(:workspace as text) is null or t.workspace = :workspace)
+
+-- name: book_late_usage
+update attempts set cost = cost + :cost, granted = :granted where task_id = :id and fence = :fence
+
+-- name: add_late_cost
+update tasks set cost = cost + :cost, tokens_in = tokens_in + :tokens_in, tokens_out = tokens_out + :tokens_out,
+  version = version + 1, updated_at = :now where id = :id
+
+-- name: delete_tasks
+-- rows items: id uuid
+delete from tasks where id in (select items.id from {items})
+
+-- name: delete_bodies
+-- rows items: id uuid
+delete from bodies where task_id in (select items.id from {items})
+
+-- name: delete_tags
+-- rows items: id uuid
+delete from tags where task_id in (select items.id from {items})
+
+-- name: delete_progress
+-- rows items: id uuid
+delete from progress where task_id in (select items.id from {items})
+
+-- name: delete_attempts
+-- rows items: id uuid
+delete from attempts where task_id in (select items.id from {items})
+
+-- name: delete_dead_letters
+-- rows items: id uuid
+delete from dead_letters where task_id in (select items.id from {items})
+
+-- name: delete_names
+-- rows items: id uuid
+delete from names where task_id in (select items.id from {items} union all
+                                    select a.id from {items} join aliases a on a.task_id = items.id)
+
+-- name: delete_own_edges
+-- rows items: id uuid
+delete from edges where dependent in (select items.id from {items})
+
+-- name: insert_tombstones
+-- insert tombstones: task_id uuid, workspace text, at float, actor text, reason text
+on conflict do nothing

@@ -1,0 +1,526 @@
+"""Submitting: one task, a batch or a DAG, all or nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.artifacts import inputs
+from shiftwork.budgets.membership import put_under
+from shiftwork.engine import dependencies, duplicates, paths, rank
+from shiftwork.engine.dependencies import Dependency, block_check_at, raise_cycle, refuse_outer_cycle
+from shiftwork.engine.dependents import inherit_fate
+from shiftwork.engine.duplicates import Duplicate, Item
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.lanes import LaneKey
+from shiftwork.engine.prepare import Prepared
+from shiftwork.engine.rows import INSERTED, TaskRow, to_insert
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json
+from shiftwork.limits import capacity, quotas
+from shiftwork.model import graph, ids
+from shiftwork.model.errors import IdInUse, InputError, NotFound, UnknownDependency
+from shiftwork.model.states import State, move, write_path
+from shiftwork.model.task import NewTask, Submitted, dollars, micros
+from shiftwork.settings.model import Settings
+from shiftwork.store.store import Tx
+from shiftwork.waits import guard
+from shiftwork.waits import policy as guard_policy
+
+PATH_READY = write_path(move(State.CREATED, "accept", "unblock"))
+PATH_PENDING = write_path(move(State.CREATED, "accept"))
+
+
+class DagFields(NamedTuple):
+    """What is said about a batch as a whole."""
+
+    together: bool = False
+    """One DAG for all, even where no edge joins them."""
+    title: str | None = None
+    created_by: str | None = None
+    budget_ceiling: int | None = None
+    join: str | None = None
+    """An existing DAG to be added to."""
+
+
+NO_DAG = DagFields()
+
+
+class Origin(NamedTuple):
+    """Where the tasks come from, for their rows and events."""
+
+    verb: str = "submitted"
+    parent_id: str | None = None
+    budget_id: str | None = None
+    admitted: bool = False
+    """They come in however full the queue is."""
+    waited_by: int | None = None
+    """How long a chain waits for the parent that waits for them all, where it does."""
+
+
+async def submit(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    workspace: str,
+    batch: Sequence[Prepared],
+    lanes: Mapping[LaneKey, int] | None = None,
+    dag: DagFields = NO_DAG,
+    origin: Origin | None = None,
+    work: UnitOfWork | None = None,
+) -> list[Submitted]:
+    """Create the tasks of a batch that are new, answer with the existing ones for those that are not.
+
+    Without `lanes`, this process must know the lanes of the batch already.
+    """
+    lanes = engine.lanes.known(lanes_of(batch)) if lanes is None else lanes
+    own = work is None
+    origin = origin or Origin()
+    limited = not origin.admitted and await quotas.enter(tx, engine, workspace)
+    if not origin.admitted:
+        await capacity.enter(tx, engine, workspace)
+    work = work or UnitOfWork(tx, engine, caller)
+    made = engine.ids.make_many(tx.now, len(batch))
+    items = [Item(i, p, p.uuid or made[i]) for i, p in enumerate(batch)]
+    items, twice = await duplicates.take_keys(work, workspace, items)
+    items, twice = await _take_names(tx, workspace, duplicates.fold_twins(items, twice), twice)
+    local = _local_keys(items, batch, twice)
+    await duplicates.lock_kept(work, twice)
+    await duplicates.take_aliases(work, workspace, items, twice)
+    joined = [await duplicates.merge(work, workspace, each, local) for each in twice]
+    edges = await _edges(work, workspace, items, local)
+    _refuse_cycle(items, edges)
+    items = await _settle_inputs(work, workspace, items, edges, local)
+    if limited:
+        await quotas.admit(tx, engine, workspace, len(items), functools.partial(_size, items))
+    if not origin.admitted:
+        await capacity.admit(work, workspace, (item.prepared.new.priority for item in items))
+    if any(joined) or any(item.name for item in (*items, *(each.item for each in twice))):
+        # The way back may lead through tasks of this batch that no one could name before.
+        await refuse_outer_cycle(work, {c: [p.root for p in a] for c, a in edges.items() if a})
+    rows = await _insert(work, workspace, items, edges, lanes, dag, origin)
+    await inherit_fate(work, edges)
+    if own:
+        await work.save()
+    answers = {item.place: _answer(work, item, row) for item, row in zip(items, rows, strict=True)}
+    answers.update({each.item.place: each.answer(work) for each in twice})
+    return [answers[place] for place in range(len(batch))]
+
+
+def _size(items: Sequence[Item]) -> int:
+    return sum(len(msgspec.json.encode(item.prepared.new)) for item in items)
+
+
+def _answer(work: UnitOfWork, item: Item, row: tuple[Any, ...]) -> Submitted:
+    now = work.rows.get(item.id)
+    status = now.status if now is not None else row[_STATUS]
+    return Submitted(ids.show_task(item.id), status, key=item.prepared.new.key, dag_id=ids.show_dag(row[_DAG]))
+
+
+def lanes_of(batch: Sequence[Prepared]) -> set[LaneKey]:
+    """The lanes of a batch; hashing one costs more than to see that the next task has the same plan."""
+    plans = {id(prepared.plan): prepared.plan for prepared in batch}
+    return {plan.lane for plan in plans.values()}
+
+
+async def _take_names(
+    tx: Tx, workspace: str, items: list[Item], twice: list[Duplicate]
+) -> tuple[list[Item], list[Duplicate]]:
+    """Ids that callers chose: unique, and perhaps already awaited by other tasks."""
+    named: dict[str, Item] = {}
+    for item in items:
+        if item.prepared.name or item.prepared.uuid:
+            if (name := item.prepared.name or item.id) in named:
+                what = f"two tasks of the batch have the same id, {item.prepared.new.id!r}"
+                raise IdInUse(what, where=item.prepared.place_of("id"))
+            named[name] = item
+    if not named:
+        return items, twice
+    await _refuse_used_ids(tx, items)
+    await tx.insert("add_names", [(workspace, name, named[name].id, True) for name in sorted(named)])
+    adopted: dict[str, str] = {}
+    for row in await tx.all("lock_names", items=[(name,) for name in sorted(named)], workspace=workspace):
+        item = named[row["name"]]
+        if row["known"] and row["task_id"] != item.id:
+            raise IdInUse(
+                f"a task with the id {row['name']!r} exists",
+                where=item.prepared.place_of("id"),
+                task_id=ids.show_task(row["task_id"]),
+            )
+        if not row["known"]:
+            adopted[item.id] = row["task_id"]
+    if adopted:
+        await tx.advisory_lock(f"edges:{workspace}")
+        await tx.run("know_names", items=[(id_,) for id_ in sorted(adopted.values())])
+        keys = [(workspace, i.prepared.key, i.id, adopted[i.id]) for i in items if i.prepared.key and i.id in adopted]
+        await tx.run("move_keys", items=sorted(keys))
+        twice = [each._replace(kept=adopted.get(each.kept, each.kept)) for each in twice]
+    return [i._replace(id=adopted.get(i.id, i.id)) for i in items], twice
+
+
+async def _refuse_used_ids(tx: Tx, items: list[Item]) -> None:
+    given = sorted((i.id,) for i in items if i.prepared.uuid)
+    if not given:
+        return
+    used = await tx.all("names_in_use", items=given) or await tx.all("archived_states", items=given)
+    used = used or await tx.all("purged", items=given)  # its fences must not begin again
+    used = used or await tx.all("aliases_of", items=given)
+    if used:
+        item = next(i for i in items if i.id == used[0]["id"])
+        raise IdInUse(f"a task with the id {ids.show_task(item.id)} exists", where=item.prepared.place_of("id"))
+
+
+def _local_keys(items: list[Item], batch: Sequence[Prepared], twice: list[Duplicate]) -> dict[str, str]:
+    """Local key -> id, of new tasks and of those that turned out to exist."""
+    local: dict[str, str] = {}
+    by_place = {item.place: item.id for item in items} | {each.item.place: each.kept for each in twice}
+    for place, prepared in enumerate(batch):
+        key = prepared.new.key
+        if key is None:
+            continue
+        if key in local:
+            raise InputError(f"two tasks of the batch have the key {key!r}", where=prepared.place_of("key"))
+        local[key] = by_place[place]
+    return local
+
+
+async def _edges(
+    work: UnitOfWork, workspace: str, items: list[Item], local: dict[str, str]
+) -> dict[str, list[Dependency]]:
+    """Per new task, its dependencies with their state, each locked against finishing meanwhile."""
+    if not any(item.prepared.new.dependencies for item in items):
+        return {}
+    new = {item.id for item in items}
+    wanted: dict[str, list[str]] = {}
+    outside: dict[str, None] = {}
+    for item in items:
+        names = list(dict.fromkeys(item.prepared.new.dependencies))
+        wanted[item.id] = names
+        outside.update(dict.fromkeys(n for n in names if local.get(n) not in new))
+    references = {name: local.get(name) or name for name in outside}
+    await _lock_joined(work, workspace, references)
+    may_wait = {n for i in items if i.prepared.settings.missing_dependency == "wait" for n in wanted[i.id]}
+    found = await dependencies.resolve(work.tx, workspace, references, new)
+    missing = [name for name in outside if name not in found]
+    if refused := [name for name in missing if name not in may_wait]:
+        item = next(item for item in items if refused[0] in wanted[item.id])
+        raise UnknownDependency(
+            f"there is no task {refused[0]!r} in this batch or in the queue",
+            where=item.prepared.place_of("dependencies"),
+        )
+    found.update(await dependencies.await_missing(work.tx, work.engine, workspace, missing))
+    edges = {}
+    for item in items:
+        above = [found[n] if n in found else Dependency(local[n], State.PENDING) for n in wanted[item.id]]
+        edges[item.id] = list(
+            {dependency.root: dependency for dependency in above}.values()
+        )  # two names may mean one task
+    return edges
+
+
+async def _lock_joined(work: UnitOfWork, workspace: str, references: Mapping[str, str]) -> None:
+    """Existing tasks that get dependents change with them: their DAG and their place in the critical path.
+
+    Locked once and for good, in the order of ids: two that share a lock first would wait for each other for more.
+    """
+    known = set((await dependencies.uuids(work.tx, workspace, references)).values())
+    if known:
+        await work.lock(sorted(known | await paths.above(work, known)))
+
+
+async def _settle_inputs(
+    work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], local: dict[str, str]
+) -> list[Item]:
+    """What the tasks refer to exists, and names that only this batch knows become ids."""
+    referring = [
+        inputs.NewTaskInputs(
+            item.id, item.prepared, frozenset(dependency.root for dependency in edges.get(item.id, ()))
+        )
+        for item in items
+        if item.prepared.new.spec is not None and item.prepared.new.spec.context_refs
+    ]
+    if not referring:
+        return items
+    new = {item.id for item in items}
+    bodies = await inputs.resolve_references(work.tx, work.caller, workspace, referring, local, new)
+    return [
+        item._replace(prepared=item.prepared._replace(body=bodies.get(item.id, item.prepared.body))) for item in items
+    ]
+
+
+def _refuse_cycle(items: list[Item], edges: dict[str, list[Dependency]]) -> None:
+    if not any(edges.values()):
+        return
+    if cycle := graph.find_cycle({dependent: [p.root for p in above] for dependent, above in edges.items()}):
+        keys = {item.id: item.prepared.new.key or item.prepared.new.id or ids.show_task(item.id) for item in items}
+        raise_cycle([keys.get(node, ids.show_task(node)) for node in cycle])
+
+
+async def inherit_open_fate(work: UnitOfWork, row: TaskRow) -> None:
+    """The same for a task that waits again and was not told while it did not: what it waits for may have ended."""
+    if row.status != State.PENDING:
+        return
+    edges = await work.tx.all("edges_of", items=[(row.root_id,)])
+    newest = await work.tx.all("lineage_states", items=[(e["dependency"],) for e in edges if not e["satisfied"]])
+    states = {each["root_id"]: each["status"] for each in newest}
+    states |= {each["root_id"]: work.rows[each["id"]].status for each in newest if each["id"] in work.rows}
+    await inherit_fate(work, {row.root_id: [Dependency(root, status) for root, status in states.items()]})
+
+
+async def _insert(
+    work: UnitOfWork,
+    workspace: str,
+    items: list[Item],
+    edges: dict[str, list[Dependency]],
+    lanes: Mapping[LaneKey, int],
+    dag: DagFields,
+    origin: Origin,
+) -> list[tuple[Any, ...]]:
+    dags, joined = await _dags(work, workspace, items, edges, dag)
+    under = await _budgets(work, workspace, items, dags, joined, dag, origin)
+    weights = graph.path_weights({c: [p.root for p in a] for c, a in edges.items()}) if any(edges.values()) else {}
+    if origin.waited_by is not None:
+        weights = {i: weights.get(i, 0) + origin.waited_by + 1 for i in {*weights, *(item.id for item in items)}}
+    places = _Places(lanes, work.now)
+    rows = []
+    for item in items:
+        above, dag_id, weight = edges.get(item.id, ()), dags.get(item.id, item.id), weights.get(item.id, 0)
+        spot = places.of(item.prepared, weight)
+        rows.append(_row(work, workspace, item, above, dag_id, origin, weight, spot, under.get(item.id)))
+    stopped = await _stop_at_guards(work, items, rows)
+    await _write(work, rows, [item.prepared.body for item in items])
+    await _write_around(work, workspace, items, edges)
+    _tell_created(work, items, rows, origin.verb, stopped)
+    new = {item.id for item in items}
+    await paths.lengthen(work, {root: length for root, length in weights.items() if root not in new and length})
+    for row in rows:
+        if row[_DAG] != row[_ID]:
+            work.count_in_dag(row[_DAG], None, row[_STATUS])
+    return rows
+
+
+async def _stop_at_guards(work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]]) -> dict[str, guard.Request]:
+    """Of the tasks that would be ready, those a person must approve first: their rows say so from the beginning."""
+    stopped: dict[str, guard.Request] = {}
+    for place, (item, row) in enumerate(zip(items, rows, strict=True)):
+        settings = item.prepared.settings
+        if settings.guards and row[_STATUS] == _READY and (request := _request(work, item, settings)):
+            stopped[item.id] = request
+            rows[place] = (*row[:_STATUS], _WAITING_APPROVAL, *row[_STATUS + 1 :])
+    if stopped:
+        await guard.ask(work, [(row[_ID], row[_ID], row[1], stopped[row[_ID]]) for row in rows if row[_ID] in stopped])
+    return stopped
+
+
+def _request(work: UnitOfWork, item: Item, settings: Settings) -> guard.Request | None:
+    new, limit = item.prepared.new, item.prepared.estimated_cost
+    cost = None if limit is None else dollars(limit)
+    facts = guard_policy.GuardFacts(new.type, new.tool_name, new.tags, new.created_by, new.trigger_type, cost)
+    return guard.request_for(settings, facts, msgspec.json.decode(item.prepared.body), new.tags, work.now)
+
+
+class _Places:
+    """Where new tasks stand: worked out once for those that are alike, as the tasks of a batch mostly are."""
+
+    def __init__(self, lanes: Mapping[LaneKey, int], now: float) -> None:
+        self._lanes = lanes
+        self._now = now
+        self._known: dict[Any, tuple[int, rank.RankedKey]] = {}
+
+    def of(self, prepared: Prepared, weight: int) -> tuple[int, rank.RankedKey]:
+        new, plan = prepared.new, prepared.plan
+        key = id(plan), new.priority, new.deadline, weight
+        found = self._known.get(key)
+        if found is None:
+            facts = rank.RankFacts(new.priority, plan.boost, self._now, self._now, new.deadline, weight, front=False)
+            place = rank.rank(facts, plan.settings, self._now)
+            found = self._known[key] = self._lanes[plan.lane], place
+        return found
+
+
+async def _dags(
+    work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]], dag: DagFields
+) -> tuple[dict[str, str], set[str]]:
+    """The DAG of each task, and which of these existed before; a lone task is not in the answer.
+
+    Rows of new DAGs are written here, empty. What is submitted as a DAG keeps to itself, whatever it depends on.
+    """
+    groups: list[list[str]] = []
+    joined: dict[str, str] = {}
+    if dag.join is not None:
+        joined = {item.id: dag.join for item in items}
+    elif dag.together:
+        groups = [[item.id for item in items]] if items else []
+    else:
+        groups, joined = _joining(_components(edges), edges)
+    for dag_id in sorted({*joined.values(), *([dag.join] if dag.join is not None else [])}):
+        await join_dag(work, workspace, dag_id)
+    made: dict[str, str] = {}
+    written = []
+    for group, id_ in zip(groups, work.engine.ids.make_many(work.now, len(groups)), strict=True):
+        written.append(
+            (
+                id_,
+                workspace,
+                dag.title,
+                dag.created_by or work.caller.actor,
+                "open",
+                0,
+                work.now,
+            )
+        )
+        made.update(dict.fromkeys(group, id_))
+    await work.tx.insert("insert_dags", written)
+    return made | joined, set(joined.values())
+
+
+def _joining(groups: list[list[str]], edges: dict[str, list[Dependency]]) -> tuple[list[list[str]], dict[str, str]]:
+    """Groups that make a DAG of their own, and the DAG of each task that joins one: of its first dependency there."""
+    fresh, joined = [], {}
+    for group in groups:
+        found = next((p.dag_id for id_ in group for p in edges[id_] if p.dag_id is not None), None)
+        if found is not None:
+            joined.update(dict.fromkeys(group, found))
+        elif len(group) > 1:
+            fresh.append(group)
+    return fresh, joined
+
+
+def _components(edges: dict[str, list[Dependency]]) -> list[list[str]]:
+    """New tasks joined by edges among themselves, group by group."""
+    leader = {dependent: dependent for dependent in edges}
+
+    def find(node: str) -> str:
+        while leader[node] != node:
+            leader[node] = leader[leader[node]]
+            node = leader[node]
+        return node
+
+    for dependent, above in edges.items():
+        for dependency in above:
+            if dependency.root in leader:
+                leader[find(dependent)] = find(dependency.root)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for dependent in edges:
+        groups[find(dependent)].append(dependent)
+    return list(groups.values())
+
+
+async def _budgets(
+    work: UnitOfWork,
+    workspace: str,
+    items: list[Item],
+    dags: dict[str, str],
+    joined: set[str],
+    dag: DagFields,
+    origin: Origin,
+) -> dict[str, str]:
+    """The budget of each task that stands under one; mostly there is none."""
+    trees = any(item.prepared.new.tree_budget_usd is not None for item in items)
+    if not items or not (trees or joined or dag.budget_ceiling is not None or origin.budget_id is not None):
+        return {}
+    groups: dict[str, dict[str, NewTask]] = defaultdict(dict)
+    for item in items:
+        groups[dags.get(item.id, "")][item.id] = item.prepared.new
+    under: dict[str, str] = {}
+    for dag_id, tasks in groups.items():
+        under |= await put_under(work, workspace, tasks, dag_id, dag.budget_ceiling, origin.budget_id)
+    return under
+
+
+async def join_dag(work: UnitOfWork, workspace: str, dag_id: str) -> None:
+    """Make sure the DAG has a row; a lone task's DAG gets one when it stops being lone."""
+    locked = await work.tx.all("lock_dags", items=[(dag_id,)])
+    if not locked:  # a lone task that ends now must find the row we make
+        await work.tx.all("lock_tasks", items=[(dag_id,)])
+        locked = await work.tx.all("lock_dags", items=[(dag_id,)])
+    if locked and locked[0]["workspace"] == workspace:
+        return
+    rows = [row for row in await work.tx.all("tasks_of_dag", dag=dag_id) if row["workspace"] == workspace]
+    if not rows:
+        raise NotFound(f"there is no DAG {ids.show_dag(dag_id)}", where="dag_id")
+    found = await work.tx.one("read_bodies", items=[(dag_id,)])
+    body = msgspec.json.decode(found["body"]) if found else {}
+    author = body.get("created_by") or work.caller.actor
+    await work.tx.insert("insert_dags", [(dag_id, workspace, body.get("title"), author, "open", 0, work.now)])
+    newest = {row["root_id"]: row["newest_id"] for row in rows if row["newest_id"]}
+    for row in rows:
+        if newest.get(row["root_id"], row["id"]) == row["id"]:
+            work.count_in_dag(dag_id, None, row["status"])
+
+
+def _row(
+    work: UnitOfWork,
+    workspace: str,
+    item: Item,
+    above: Sequence[Dependency],
+    dag_id: str,
+    origin: Origin,
+    weight: int,
+    spot: tuple[int, rank.RankedKey],
+    budget_id: str | None,
+) -> tuple[Any, ...]:
+    """In the column order of the statement `insert_tasks`."""
+    new, plan, now, id_ = item.prepared.new, item.prepared.plan, work.now, item.id
+    lane, place = spot
+    waiting = sum(1 for p in above if p.status != State.COMPLETED) if above else 0
+    check_at = block_check_at(plan.settings, above, now) if above else None
+    return (
+        id_, workspace, new.type, _PENDING if waiting else _READY, None, lane, place.rank, now, place.rerank_at,
+        float(new.priority), plan.boost, new.deadline, weight, dag_id, id_, origin.parent_id, None, None, waiting,
+        check_at, 0, plan.max_attempts, None, None, None, plan.timeout_sec, plan.validation, plan.at_most_once,
+        plan.has_own_settings, plan.tallied, plan.estimated_cost, budget_id, item.prepared.name, item.prepared.key,
+        new.target_agent_id, new.issue_id, new.trigger_type,
+        None if new.force_fresh_session else new.session_id, new.work_dir, new.force_fresh_session, now, now,
+    )  # fmt: skip
+
+
+_ID, _STATUS, _LANE, _DAG = (INSERTED.index(name) for name in ("id", "status", "lane", "dag_id"))
+_READY, _PENDING, _WAITING_APPROVAL = State.READY.value, State.PENDING.value, State.WAITING_APPROVAL.value
+_PATHS = {_READY: PATH_READY, _PENDING: PATH_PENDING, _WAITING_APPROVAL: guard.PATH_STOPPED}
+
+
+async def write_rows(work: UnitOfWork, rows: Sequence[TaskRow], bodies: Sequence[str]) -> None:
+    await _write(work, [to_insert(row) for row in rows], bodies)
+
+
+async def _write(work: UnitOfWork, rows: Sequence[tuple[Any, ...]], bodies: Sequence[str]) -> None:
+    await work.tx.insert("insert_tasks", rows)
+    await work.tx.insert("insert_bodies", [(row[_ID], body) for row, body in zip(rows, bodies, strict=True)])
+    for lane in {row[_LANE] for row in rows if row[_STATUS] == _READY}:
+        work.tx.wake(lane)
+
+
+async def _write_around(
+    work: UnitOfWork, workspace: str, items: list[Item], edges: dict[str, list[Dependency]]
+) -> None:
+    """Edges and tags of new tasks."""
+    pairs = [
+        (dependent, p.root, p.status == State.COMPLETED, False) for dependent, above in edges.items() for p in above
+    ]
+    await work.tx.insert("insert_edges", sorted(pairs))
+    tags = [(workspace, tag, item.id) for item in items for tag in dict.fromkeys(item.prepared.new.tags)]
+    await work.tx.insert("insert_tags", tags)
+
+
+def _tell_created(
+    work: UnitOfWork, items: list[Item], rows: list[tuple[Any, ...]], verb: str, stopped: dict[str, guard.Request]
+) -> None:
+    now, actor, request_id = work.now, work.caller.actor, work.caller.request_id
+    work.add_events(
+        [
+            (
+                now, row[1], row[_ID], row[_DAG], verb, _PATHS[row[_STATUS]],
+                item.prepared.new.created_by or actor, item.prepared.request_id or request_id, None, None,
+                as_json(stopped[item.id].event_data) if item.id in stopped else None,
+            )
+            for item, row in zip(items, rows, strict=True)
+        ]
+    )  # fmt: skip
+
+
+def ceiling(dollars: float | None) -> int | None:
+    return None if dollars is None else micros(dollars)

@@ -1,0 +1,487 @@
+"""One verb's unit of work: rows locked, changed, and saved together with attempts, keys, agents, DAGs and events.
+
+Features take part in it as the engine's `participants`: they hear of the ends of attempts, and save what follows.
+
+Locks are taken in one order: tasks by id (ended, then dependents), DAGs, agents, then what participants lock, in their
+order; events and alerts come last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from shiftwork.engine import dedupe_policy
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.fingerprint import fingerprint
+from shiftwork.engine.rows import TaskRow, load, to_save
+from shiftwork.model import ids, reasons
+from shiftwork.model.errors import NotFound
+from shiftwork.model.outcome import Token
+from shiftwork.model.states import FINAL, SETTLED, State, move, write_path
+from shiftwork.observe import alert_kinds
+from shiftwork.settings.model import Settings
+from shiftwork.store.store import Row, Tx
+
+_encode = msgspec.json.Encoder().encode
+_COMPLETED = write_path([State.RUNNING, State.VALIDATING, State.COMPLETED])
+_LONE = '{"dag":"completed"}'
+P = TypeVar("P", bound="Participant")
+
+
+def as_json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+class UnitOfWork:
+    """Collects what a verb decides, then writes it set by set."""
+
+    def __init__(self, tx: Tx, engine: Engine, caller: Caller) -> None:
+        self.tx = tx
+        self.engine = engine
+        self.caller = caller
+        self.now = tx.now
+        self.rows: dict[str, TaskRow] = {}
+        self.status_before: dict[str, str] = {}
+        """Of each row, as it was loaded."""
+        self.hold_before: dict[str, str] = {}
+        """The same, of rows that had a hold."""
+        self.changed: dict[str, None] = {}
+        """Ids of rows to save."""
+        self._events: list[list[Any]] = []
+        self._written: list[tuple[Any, ...]] = []
+        self._accepted: list[Row] = []
+        self._attempts: list[tuple[Any, ...]] = []
+        self._letters: list[tuple[Any, ...]] = []
+        self._alerts: list[tuple[Any, ...]] = []
+        self._open: dict[str, int] = defaultdict(int)
+        self._settled: dict[str, int] = defaultdict(int)
+        self._superseded: set[str] = set()
+        self._lone: set[str] = set()
+        self._own_settings: dict[str, dict[str, Any]] = {}
+        self._lost_agents: set[tuple[str, str]] = set()
+        self.dag_cancellers: dict[str, str] = {}
+        self.requests: dict[Token, str] = {}
+        """By claim, where this transaction joins several requests."""
+        self.found: Row = {}
+        """What there is at all that the ends of attempts can touch; read before anything is written, if a part asks."""
+        self._parts: dict[type[Any], Any] = {kind: kind(self) for kind in engine.participants}
+
+    def part(self, kind: type[P]) -> P:
+        """A feature's part in this unit of work."""
+        found: P = self._parts[kind]
+        return found
+
+    async def load_locked(self, rows: Iterable[Row]) -> None:
+        """Whole rows that this transaction has locked already."""
+        for row in rows:
+            self.attach(load(row))
+        await self._lock_roots()
+
+    async def lock(self, task_ids: Iterable[str]) -> list[TaskRow]:
+        """Lock rows by id. Ids without a row are simply not in the answer."""
+        wanted = list(dict.fromkeys(task_ids))
+        missing = sorted(i for i in wanted if i not in self.rows)
+        if missing:
+            for row in await self.tx.all("lock_tasks", items=[(i,) for i in missing]):
+                if self.caller.sees(row["workspace"]):
+                    self.attach(load(row))
+            await self._lock_roots()
+        return [self.rows[i] for i in wanted if i in self.rows]
+
+    async def _lock_roots(self) -> None:
+        """A lineage is locked at its root, where submits that depend on it wait."""
+        roots = sorted({row.root_id for row in self.rows.values()} - self.rows.keys())
+        if roots:
+            for row in await self.tx.all("lock_tasks", items=[(i,) for i in roots]):
+                self.attach(load(row))
+
+    def attach(self, row: TaskRow) -> TaskRow:
+        self.rows[row.id] = row
+        self.status_before[row.id] = row.status
+        if row.hold is not None:
+            self.hold_before[row.id] = row.hold
+        return row
+
+    async def settings(self, rows: Sequence[TaskRow]) -> dict[str, Settings]:
+        """What is in force for each row; bodies are read only for tasks with settings of their own."""
+        return await self.in_force([(row.id, row.workspace, row.type, row.own_settings) for row in rows])
+
+    async def in_force(self, tasks: Sequence[tuple[str, str, str, bool]]) -> dict[str, Settings]:
+        """The same for tasks of which no more is known than id, workspace, type and whether they brought settings."""
+        unread = [(id_,) for id_, _, _, own in tasks if own and id_ not in self._own_settings]
+        if unread:
+            for body in await self.tx.all("read_bodies", items=unread):
+                self._own_settings[body["task_id"]] = own_settings(msgspec.json.decode(body["body"]))
+        known = await self.engine.settings_cache.load_many(self.tx, {workspace for _, workspace, _, _ in tasks})
+        return {
+            id_: known[workspace].settings(type_, self._own_settings.get(id_) if own else None)
+            for id_, workspace, type_, own in tasks
+        }
+
+    async def settings_of(self, row: TaskRow) -> Settings:
+        return (await self.settings([row]))[row.id]
+
+    async def lock_named(self, task_id: str) -> TaskRow:
+        """The task that a caller names, locked."""
+        rows = await self.lock([task_id])
+        if not rows:
+            shown = ids.show_task(task_id)
+            raise NotFound(f"there is no task {shown}", task_id=shown)
+        return rows[0]
+
+    def move(self, row: TaskRow, *transitions: str) -> str:
+        """Take these transitions; answers the path as events write it."""
+        return self.apply_path(row, move(row.state, *transitions))
+
+    def apply_path(self, row: TaskRow, path: list[State]) -> str:
+        row.status = path[-1].value
+        row.finished_at = self.now if path[-1] in FINAL else None
+        self.touch(row)
+        return write_path(path)
+
+    def touch(self, row: TaskRow) -> None:
+        """A change that counts: a new version, saved at the end."""
+        if row.id not in self.changed:
+            row.version += 1
+            row.updated_at = self.now
+            self.changed[row.id] = None
+
+    def mark_ready(self, row: TaskRow, settings: Settings) -> None:
+        """The row has become ready: give it its place and wake who may take it."""
+        row.place(settings, self.now)
+        self.tx.wake(row.lane)
+
+    def emit(
+        self,
+        row: TaskRow,
+        verb: str,
+        path: str | None = None,
+        *,
+        reason: str | None = None,
+        data: dict[str, Any] | None = None,
+        fence: int | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """One event for this verb and task."""
+        self._events.append(
+            [
+                self.now,
+                row.workspace,
+                row.id,
+                row.dag_id,
+                verb,
+                path,
+                actor or self.caller.actor,
+                self.request_of(row.id, row.fence),
+            ]
+            + [fence, reason, data]
+        )
+
+    def request_of(self, task_id: str, fence: int) -> str | None:
+        return self.requests.get(Token(task_id, fence), self.caller.request_id)
+
+    def emit_for(
+        self, workspace: str, verb: str, *, dag_id: str | None = None, data: dict[str, Any] | None = None
+    ) -> None:
+        """An event that is about no single task."""
+        self._events.append(
+            [
+                self.now,
+                workspace,
+                None,
+                dag_id,
+                verb,
+                None,
+                self.caller.actor,
+                self.caller.request_id,
+                None,
+                None,
+                data,
+            ]
+        )
+
+    def end_attempt(
+        self,
+        row: TaskRow,
+        outcome: str,
+        *,
+        counted: bool = False,
+        reason: str | None = None,
+        error: str | None = None,
+        note: str | None = None,
+        result: str | None = None,
+        verdict: str | None = None,
+        lost: bool = False,
+    ) -> None:
+        """Write the attempt's only row, and let the claim go.
+
+        A lost attempt may have spent all it was allowed: its row keeps that until a late report corrects it.
+        """
+        assert row.agent_id is not None
+        assert row.claimed_at is not None
+        self.add_attempt(
+            (
+                row.id,
+                row.fence,
+                row.round,
+                row.agent_id,
+                row.runtime_id,
+                row.claimed_at,
+                row.started_at,
+                self.now,
+            )
+            + (outcome, counted, reason, error, note, row.attempt_cost, row.granted if lost else 0, result, verdict)
+        )
+        end = AttemptEnd(row, outcome, reason, lost)
+        for part in self._parts.values():
+            part.attempt_ended(end)
+        row.cost += row.attempt_cost
+        row.last_agent_id, row.last_runtime_id = row.agent_id, row.runtime_id
+        row.forget_claim()
+        self.touch(row)
+
+    def accept(self, rows: Sequence[Row], results: Mapping[Token, str], verdicts: Mapping[str, str | None]) -> None:
+        """Attempts that the statement `complete_tasks` has ended: their rows and events are written at the end."""
+        now, self._accepted = self.now, [*self._accepted, *rows]
+        self._attempts += [
+            (
+                row["id"], row["fence"], row["round"], row["last_agent_id"], row["last_runtime_id"], row["claimed_at"],
+                row["started_at"], now, "completed", False, None, None, None, row["attempt_cost"], 0,
+                results[Token(row["id"], row["fence"])], verdicts.get(row["id"]),
+            )
+            for row in rows
+        ]  # fmt: skip
+        for row in rows:
+            self._open[row["dag_id"]] -= 1
+        for part in self._parts.values():
+            part.attempts_accepted(rows)
+
+    def add_attempt(self, attempt: tuple[Any, ...]) -> None:
+        """In the column order of the statement `insert_attempts`."""
+        self._attempts.append(attempt)
+
+    def add_event(self, event: list[Any]) -> None:
+        """In the column order of the statement `insert_events`."""
+        self._events.append(event)
+
+    def add_events(self, events: list[tuple[Any, ...]]) -> None:
+        """The same for many that are written as they are: data is JSON text already."""
+        self._written += events
+
+    def dead_letter(self, row: TaskRow, *, reason: str, error: str | None, poison: bool) -> None:
+        """Add the dead letter of this round."""
+        self._letters.append(
+            (row.id, row.round, row.workspace, row.type, reason, error, fingerprint(row.type, reason, error))
+            + (row.attempts, poison, self.now)
+        )
+        for kind in alert_kinds.of_letter(reason, poison=poison):
+            self.alert(row.workspace, kind, row.id, type=row.type, reason=reason)
+
+    def alert(self, workspace: str, kind: str, task_id: str | None = None, **facts: Any) -> None:
+        """Raise an alert and attach its kind to the event just emitted."""
+        event = self._events[-1]
+        event[10] = {**(event[10] or {}), "alerts": [*(event[10] or {}).get("alerts", ()), kind]}
+        named = facts if task_id is None else {**facts, "task": ids.show_task(task_id)}
+        message = alert_kinds.words(kind, named)
+        self._alerts.append(
+            (self.now, workspace, kind, alert_kinds.KINDS[kind].severity, message, task_id, as_json(facts))
+        )
+
+    def count_in_dag(self, dag_id: str, was: str | None, now: str | None) -> None:
+        """A task of this DAG changed its state; None stands for a row that is not there yet or no longer counts."""
+        self._open[dag_id] += (now is not None and now not in FINAL) - (was is not None and was not in FINAL)
+        self._settled[dag_id] += (now in SETTLED) - (was in SETTLED)
+
+    def lose_agents(self, workspace: str, agents: Iterable[str]) -> None:
+        """The process of these agents has died; one that holds something elsewhere has another and continues."""
+        self._lost_agents |= {(workspace, agent) for agent in agents}
+
+    def know_lone(self, dag_ids: Iterable[str]) -> None:
+        """These DAGs are a single task each, which is locked: none can get a row before the end."""
+        self._lone.update(dag_ids)
+
+    def supersede(self, row: TaskRow, by: str) -> None:
+        """A newer row of the lineage answers from now on."""
+        root = self.rows[row.root_id]
+        root.newest_id = by
+        self.touch(root)
+        self.touch(row)
+        self._superseded.add(row.id)
+
+    def is_newest(self, row: TaskRow) -> bool:
+        """Whether this row answers for its lineage."""
+        return self.rows[row.root_id].newest_id in {None, row.id}
+
+    async def save(self) -> None:
+        """Write everything, in lock order. Nothing may be changed after it."""
+        for part in self._parts.values():
+            await part.before_rows()
+        context = await self._lock_context()
+        await self.save_rows()
+        for part in self._parts.values():
+            await part.after_rows()
+        await self._free_keys()
+        await self._save_dags({row["id"]: row for row in context if row["id"] is not None})
+        await self._fail_agents()
+        for part in self._parts.values():
+            await part.save()
+        await self.tx.insert("insert_attempts", self._attempts)
+        await self.tx.insert("insert_dead_letters", self._letters)
+        await self.save_events()
+
+    async def save_rows(self) -> None:
+        if self.changed:
+            await self.tx.run("save_tasks", items=[to_save(self.rows[i]) for i in sorted(self.changed)])
+
+    async def save_events(self) -> None:
+        events = [(*event[:10], None if event[10] is None else as_json(event[10])) for event in self._events]
+        await self.tx.insert("insert_events", self._written + events)
+        if self._alerts:
+            await self.tx.insert("insert_alerts", self._alerts)
+
+    async def _fail_agents(self) -> None:
+        for workspace, agent in sorted(self._lost_agents):
+            if await self.tx.one("fail_lost_agent", workspace=workspace, id=agent) is not None:
+                self.emit_for(workspace, "agent_status", data={"agent": agent, "status": "failed"})
+                self.alert(workspace, "agent_failed", agent=agent)
+
+    async def _free_keys(self) -> None:
+        leaving = []
+        for id_ in self.changed:
+            row = self.rows[id_]
+            if row.idempotency_key is not None and row.status != self.status_before[id_]:
+                settings = (await self.settings_of(row)).idempotency
+                if not dedupe_policy.in_scope(settings, row.status) and row.failure_reason != reasons.DISPLACED:
+                    leaving.append((row.workspace, row.idempotency_key, row.id))
+        if leaving:
+            await self.tx.run("drop_keys", items=sorted(leaving))
+
+    async def _lock_context(self) -> Sequence[Row]:
+        """The DAGs of what has changed, locked, and what else its end may touch.
+
+        Asked before anything is written, so that all writes can be sent together.
+        """
+        for id_ in self.changed:
+            row, was = self.rows[id_], self.status_before[id_]
+            if row.status != was or id_ in self._superseded:
+                self.count_in_dag(row.dag_id, was, None if id_ in self._superseded else row.status)
+        asked = [(id_,) for id_ in sorted(self._open.keys() - self._lone)]
+        context = await self.tx.all("lock_what_ends_touch", items=asked) if asked or self._is_asked() else ()
+        self.found = context[0] if context else {}
+        self._emit_for_lone(self._open.keys() - {row["id"] for row in context})
+        return context
+
+    def _is_asked(self) -> bool:
+        return any(part.asks for part in self._parts.values())
+
+    def _emit_for_lone(self, lone: set[str]) -> None:
+        """A lone task is its own DAG: its last event says how that ended."""
+        caller = self.caller
+        accepted = [
+            (
+                self.now, row["workspace"], row["id"], row["dag_id"], "completed", _COMPLETED,
+                caller.for_agent(row["last_agent_id"]), self.request_of(row["id"], row["fence"]), row["fence"], None,
+                _LONE if row["dag_id"] in lone else None,
+            )
+            for row in self._accepted
+        ]  # fmt: skip
+        self._written = accepted + self._written  # an end is before what it frees
+        for event in self._events:
+            if event[2] is None or event[3] not in lone or event[5] is None:
+                continue
+            end = event[5].rpartition(">")[2]
+            status = {
+                "completed": "completed",
+                "cancelled": "cancelled",
+                "dead_lettered": "failed",
+                "failed": "failed",
+            }.get(end)
+            if status and event[4] != "retried" and event[2] not in self._superseded:
+                event[10] = {**(event[10] or {}), "dag": status}
+
+    async def _save_dags(self, locked: dict[str, Any]) -> None:
+        if not locked:
+            return
+        counts = {i: (row["open"] + self._open[i], row["settled"] + self._settled[i]) for i, row in locked.items()}
+        motion = await self._motion([i for i, (open_, settled) in counts.items() if open_ == 0 or settled])
+        items = []
+        for id_, row in sorted(locked.items()):
+            open_, settled = counts[id_]
+            again = row["status"] != "open" and open_ > row["open"]  # one of its tasks was brought back
+            cancelled_by = self.dag_cancellers.get(id_, None if again else row["cancelled_by"])
+            status = dag_status(open_, settled, motion.get(id_), cancelled_by)
+            finished = self.now if status != "open" else None
+            items.append((id_, open_, settled, status, finished, cancelled_by))
+            if status not in {"open", row["status"]}:
+                self.emit_for(row["workspace"], f"dag_{status}", dag_id=id_)
+        await self.tx.run("save_dags", items=items)
+
+    async def _motion(self, dag_ids: list[str]) -> dict[str, Any]:
+        """Reads whole DAGs, so only of those that may have come to an end."""
+        rows = await self.tx.all("dag_motion", items=[(i,) for i in sorted(dag_ids)]) if dag_ids else []
+        return {row["dag_id"]: row for row in rows}
+
+
+class AttemptEnd(NamedTuple):
+    """An attempt that ends without an accepted result, or with one whose row was locked first."""
+
+    row: TaskRow
+    outcome: str
+    reason: str | None
+    lost: bool
+
+
+class Participant:
+    """A feature's part in one unit of work; it does nothing where it does not say otherwise.
+
+    Its methods are called in the order in which they stand here, participants in the order in which they are declared:
+    that is the order of their locks.
+    """
+
+    asks = False
+    """Whether `save` looks into `work.found`."""
+
+    def __init__(self, work: UnitOfWork) -> None:
+        self.work = work
+
+    def attempt_ended(self, end: AttemptEnd) -> None:
+        """A claim is about to be let go; its row still has all of it."""
+
+    def attempts_accepted(self, rows: Sequence[Row]) -> None:
+        """Claims have ended with a result that was accepted, as the statement `complete_tasks` answers them."""
+
+    async def before_rows(self) -> None:
+        """Nothing is saved yet: rows can still be changed."""
+
+    async def after_rows(self) -> None:
+        """The tasks are written; DAGs and agents are not."""
+
+    async def save(self) -> None:
+        """Write what follows, once DAGs and agents are written."""
+
+
+def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) -> str:
+    """Open while something can move by itself; failed when only a person can move it on."""
+    moving = int(motion["moving"]) if motion else 0
+    completed = int(motion["completed"]) if motion else 0
+    if open_ == 0:
+        return "cancelled" if cancelled_by or not completed else "completed"
+    return "failed" if settled and not moving else "open"
+
+
+def own_settings(body: dict[str, Any]) -> dict[str, Any]:
+    """The settings a task brought itself, as a level."""
+    own: dict[str, Any] = dict(body.get("settings") or {})
+    if body.get("retry"):
+        own["retry"] = {**own.get("retry", {}), **body["retry"]}
+    if body.get("delivery"):
+        own["delivery"] = body["delivery"]
+    return own
+
+
+def shown(row: TaskRow) -> str:
+    return ids.show_task(row.id)

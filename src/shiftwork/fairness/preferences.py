@@ -1,0 +1,164 @@
+"""Preferences: for a few seconds a task waits for an agent that suits it better, while such an agent asks for work.
+
+A retry prefers another agent than the one that failed, or its own runtime; an output prefers a judge that did not make
+it; a task prefers agents that have its models. None of them is a requirement: when the patience is over, any able agent
+takes the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from shiftwork.engine import model_choice as models
+from shiftwork.engine import retry
+from shiftwork.engine.lanes import ClaimFilter, requested_by
+from shiftwork.engine.unit_of_work import own_settings
+from shiftwork.fairness import patience
+from shiftwork.validation import judges
+
+if TYPE_CHECKING:
+    from shiftwork.engine.engine import Engine
+    from shiftwork.engine.lanes import Lane
+    from shiftwork.limits.gates import Gates
+    from shiftwork.settings.model import Settings
+    from shiftwork.store.store import Row, Tx
+
+Suits = Callable[["Row", ClaimFilter], bool]
+"""Whether another agent suits a task better."""
+
+
+class Needs(NamedTuple):
+    """What a task says about the agent that should take it; models as of its next attempt."""
+
+    capabilities: Sequence[str]
+    models: Sequence[str] = ()
+    fallback: Sequence[str] = ()
+
+
+def needs_of(row: Row, lane: Lane, body: Mapping[str, Any] | None) -> Needs:
+    """The lane says it for all its tasks; in a mixed lane each task's body does."""
+    if not lane.key.mixed:
+        return Needs(lane.key.capabilities, lane.key.models, lane.key.fallback)
+    constraints = ((body or {}).get("spec") or {}).get("constraints") or {}
+    fallback = constraints.get("fallback_models", ())
+    preferred = retry.models(constraints.get("model_preferences", ()), fallback, row["attempts"])
+    rest = retry.fallback(fallback, row["attempts"]) if preferred else ()
+    return Needs(constraints.get("required_capabilities", ()), preferred, rest)
+
+
+class Wait(NamedTuple):
+    """Why an agent does not get a task yet, until when, and for whom it is kept."""
+
+    why: str
+    until: float
+    agents: Sequence[str]
+
+
+class Preferences:
+    """Which tasks wait for another agent than this one."""
+
+    def __init__(self, tx: Tx, engine: Engine, agent: Row, gates: Gates, runtime_id: str | None) -> None:
+        self._tx = tx
+        self._engine = engine
+        self._agent = agent
+        self._gates = gates
+        self._runtime_id = runtime_id
+        self._others: list[tuple[Row, ClaimFilter]] | None = None
+        self._groups: dict[str, str | None] = {}
+        self.soonest: float | None = None
+        """When the first of the tasks that wait is for any agent."""
+
+    def concern(self, row: Row, lane: Lane) -> bool:
+        """Whether a preference may keep this task from this agent; most tasks have none."""
+        return row["last_agent_id"] is not None or lane.key.mixed or not self._gates.suits(lane)
+
+    @staticmethod
+    def reads_body(row: Row, lane: Lane) -> bool:
+        return bool(lane.key.mixed or row["own_settings"] or row["type"] == judges.TYPE)
+
+    async def wait(self, row: Row, lane: Lane, body: Mapping[str, Any] | None) -> Wait | None:
+        """The wait of a task that is kept for others now; None for one that this agent may take."""
+        needs = needs_of(row, lane, body)
+        settings = await self._settings(row, body)
+        until = patience.until(row["updated_at"], settings)
+        if self._tx.now >= until:
+            return None
+        found = await self._kept_for(row, needs, settings, body)
+        if found is None:
+            return None
+        self.soonest = until if self.soonest is None else min(until, self.soonest)
+        return Wait(found[0], until, found[1])
+
+    async def _settings(self, row: Row, body: Mapping[str, Any] | None) -> Settings:
+        resolver = await self._engine.settings_cache.load(self._tx, row["workspace"])
+        return resolver.settings(row["type"], own_settings(dict(body)) if row["own_settings"] and body else None)
+
+    async def _kept_for(
+        self, row: Row, needs: Needs, settings: Settings, body: Mapping[str, Any] | None
+    ) -> tuple[str, Sequence[str]] | None:
+        preference = settings.retry.agent_preference
+        author = judges.author(body) if body is not None and row["type"] == judges.TYPE else None
+        last = row["last_agent_id"]
+        if author is not None and await self._is_like(author):
+            if others := await self._asking(row, needs, lambda other, _: self._is_apart(other)):
+                return f"{author} made the output that is to be judged", others
+        elif last is not None and preference == "different" and await self._is_like(last):
+            if others := await self._asking(row, needs, lambda other, _: other["id"] != last and self._is_apart(other)):
+                return f"{last} failed at it", others
+        elif last is not None and preference == "same_runtime" and await self._runtime_waits(row, settings):
+            return f"runtime {row['last_runtime_id']} has its session", [row["last_runtime_id"]]
+        return await self._better_models(row, needs)
+
+    async def _better_models(self, row: Row, needs: Needs) -> tuple[str, Sequence[str]] | None:
+        if not needs.models:
+            return None
+        own = self._gates.choose(row["type"], needs.models, needs.fallback)
+        if own is None or own.standing == models.ModelFit.PREFERRED:
+            return None
+
+        def has_better(other: Row, claim_filter: ClaimFilter) -> bool:
+            theirs = self._gates.choose_for(other, claim_filter, row["type"], needs.models, needs.fallback)
+            return theirs is not None and theirs.standing < own.standing
+
+        others = await self._asking(row, needs, has_better)
+        return (f"{self._agent['id']} has none of the models it prefers", others) if others else None
+
+    async def _asking(self, row: Row, needs: Needs, suits: Suits) -> list[str]:
+        """Other agents that are free, ask for such work and suit it better."""
+        if self._others is None:
+            names = {"workspace": self._agent["workspace"], "id": self._agent["id"]}
+            found = await self._tx.all("asking_agents", **names, since=self._tx.now - patience.ASKING_SEC)
+            self._others = [(other, requested_by(other)) for other in found]
+        type_, target = row["type"], row["target_agent_id"]
+        return [
+            other["id"]
+            for other, claim_filter in self._others
+            if claim_filter.fits(type_, needs.capabilities, target) and suits(other, claim_filter)
+        ]
+
+    async def _is_like(self, agent_id: str) -> bool:
+        """Whether this agent is that one, or of its isolation group."""
+        if agent_id == self._agent["id"] or self._agent["isolation_group"] is None:
+            return bool(agent_id == self._agent["id"])
+        if agent_id not in self._groups:
+            found = await self._tx.one("read_agent", workspace=self._agent["workspace"], id=agent_id)
+            self._groups[agent_id] = None if found is None else found["isolation_group"]
+        return bool(self._groups[agent_id] == self._agent["isolation_group"])
+
+    def _is_apart(self, other: Row) -> bool:
+        return other["isolation_group"] is None or other["isolation_group"] != self._agent["isolation_group"]
+
+    async def _runtime_waits(self, row: Row, settings: Settings) -> bool:
+        if row["last_runtime_id"] in {None, self._runtime_id}:
+            return False
+        runtime = await self._tx.one("read_runtime", workspace=row["workspace"], id=row["last_runtime_id"])
+        recently = self._tx.now - (settings.runtime_offline_sec or 75)
+        return runtime is not None and runtime["status"] == "active" and bool(runtime["seen_at"] >= recently)
+
+
+def decoded(body: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(body)
+    return found

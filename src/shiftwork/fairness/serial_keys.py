@@ -1,0 +1,178 @@
+"""Serial execution in the store: of the tasks of one key one runs, and the others are held back until it ends.
+
+The row of a key names the claim that has it. Anyone who finds it taken holds tasks back under its lock, and anyone who
+ends the claim frees it before it looks for what is held: so nothing is held back that no one would bring back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from shiftwork.engine.engine import Engine, log
+from shiftwork.engine.lanes import Lane
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import AttemptEnd, Participant, UnitOfWork
+from shiftwork.fairness import serial_policy
+from shiftwork.model.states import State
+from shiftwork.store.store import Row, Tx
+
+HOLD = "serial"
+"""What is in a task's `hold` while another task of its key runs."""
+
+BATCH = 100
+"""Tasks behind one that has to wait which are looked at in the same step: they may be of the same key."""
+
+Name = tuple[str, str]
+"""A workspace and a key."""
+
+
+class Serials(Participant):
+    """Passes on the keys of claims that one unit of work ends, and keeps the places of those that wait for one."""
+
+    def __init__(self, work: UnitOfWork) -> None:
+        super().__init__(work)
+        self._ended: list[tuple[str, int]] = []
+
+    def attempt_ended(self, end: AttemptEnd) -> None:
+        self.asks = True
+        self._ended.append((end.row.id, end.row.fence))
+
+    def attempts_accepted(self, rows: Sequence[Row]) -> None:
+        if rows[0]["serialized"]:
+            self.asks = True
+            self._ended += [(row["id"], row["fence"]) for row in rows]
+
+    async def before_rows(self) -> None:
+        work = self.work
+        held = [id_ for id_, hold in work.hold_before.items() if hold == HOLD and id_ in work.changed]
+        if held:
+            await refresh_holds(work, [work.rows[id_] for id_ in held])
+
+    async def save(self) -> None:
+        if self._ended and self.work.found["serialized"]:
+            await release(self.work, self._ended)
+
+
+async def admit(work: UnitOfWork, lanes: Iterable[Lane], rows: list[Row]) -> list[Row]:
+    """Of what a claim has picked, what may run now; the rest leaves the claim index."""
+    kinds = {lane.id: lane.key.serial for lane in lanes if lane.key.serial is not None}
+    names = {row["id"]: _name(row, kinds[row["lane"]]) for row in rows if row["lane"] in kinds}
+    if not names:
+        return rows
+    taken, closed = await _take(work.tx, [row for row in rows if row["id"] in names], names)
+    late = [row for row in rows if row["id"] in names and row["id"] not in taken and names[row["id"]] in closed]
+    await _hold_back(work.tx, late, names)
+    for lane in sorted({row["lane"] for row in late}):
+        await _hold_behind(work.tx, lane, kinds[lane], closed, taken)
+    return [row for row in rows if row["id"] not in names or row["id"] in taken]
+
+
+async def undo(work: UnitOfWork, rows: Collection[Row]) -> None:
+    """Something else kept these from being claimed: their keys are free again, and what was held back for them too."""
+    await release(work, [(row["id"], row["fence"] + 1) for row in rows])
+
+
+async def _take(tx: Tx, rows: Sequence[Row], names: Mapping[str, Name]) -> tuple[set[str], set[Name]]:
+    """The tasks that have their keys now, and the keys that are taken. One that was let go meanwhile is neither."""
+    first: dict[Name, Row] = {}
+    for row in rows:
+        first.setdefault(names[row["id"]], row)
+    items = sorted((*name, row["id"], row["fence"] + 1) for name, row in first.items())
+    ours = {(row["workspace"], row["key"]) for row in await tx.all("take_serials", items=items)}
+    others = sorted(first.keys() - ours)
+    locked = await tx.all("lock_serials", items=others) if others else []
+    return {first[name]["id"] for name in ours}, ours | {(row["workspace"], row["key"]) for row in locked}
+
+
+async def _hold_behind(tx: Tx, lane: int, kind: serial_policy.Kind | None, closed: set[Name], taken: set[str]) -> None:
+    """Those next in line of the same keys would be found by one claim after another."""
+    assert kind is not None
+    rows = await tx.all("serial_heads", lane=lane, count=BATCH)
+    names = {row["id"]: (row["workspace"], serial_policy.key(kind, row["type"], row["serial_key"])) for row in rows}
+    await _hold_back(tx, [row for row in rows if names[row["id"]] in closed and row["id"] not in taken], names)
+
+
+async def _hold_back(tx: Tx, rows: Sequence[Row], names: Mapping[str, Name]) -> None:
+    if rows:
+        await tx.run("hold_serials", items=sorted((row["id"],) for row in rows), now=tx.now)
+        held = [(row["id"], *names[row["id"]], row["lane"], row["rank"], row["ordered_at"]) for row in rows]
+        await tx.insert("insert_serial_holds", sorted(held))
+
+
+def _name(row: Row, kind: serial_policy.Kind | None) -> Name:
+    assert kind is not None
+    named = msgspec.json.decode(row["body"]).get("serial_key") if kind == "key" else None
+    return row["workspace"], serial_policy.key(kind, row["type"], named)
+
+
+async def release(work: UnitOfWork, claims: Iterable[tuple[str, int]]) -> None:
+    """Claims have ended: their keys pass on."""
+    await _pass_on(work.tx, sorted(set(claims)))
+
+
+async def _pass_on(tx: Tx, claims: Sequence[tuple[str, int]]) -> None:
+    freed = await tx.all("end_serials", items=claims, now=tx.now)
+    await _bring_back(tx, {(row["workspace"], row["key"]) for row in freed})
+
+
+async def _bring_back(tx: Tx, names: set[Name]) -> None:
+    """The best task of each lane that waits for these keys; which of them is best of all, the next claim sees."""
+    if not names:
+        return
+    best = await tx.all("serial_heirs", items=sorted(names))
+    if unwanted := names - {(row["workspace"], row["key"]) for row in best}:
+        await tx.run("drop_serials", items=sorted(unwanted))
+    rows = await tx.all("lock_serial_held", items=sorted((row["task_id"],) for row in best)) if best else []
+    if rows:
+        items = [(row["id"],) for row in rows]
+        await tx.run("free_held", items=items, now=tx.now)
+        await tx.run("delete_serial_holds", items=items)
+    for row in rows:
+        tx.wake(row["lane"])
+
+
+async def refresh_holds(work: UnitOfWork, rows: Iterable[TaskRow]) -> None:
+    """Tasks that were held back have changed: those that still wait keep their place up to date, the others leave."""
+    left, moved = [], list[tuple[Any, ...]]()
+    for row in rows:
+        if row.status == State.READY and row.hold == HOLD:
+            moved.append((row.id, row.lane, row.rank, row.ordered_at))
+        else:
+            row.hold = None if row.hold == HOLD else row.hold
+            left.append((row.id,))
+    if moved:
+        await work.tx.run("move_serial_holds", items=sorted(moved))
+    if left:
+        await work.tx.run("delete_serial_holds", items=sorted(left))
+
+
+async def running(tx: Tx, task_id: str) -> str | None:
+    """The task that this one waits for."""
+    row = await tx.one("serial_runner", id=task_id)
+    return None if row is None else str(row["task_id"])
+
+
+async def repair(tx: Tx) -> int:
+    """Look for keys that no live claim has. There must be none; what waits for one that is found is brought back."""
+    stray = await tx.all("stray_serials", count=BATCH)
+    if stray:
+        log.error("%d serial keys had no live claim; repaired", len(stray))
+        await _pass_on(tx, sorted((row["task_id"], row["fence"]) for row in stray))
+    return len(stray)
+
+
+IDLE_SEC = 5.0
+"""For this long what was brought back may be claimed before another is; it may have been cancelled meanwhile."""
+
+
+async def maintain(tx: Tx, _: Engine) -> dict[str, int]:
+    """Bring back more of those that wait for keys which no one takes."""
+    idle = await tx.all("idle_serials", before=tx.now - IDLE_SEC, count=BATCH)
+    names = {(row["workspace"], row["key"]) for row in idle}
+    if names:
+        await tx.run("rest_serials", items=sorted(names), now=tx.now)
+        await _bring_back(tx, names)
+    return {"keys": len(names)} if names else {}

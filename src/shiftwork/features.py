@@ -1,0 +1,21 @@
+"""The features of the package, each a folder of its own."""
+
+WITH_OPERATIONS = (
+    "access",
+    "agents",
+    "artifacts",
+    "budgets",
+    "control",
+    "dags",
+    "dead_letters",
+    "engine",
+    "limits",
+    "notifications",
+    "observe",
+    "settings",
+    "snapshots",
+    "steps",
+    "triggers",
+    "waits",
+)
+"""Those with an `api.py`, which declares their operations, and an `operations.py`, which implements them."""

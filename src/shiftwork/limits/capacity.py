@@ -1,0 +1,201 @@
+"""Queue capacity: admits tasks, displaces less urgent ones, and brings them back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from shiftwork.engine import dependents, rank
+from shiftwork.engine.engine import Engine
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.limits import capacity_policy
+from shiftwork.limits.capacity_policy import Limits
+from shiftwork.limits.model import Backpressure
+from shiftwork.model import reasons
+from shiftwork.model.errors import QueueFull
+from shiftwork.observe import conditions
+from shiftwork.observe.conditions import Finding
+from shiftwork.settings.model import Level, Settings
+from shiftwork.store.store import Tx
+
+OVERFLOW = "overflow"
+"""Why a task was cancelled that was dropped from a full queue."""
+
+
+async def enter(tx: Tx, engine: Engine, workspace: str) -> None:
+    """Wait for the turn to submit, where room is limited: two that count at once would both find the last place.
+
+    Taken before any row is locked: anyone who holds it waits for no one who waits for it.
+    """
+    if capacity_policy.limits_of((await engine.settings_cache.load(tx, workspace)).settings()) is not None:
+        await tx.advisory_lock(f"capacity:{workspace}")
+
+
+async def admit(work: UnitOfWork, workspace: str, priorities: Iterable[float]) -> None:
+    """Let newcomers into free room or into the places of less urgent tasks, all or none. The turn must be taken."""
+    settings = (await work.engine.settings_cache.load(work.tx, workspace)).settings()
+    limits = capacity_policy.limits_of(settings)
+    newcomers = [rank.level(priority) for priority in priorities] if limits is not None else []
+    if limits is None or not newcomers:
+        return
+    waiting = await tally(work.tx, workspace)
+    needy = capacity_policy.in_need(limits, waiting, newcomers)
+    givers, refused = await _givers(work, workspace, settings, needy)
+    if refused:
+        raise _full(limits, waiting, refused[-1], settings)
+    await _give_way(work, givers, settings)
+    after = Counter(waiting)
+    after.update(newcomers)
+    after.subtract(rank.level(row.priority) for row in givers)
+    if found := fills(settings, limits, after):
+        await conditions.compare(work, workspace, "capacity", found)
+
+
+def _full(limits: Limits, waiting: Mapping[Level, int], level: Level, settings: Settings) -> QueueFull:
+    total = sum(waiting.values())
+    whole = limits.total is not None and total >= limits.total
+    count, limit = (total, limits.total) if whole else (waiting.get(level, 0), limits.of(level))
+    what = "tasks wait" if whole else f"tasks of level {level} wait"
+    return QueueFull(
+        f"{count} {what}, at most {limit}, and none that is less urgent can give way",
+        where="priority",
+        hint=f"Submit it again in {settings.poll_interval_sec:g} s, when work has been taken; nothing was added.",
+        level=level,
+        waiting=count,
+        limit=limit,
+        retry_after=settings.poll_interval_sec,
+    )
+
+
+async def tally(tx: Tx, workspace: str) -> dict[Level, int]:
+    return {row["level"]: int(row["total"]) for row in await tx.all("tally", workspace=workspace)}
+
+
+async def _givers(
+    work: UnitOfWork, workspace: str, settings: Settings, needy: Sequence[Level]
+) -> tuple[list[TaskRow], list[Level]]:
+    """Who gives way to these newcomers, the least urgent level first, and the newcomers for whom no one does."""
+    left, givers = list(needy), list[TaskRow]()
+    if settings.overflow == "reject":
+        return givers, left
+    for level in capacity_policy.LEVELS:
+        able = [newcomer for newcomer in left if level in capacity_policy.below(newcomer)]
+        found = await _oldest(work, workspace, level, len(able))
+        givers += found
+        for newcomer in able[: len(found)]:
+            left.remove(newcomer)
+    return givers, left
+
+
+async def _oldest(work: UnitOfWork, workspace: str, level: Level, count: int) -> list[TaskRow]:
+    """The first of a level to give way, class by class. Rows that someone has locked are passed over."""
+    found: list[str] = []
+    for class_ in capacity_policy.CLASSES:
+        if len(found) < count:
+            rows = await work.tx.all(
+                "givers",
+                workspace=workspace,
+                level=level,
+                **class_._asdict(),
+                recent_from=work.now - capacity_policy.RECENT_SEC,
+                count=count - len(found),
+            )
+            found += [row["id"] for row in rows]
+    return await work.lock(found)
+
+
+async def _give_way(work: UnitOfWork, givers: Sequence[TaskRow], settings: Settings) -> None:
+    if settings.overflow == "drop_oldest_low":
+        for row in givers:
+            dependents.cancel_row(work, row, OVERFLOW)
+        await dependents.cancel_dependents(work, {row.root_id for row in givers})
+        return
+    for row in givers:
+        _displace(work, row)
+
+
+def _displace(work: UnitOfWork, row: TaskRow) -> None:
+    """To the dead letters until there is room. What depends on it waits: it has not failed."""
+    path = work.move(row, "displace")
+    row.failure_reason = reasons.DISPLACED
+    work.emit(row, "displaced", path, reason=reasons.DISPLACED, data={"type": row.type})
+    work.dead_letter(row, reason=reasons.DISPLACED, error=reasons.MEANING[reasons.DISPLACED], poison=False)
+
+
+def fills(settings: Settings, limits: Limits, waiting: Mapping[Level, int]) -> list[Finding]:
+    """The limits that are nearly or wholly used up."""
+    found = []
+    for scope, share in capacity_policy.filled(limits, waiting).items():
+        fill = capacity_policy.fill(share, settings)
+        if fill != "normal":
+            count = sum(waiting.values()) if scope == "total" else waiting.get(scope, 0)
+            found.append(Finding(scope, f"capacity_{fill}", {"waiting": count, "limit": limits.of(scope)}))
+    return found
+
+
+async def read(tx: Tx, engine: Engine, workspace: str) -> Backpressure:
+    """How full the queue is now."""
+    settings = (await engine.settings_cache.load(tx, workspace)).settings()
+    limits = capacity_policy.limits_of(settings)
+    waiting = await tally(tx, workspace) if limits is not None else {}
+    room: dict[str, int | None] = {
+        level: capacity_policy.room(limits, waiting, level) for level in capacity_policy.LEVELS
+    }
+    found = fills(settings, limits, waiting) if limits is not None else []
+    counts: dict[str, int] = {level: waiting.get(level, 0) for level in capacity_policy.LEVELS}
+    full = [level for level, left in room.items() if left == 0]
+    return Backpressure(
+        state=_worst(found),
+        full=full,
+        waiting={} if limits is None else {**counts, "total": sum(counts.values())},
+        limits={} if limits is None else limits._asdict(),
+        room=room,
+        warnings=[_warning(finding) for finding in found],
+        retry_after_sec=settings.poll_interval_sec if full else None,
+    )
+
+
+def _worst(found: Sequence[Finding]) -> Literal["normal", "warning", "critical"]:
+    if any(finding.alert == "capacity_critical" for finding in found):
+        return "critical"
+    return "warning" if found else "normal"
+
+
+def _warning(finding: Finding) -> str:
+    facts = finding.facts
+    return f"{finding.alert.removeprefix('capacity_')}: {finding.subject} {facts['waiting']} of {facts['limit']}"
+
+
+async def check_room(work: UnitOfWork, workspace: str, settings: Settings) -> None:
+    """Tell how full the queue is where that has changed; room that was gained is noticed only here."""
+    limits, found = capacity_policy.limits_of(settings), list[Finding]()
+    if limits is not None:
+        await work.tx.advisory_lock(f"capacity:{workspace}")
+        found = fills(settings, limits, await tally(work.tx, workspace))
+    await conditions.compare(work, workspace, "capacity", found)
+
+
+async def begin_counting(tx: Tx, engine: Engine, workspace: str) -> int:
+    """Make what waits countable, where the settings in force ask for it; how many tasks were not."""
+    if not capacity_policy.is_counted((await engine.settings_cache.as_written(tx, workspace)).settings()):
+        return 0
+    await tx.run("read_whole_tables")
+    return len(await tx.all("tally_workspace", workspace=workspace))
+
+
+async def places(tx: Tx, engine: Engine, workspace: str, most: int) -> list[str]:
+    """Displaced tasks that find room now, the most urgent level first and the longest gone first in it."""
+    limits = capacity_policy.limits_of((await engine.settings_cache.load(tx, workspace)).settings())
+    await tx.advisory_lock(f"capacity:{workspace}")
+    waiting: Counter[Level] = Counter(await tally(tx, workspace) if limits is not None else {})
+    found: list[str] = []
+    for level in reversed(capacity_policy.LEVELS):
+        room = capacity_policy.room(limits, waiting, level)
+        count = most - len(found) if room is None else min(room, most - len(found))
+        if count:
+            rows = await tx.all("displaced_letters", workspace=workspace, level=level, count=count)
+            found += [row["task_id"] for row in rows]
+            waiting[level] += len(rows)
+    return found

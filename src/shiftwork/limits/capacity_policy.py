@@ -1,0 +1,112 @@
+"""Queue capacity: admission, displacement and fill level."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from shiftwork.settings.model import Level, Settings
+
+LEVELS: tuple[Level, ...] = ("low", "medium", "high")
+"""The least urgent first: the order in which levels give way."""
+
+Scope = Literal["total", "high", "medium", "low"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+Fill = Literal["normal", "warning", "critical"]
+
+RECENT_SEC = 300.0
+"""A task younger than this was created recently, and gives way after the older ones."""
+
+
+class Limits(NamedTuple):
+    """The most that may wait, in all and of each level; None is not a limit."""
+
+    total: int | None
+    high: int | None
+    medium: int | None
+    low: int | None
+
+    def of(self, scope: Scope) -> int | None:
+        limit: int | None = getattr(self, scope)
+        return limit
+
+
+class Class(NamedTuple):
+    """One class of tasks that give way together, the oldest first; None does not matter."""
+
+    depends: bool
+    recent: bool | None
+    retried: bool | None
+
+
+CLASSES = (
+    Class(depends=False, recent=False, retried=False),
+    Class(depends=False, recent=False, retried=True),
+    Class(depends=False, recent=True, retried=None),
+    Class(depends=True, recent=None, retried=None),
+)
+"""Inside a level the first class gives way first: plain old tasks, then those that were tried before, then recent ones,
+then those with dependencies."""
+
+
+def limits_of(settings: Settings) -> Limits | None:
+    """The limits in force, or None where nothing is limited."""
+    quotas = settings.priority_quotas
+    limits = Limits(settings.max_queue_size, quotas.high, quotas.medium, quotas.low)
+    return None if limits == Limits(None, None, None, None) else limits
+
+
+def is_counted(settings: Settings) -> bool:
+    """Whether the waiting tasks of a workspace must be countable at any moment."""
+    return limits_of(settings) is not None or settings.alerts.queue_depth is not None
+
+
+def in_need(limits: Limits, waiting: Mapping[Level, int], newcomers: Sequence[Level]) -> list[Level]:
+    """Which of the newcomers find no free room and need someone's place, the least urgent first.
+
+    Free room goes to the least urgent, who can take no place. A level at its quota may not take free room.
+    """
+    taken: Counter[str] = Counter(waiting)
+    total = sum(waiting.values())
+    needy: list[Level] = []
+    for level in sorted(newcomers, key=LEVELS.index):
+        quota = limits.of(level)
+        if (limits.total is not None and total >= limits.total) or (quota is not None and taken[level] >= quota):
+            needy.append(level)
+        else:
+            total += 1
+            taken[level] += 1
+    return needy
+
+
+def below(level: Level) -> tuple[Level, ...]:
+    """The levels whose tasks give way to this one, in their order."""
+    return LEVELS[: LEVELS.index(level)]
+
+
+def filled(limits: Limits, waiting: Mapping[Level, int]) -> dict[Scope, float]:
+    """The share of each limit that is used."""
+    counts: dict[Scope, int] = {"total": sum(waiting.values()), **{level: waiting.get(level, 0) for level in LEVELS}}
+    return {scope: _share(counts[scope], limit) for scope in SCOPES if (limit := limits.of(scope)) is not None}
+
+
+def _share(count: int, limit: int) -> float:
+    return count / limit if limit else 1.0
+
+
+def fill(share: float, settings: Settings) -> Fill:
+    if share >= settings.critical_at:
+        return "critical"
+    return "warning" if share >= settings.warning_at else "normal"
+
+
+def room(limits: Limits | None, waiting: Mapping[Level, int], level: Level) -> int | None:
+    """How many more of a level would find free room; None is not a limit."""
+    if limits is None:
+        return None
+    quota = limits.of(level)
+    left = [] if quota is None else [quota - waiting.get(level, 0)]
+    if limits.total is not None:
+        left.append(limits.total - sum(waiting.values()))
+    return max(0, min(left)) if left else None

@@ -1,0 +1,1 @@
+"""Maintenance: each job is bounded, safe to run twice and in many processes."""

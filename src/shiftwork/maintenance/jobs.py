@@ -1,0 +1,203 @@
+"""The maintenance jobs of the queue, each one transaction over a bounded batch."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from shiftwork.agents import liveness as agent_health
+from shiftwork.control.operations import erase
+from shiftwork.dead_letters.operations import ReviewDecision, review
+from shiftwork.engine import dependents, rank, read
+from shiftwork.engine.engine import NOWHERE, Caller, Engine
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.submit import inherit_open_fate
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.fairness import serial_keys
+from shiftwork.limits import capacity
+from shiftwork.limits.capacity_policy import is_counted
+from shiftwork.maintenance import rotation
+from shiftwork.model import ids
+from shiftwork.model.states import State
+from shiftwork.store.store import Tx
+from shiftwork.triggers.firing import KEEP_FIRINGS_SEC
+from shiftwork.waits import guard
+from shiftwork.waits.open_waits import KEEP_SIGNALS_SEC, count_waiting
+
+log = logging.getLogger("shiftwork.maintenance")
+BATCH = 500
+Counts = dict[str, int]
+
+
+async def health(tx: Tx, engine: Engine) -> Counts:
+    """Mark the agents failed that went silent; `reclaim` gives what they hold to others."""
+    failed = await agent_health.find_failed(tx, engine, BATCH)
+    if failed is None:
+        return NOWHERE
+    return {"failed": failed} if failed else {}
+
+
+async def promote(tx: Tx, engine: Engine) -> Counts:
+    """Bring retries whose delay has passed back into their lanes."""
+    due = await tx.all("due_retries", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = UnitOfWork(tx, engine, Caller("duty:promote"))
+    promoted = 0
+    for row in await work.lock(row["id"] for row in due):
+        if row.status != State.RETRYING or row.available_at is None or row.available_at > tx.now:
+            continue
+        promoted += 1
+        row.available_at = None
+        if row.waiting:
+            work.emit(row, "promoted", work.move(row, "block"))
+            await inherit_open_fate(work, row)
+            continue
+        path, event_data = await guard.unblock_or_guard(work, row, await work.settings_of(row), "promote")
+        work.emit(row, "promoted", path, data=event_data)
+    await work.save()
+    return {"promoted": promoted}
+
+
+async def rerank(tx: Tx, engine: Engine) -> Counts:
+    """Move the few ready tasks whose place changes by more than ageing: deadlines, escalation, starvation."""
+    due = await tx.all("due_reranks", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = UnitOfWork(tx, engine, Caller("duty:rerank"))
+    rows = [row for row in await work.lock(row["id"] for row in due) if row.status == State.READY]
+    settings = await work.settings(rows)
+    for row in rows:
+        since, updated_at = row.rerank_at, row.updated_at
+        work.mark_ready(row, settings[row.id])
+        work.touch(row)
+        row.updated_at = updated_at  # no caller changed it; the wait for a better agent counts from here
+        if since is not None and rank.starves(row.rank_facts(), settings[row.id], since, tx.now):
+            waited = round(tx.now - row.created_at)
+            work.emit(row, "starved", data={"seconds": waited})
+            work.alert(row.workspace, "starved", row.id, seconds=waited)
+    await work.save()
+    return {"reranked": len(rows)}
+
+
+async def missing_dependencies(tx: Tx, engine: Engine) -> Counts:
+    """Mark tasks whose dependency has not come in time, or announce that it is slow; they continue once it
+    completes.
+    """
+    due = await tx.all("due_blocks", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    work = UnitOfWork(tx, engine, Caller("duty:dependencies"))
+    rows = await work.lock(row["id"] for row in due)
+    missing: dict[str, list[str]] = {}
+    for edge in await tx.all("missing_dependencies", items=[(row.root_id,) for row in rows]):
+        missing.setdefault(edge["dependent"], []).append(edge["name"])
+    blocked, slow = 0, list[TaskRow]()
+    for row in rows:
+        if row.block_check_at is None or row.block_check_at > tx.now:
+            continue
+        row.block_check_at = None
+        work.touch(row)
+        applies_to = (await work.settings_of(row)).dependency_wait_applies_to
+        if row.status == State.PENDING and applies_to == "notice":
+            slow.append(row)
+        if row.status != State.PENDING or not (applies_to == "all" or row.root_id in missing):
+            continue
+        blocked += 1
+        row.blocked_reason = "missing_dependency" if row.root_id in missing else "dependency_wait"
+        names = [ids.shown(name) for name in missing.get(row.root_id, [])]
+        work.emit(row, "blocked", reason=row.blocked_reason, data={"missing": names})
+        work.alert(row.workspace, row.blocked_reason, row.id, missing=", ".join(names))
+    announced = await _announce_slow(work, slow)
+    await work.save()
+    return {"blocked": blocked, "slow": announced}
+
+
+async def _announce_slow(work: UnitOfWork, rows: list[TaskRow]) -> int:
+    """A notice to the supervisor: which known dependencies take this long, and in which state they are."""
+    waits: dict[str, dict[str, str]] = {}
+    found = await work.tx.all("slow_dependencies", items=[(row.root_id,) for row in rows]) if rows else ()
+    for edge in found:
+        waits.setdefault(edge["dependent"], {})[ids.show_task(edge["id"])] = edge["status"]
+    for row in rows:
+        if states := waits.get(row.root_id):
+            work.emit(row, "dependency_slow", data={"dependencies": states})
+            named = ", ".join(f"{task} ({status})" for task, status in states.items())
+            work.alert(row.workspace, "dependency_slow", row.id, dependencies=named)
+    return len(waits)
+
+
+async def stale(tx: Tx, engine: Engine) -> Counts:
+    """Look for tasks whose count of open dependencies is wrong. There must be none; one that is found is repaired."""
+    await _tally_strays(tx, engine)
+    counts = {"serial_keys": keys} if (keys := await serial_keys.repair(tx)) else {}
+    found = await tx.all("stranded", count=BATCH)
+    if not found:
+        return counts
+    work = UnitOfWork(tx, engine, Caller("duty:stale"))
+    repaired = 0
+    for row in await work.lock(row["id"] for row in found):
+        open_ = await count_waiting(work, row.root_id)
+        if row.status != State.PENDING or row.waiting == open_:
+            continue
+        log.error(
+            "task %s counted %d open dependencies but has %d; repaired", ids.show_task(row.id), row.waiting, open_
+        )
+        repaired += 1
+        row.waiting = open_
+        work.touch(row)
+        if not open_:
+            await dependents.unblock(work, row)
+    await work.save()
+    return {**counts, "mended": repaired}
+
+
+async def _tally_strays(tx: Tx, engine: Engine) -> None:
+    """Count in what another process submitted before it knew of the limit."""
+    names = [row["name"] for row in await tx.all("used_workspaces")]
+    for name, resolver in (await engine.settings_cache.load_many(tx, names)).items():
+        if is_counted(resolver.settings()):
+            await capacity.begin_counting(tx, engine, name)
+
+
+async def displaced(tx: Tx, engine: Engine) -> Counts:
+    """Bring back work that had to make room, as far as there is room now."""
+    resubmitted = 0
+    for workspace in await tx.all("displaced_workspaces"):
+        found = await capacity.places(tx, engine, workspace["name"], BATCH - resubmitted)
+        verdict = ReviewDecision("retry", "there is room again")
+        outcomes = await review(tx, engine, Caller("duty:displaced"), found, verdict) if found else []
+        resubmitted += sum(1 for outcome in outcomes if outcome.error is None)
+    return {"resubmitted": resubmitted} if resubmitted else {}
+
+
+async def retention(tx: Tx, engine: Engine) -> Counts:
+    """Move what ended long ago into the archive, where it stays readable by its id; forget old requests and alerts."""
+    archived = alerts = 0
+    names = rotation.next_of([row["name"] for row in await tx.all("list_workspaces")], engine.archived_to)
+    for name, resolver in (await engine.settings_cache.load_many(tx, names)).items():
+        engine.archived_to = name
+        after_sec = resolver.settings().archive_after_sec
+        if after_sec is None:
+            continue
+        due = await tx.all("archivable", workspace=name, before=tx.now - after_sec, count=BATCH)
+        archived += await _archive(tx, engine, name, [row["id"] for row in due])
+        alerts += len(await tx.all("delete_alerts", workspace=name, before=tx.now - after_sec, count=BATCH))
+    forgotten = await tx.all("delete_replies", now=tx.now, count=BATCH)
+    unheard = await tx.all("delete_signals", before=tx.now - KEEP_SIGNALS_SEC, count=BATCH)
+    fired = await tx.all("delete_firings", before=tx.now - KEEP_FIRINGS_SEC, count=BATCH)
+    counts = {"archived": archived, "alerts": alerts, "replies": len(forgotten), "signals": len(unheard)}
+    counts["firings"] = len(fired)
+    return {name: count for name, count in counts.items() if count}
+
+
+async def _archive(tx: Tx, engine: Engine, workspace: str, uuids: list[str]) -> int:
+    written = []
+    for task, uuid in zip(await read.tasks(tx, engine, workspace, uuids), uuids, strict=True):
+        kept = msgspec.structs.replace(task, archived=True)
+        text = msgspec.json.encode(kept).decode()
+        written.append((uuid, workspace, task.external_id, task.status, task.type, tx.now, text))
+    await tx.insert("insert_archive", written)
+    await erase(tx, uuids)
+    return len(written)

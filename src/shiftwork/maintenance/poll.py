@@ -1,0 +1,89 @@
+"""Polls for due maintenance in one query, so that idle jobs cost nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from shiftwork.agents import presence
+from shiftwork.engine.engine import Engine
+from shiftwork.fairness import serial_keys
+from shiftwork.settings.model import Maintenance
+from shiftwork.snapshots import maintenance as snapshots
+from shiftwork.store.store import Row, Tx
+
+BACK_SEC = 2.0
+"""A job that ran so far in the future ran before the clock went back."""
+
+
+class JobsSnapshot(NamedTuple):
+    """What was seen in one transaction."""
+
+    now: float
+    jobs: dict[str, Row]
+    """By name: when each job is due, and when it last ran."""
+    work: dict[str, float | None]
+    """By job: the earliest moment at which it has something to do. 0 is any time, None is never."""
+    shared: frozenset[str]
+    """Jobs of which any process can say whether they have something to do."""
+    maintenance: Maintenance
+
+    def is_due(self, name: str, period: float) -> bool:
+        """By its period."""
+        job = self.jobs.get(name)
+        return job is None or is_due(job, self.now, period)
+
+    def has_work(self, name: str) -> bool:
+        at = self.work[name]
+        return at is not None and at <= self.now
+
+    def moment_has_come(self, name: str) -> bool:
+        """Whether something waited for a moment, and it is over."""
+        at = self.work[name]
+        return at is not None and 0 < at <= self.now
+
+    def next_moment(self, names: set[str]) -> float | None:
+        """The earliest moment ahead at which one of these jobs has something to do."""
+        ahead = [at for name, at in self.work.items() if name in names and at is not None and at > self.now]
+        return min(ahead, default=None)
+
+
+IDLE_SEC = 10.0
+"""A job that had nothing to do is noted as run, and one that is set up nowhere is looked at, this often at most."""
+
+
+def is_due(job: Row, now: float, period: float) -> bool:
+    """Whether its time has come. A moment further ahead than its period was written before the clock went back."""
+    return not now < job["due_at"] <= now + max(period, IDLE_SEC)
+
+
+def went_back(jobs: Iterable[Row], now: float) -> float:
+    """By how many seconds the clock went back, as far as the jobs can tell; 0 if it did not."""
+    newest = max((job["last_run_at"] or 0.0 for job in jobs), default=0.0)
+    return newest - now if newest > now + BACK_SEC else 0.0
+
+
+async def poll(engine: Engine) -> JobsSnapshot:
+    """Read it as a heartbeat is read: an answer means that agents can be heard."""
+    return await engine.store.read_in_turn(lambda tx: _poll(tx, engine))
+
+
+async def _poll(tx: Tx, engine: Engine) -> JobsSnapshot:
+    rows = await tx.all("look", serial_idle=serial_keys.IDLE_SEC)
+    jobs = {row["name"]: row for row in rows if row["kind"] == "job"}
+    work: dict[str, float | None] = {row["name"]: row["work_at"] for row in rows if row["kind"] == "work"}
+    shared = frozenset(work)
+    settings = (await engine.settings_cache.load_many(tx, ["default"]))["default"].settings()
+    if work["presence"] is not None:
+        work["presence"] = await _presence(tx, engine, settings.maintenance.presence_sec)
+    work["snapshot"] = 0.0 if snapshots.are_ours(engine, settings) else None
+    work["clock"] = 0.0 if went_back(jobs.values(), tx.now) else None
+    return JobsSnapshot(tx.now, jobs, work, shared, settings.maintenance)
+
+
+async def _presence(tx: Tx, engine: Engine, period: float) -> float | None:
+    """Each process looks after its own machine, so no row says whether it is time to."""
+    if 0 <= tx.now - engine.presence_seen_at < period:
+        return None
+    engine.presence_seen_at = tx.now
+    return 0.0 if await presence.find_gone(tx) else None

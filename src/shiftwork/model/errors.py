@@ -1,0 +1,391 @@
+"""Every error a caller can get: a stable code, what happened, where, and a hint.
+
+The tree, by who can fix it:
+
+ShiftworkError
+  InputError      the request is invalid
+  Unauthorized    the caller is not identified
+  Forbidden       the caller is known but not allowed
+  NotFound        it does not exist, or not for this caller
+  ConflictError   the request is valid, but the current state forbids it
+  TooManyRequests the caller has used up its share for now
+  Overloaded      the server is at capacity
+  StoreError      the database is unavailable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class ShiftworkError(Exception):
+    """Base of all errors. `code` never changes its meaning once released."""
+
+    code: ClassVar[str] = "error"
+    hint: str = ""
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None, **facts: Any) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint if hint is not None else type(self).hint
+        self.facts = facts
+
+    def __str__(self) -> str:
+        place = f" (at {self.where})" if self.where else ""
+        hint = f" {self.hint}" if self.hint else ""
+        return f"{self.code}: {self.what}{place}.{hint}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as a machine reads it."""
+        return {
+            "code": self.code,
+            "what": self.what,
+            "where": self.where,
+            "hint": self.hint,
+            **self.facts,
+        }
+
+
+class InputError(ShiftworkError):
+    code = "invalid_input"
+    hint = "Correct the field named and send the request again; nothing was changed."
+
+
+class BadText(InputError):
+    code = "bad_text"
+    hint = "Remove NUL bytes and lone surrogates; text must be valid UTF-8."
+
+
+class TooLarge(InputError):
+    code = "too_large"
+    hint = "Send less: put large content into an artifact and pass its reference."
+
+
+class UnknownSetting(InputError):
+    code = "unknown_setting"
+    hint = "`settings` lists every key with its meaning."
+
+
+class CircularDependency(InputError):
+    """The message is the documents' own: "Would create circular dependency"."""
+
+    code = "circular_dependency"
+    hint = "Remove one of the edges of the cycle named in `cycle`; nothing was added."
+
+
+class UnknownDependency(InputError):
+    code = "unknown_dependency"
+    hint = "Submit the dependency first, in the same batch, or set missing_dependency to wait."
+
+
+class UnknownReference(InputError):
+    code = "unknown_reference"
+    hint = "Put the artifact first, or name a task that is a dependency or has completed; nothing was changed."
+
+
+class IdempotencyKeyRequired(InputError):
+    code = "idempotency_key_required"
+    hint = "This workspace takes no task without an idempotency_key."
+
+
+class ReportRequired(InputError):
+    """The task continues until its report comes or its time is up; what was spent is booked."""
+
+    code = "report_required"
+    hint = "Send the result again with a decision_report that says what was decided and why; what was spent is booked."
+
+
+class RangeNotSatisfiable(InputError):
+    code = "range_not_satisfiable"
+    hint = "Ask for bytes within `size`."
+
+
+class FenceRequired(InputError):
+    code = "fence_required"
+    hint = "Send the claim token `<task id>.<fence>` that the claim answered."
+
+
+class Malformed(InputError):
+    code = "malformed"
+    hint = "Send a body that matches the API's schema; nothing was changed."
+
+
+class UnsupportedEncoding(InputError):
+    code = "unsupported_encoding"
+    hint = "Send the body as it is, without a Content-Encoding; nothing was changed."
+
+
+class IdempotencyKeyReused(InputError):
+    code = "idempotency_key_reused"
+    hint = "This Idempotency-Key was sent with another request; make a new key for each request."
+
+
+class Unauthorized(ShiftworkError):
+    code = "unauthorized"
+    hint = "Send `Authorization: Bearer <token>`; `shiftwork tokens create` makes one."
+
+
+class Forbidden(ShiftworkError):
+    code = "forbidden"
+    hint = "Use an access token with the scope named in `needs`."
+
+
+class NotYourClaim(Forbidden):
+    code = "not_your_claim"
+    hint = "Use the access token that claimed the task, or one with the scope operate."
+
+
+class HookRefused(Forbidden):
+    """Forged, too old, or for a hook that is not there: the sender is not told which."""
+
+    code = "hook_refused"
+    hint = "Sign it with the hook's secret and send it promptly; the event trigger.refused has the reason."
+
+
+class NotFound(ShiftworkError):
+    code = "not_found"
+    hint = "Check the id and the workspace."
+
+
+class ConflictError(ShiftworkError):
+    code = "conflict"
+
+
+class IdInUse(ConflictError):
+    code = "id_in_use"
+    hint = "Choose another id, or leave it out and one is made."
+
+
+class DuplicateTask(ConflictError):
+    code = "duplicate_task"
+    hint = "The task named in `task_id` has this idempotency key; use it, or send another key."
+
+
+class LeaseLost(ConflictError):
+    """A write under an old fence. It changed no state."""
+
+    code = "lease_lost"
+    hint = "Stop working on this task: it was given to another attempt, cancelled or finished."
+
+
+class WrongState(ConflictError):
+    code = "wrong_state"
+    hint = "Read the task's status; this verb is not allowed from it."
+
+
+class EffectInFlight(ConflictError):
+    code = "effect_in_flight"
+    hint = "Another claim is at this effect; try again when it has ended, and take its result then."
+
+
+class EffectUnknown(ConflictError):
+    code = "effect_unknown"
+    hint = "Check whether it happened, then run `shiftwork effects resolve KEY --happened` or `--not-happened`."
+
+
+class VersionConflict(ConflictError):
+    code = "version_conflict"
+    hint = "Read the task again, decide anew, and send the version you read."
+
+
+class RevisionChanged(ConflictError):
+    """The work is no longer what was shown to anyone who decided about it."""
+
+    code = "revision_changed"
+    hint = "Look at the task again and decide about the revision it has now; nothing was changed."
+
+
+class SpawnLimit(ConflictError):
+    code = "spawn_limit"
+    hint = "Do the work in this task or let it end; an operator can raise spawn.max_depth or spawn.max_subtasks."
+
+
+class QueueFull(ConflictError):
+    """As many tasks wait as may, and none of them gives way to this one."""
+
+    code = "queue_full"
+    hint = "Submit it again after `retry_after` seconds, when work has been taken; nothing was added."
+
+
+class QuotaExceeded(ConflictError):
+    """The workspace has as much as the operator of the server lets it have."""
+
+    code = "quota_exceeded"
+    hint = "Purge what is not needed any more, or ask the operator of the server for a larger quota; nothing was added."
+
+
+class AgentUnregistered(ConflictError):
+    code = "agent_unregistered"
+    hint = "Register the agent before it claims."
+
+
+class AgentUnavailable(ConflictError):
+    code = "agent_unavailable"
+    hint = "A draining, offline or failed agent takes no work; set it active first."
+
+
+class OperationTimeout(ShiftworkError):
+    code = "operation_timeout"
+    hint = "Nothing was changed; try again when the store is less busy."
+
+
+class TooManyRequests(ShiftworkError):
+    """The caller has used its share of what a server gives; others still get theirs."""
+
+    code = "too_many_requests"
+    hint = "Wait `retry_after` seconds, then try again; nothing was changed."
+
+
+class Overloaded(ShiftworkError):
+    code = "overloaded"
+    hint = "Try again in a while, or at another server."
+
+
+class StoreError(ShiftworkError):
+    code = "store_error"
+
+
+class StoreReadOnly(StoreError):
+    code = "store_read_only"
+    hint = "Make the database file and its folder writable, or connect to the primary."
+
+
+class StoreFull(StoreError):
+    code = "store_full"
+    hint = "Free disk space; nothing that was acknowledged is lost."
+
+
+class StoreLocked(StoreError):
+    code = "store_locked"
+    hint = "Another process holds the database for long; find it, or raise lock_timeout_sec."
+
+
+class LockTimeout(StoreLocked):
+    """The lock of a `.loki` folder, which anyone who claims its tasks takes first."""
+
+    code = "lock_timeout"
+    hint = "A script holds the folder's queue.lock for long; find it with `fuser`, or raise lock_timeout_sec."
+
+
+class FolderUnavailable(StoreError):
+    """The `.loki` folder of a workspace cannot be read or written, so no one knows what its scripts have claimed."""
+
+    code = "folder_unavailable"
+    hint = "Fix the file or folder named, claim where the folder is, or end the two-way bridge: unset claim_folder."
+
+
+class StoreNewer(StoreError):
+    code = "store_newer"
+    hint = "The database was migrated by a newer Shiftwork; upgrade this program."
+
+
+class StoreNeedsMigration(StoreError):
+    code = "store_needs_migration"
+    hint = "Run `shiftwork migrate` as a role that can change the schema."
+
+
+class StoreUnsuitable(StoreError):
+    """Not a place where a queue is safe: a network file system, an old engine, a foreign file."""
+
+    code = "store_unsuitable"
+    hint = "Use a local disk and a current SQLite, or PostgreSQL 14 or newer."
+
+
+class StoreDamaged(StoreError):
+    """What is stored cannot be read: the file is not a database, or no longer a whole one. Trying again does not
+    help.
+    """
+
+    code = "store_damaged"
+    hint = "Keep the file as it is and restore a snapshot or a copy into a new one: `shiftwork restore`."
+
+
+class StoreUnavailable(StoreError):
+    code = "store_unavailable"
+    hint = "The database cannot be reached; acknowledged work is safe, try again."
+
+
+class RedisUnavailable(StoreError):
+    """The Redis server of a bridge cannot be reached, or refuses what is asked of it."""
+
+    code = "redis_unavailable"
+    hint = "Check the address and that the server runs; a bridge without --once waits for it."
+
+
+class ArtifactsUnavailable(StoreError):
+    """There is no place for bytes: with PostgreSQL one must be named."""
+
+    code = "artifacts_unavailable"
+    hint = "Name a folder or s3://bucket/prefix: `serve --artifacts`, SHIFTWORK_ARTIFACTS or `Queue.open(artifacts=…)`."
+
+
+class ArtifactDamaged(StoreError):
+    """The stored bytes are not those that were put. They are never handed out."""
+
+    code = "artifact_damaged"
+    hint = "Restore the stored file from a backup, or put the same content again: it replaces the damaged copy."
+
+
+class StoreNotEmpty(ConflictError):
+    """A copy or a snapshot is written into an empty queue only: what is there is never mixed or overwritten."""
+
+    code = "store_not_empty"
+    hint = "Name a new file or an empty database; nothing was changed."
+
+
+class CopyDiffers(StoreError):
+    """What was read back is not what was written. Nothing of it was kept."""
+
+    code = "copy_differs"
+    hint = "The target was left empty; check its disk and memory, then copy again."
+
+
+class SnapshotFailed(StoreError):
+    """A snapshot could not be written. The queue itself continues."""
+
+    code = "snapshot_failed"
+    hint = "Make the folder writable and free some space; nothing was left half written."
+
+
+class SnapshotsUnavailable(StoreError):
+    """There is no folder for snapshots: with PostgreSQL one must be named."""
+
+    code = "snapshots_unavailable"
+    hint = "Name a folder: `serve --snapshots`, SHIFTWORK_SNAPSHOTS or `Queue.open(snapshots=…)`."
+
+
+class SnapshotDamaged(StoreError):
+    """The file is not what was once written, or is not a snapshot at all. Nothing of it was kept."""
+
+    code = "snapshot_damaged"
+    hint = "Use another snapshot: `shiftwork snapshot list` shows which there are."
+
+
+class StoreClosed(StoreError):
+    code = "store_closed"
+    hint = "The queue was closed; open it again."
+
+
+def from_dict(fields: Mapping[str, Any]) -> ShiftworkError:
+    """The error behind `as_dict`; a code of a newer version becomes a plain `ShiftworkError` with that code."""
+    facts = dict(fields)
+    code, what = str(facts.pop("code", "error")), str(facts.pop("what", ""))
+    where, hint = facts.pop("where", None), facts.pop("hint", None)
+    kind = next((error for error in all_errors() if error.code == code), None)
+    error = (kind or ShiftworkError)(what, where=where, hint=hint, **facts)
+    if kind is None:
+        error.code = code  # type: ignore[misc]  # no class here has it
+    return error
+
+
+def all_errors() -> list[type[ShiftworkError]]:
+    """Every error class, for the documentation and its test."""
+    found: list[type[ShiftworkError]] = []
+    todo: list[type[ShiftworkError]] = [ShiftworkError]
+    while todo:
+        kind = todo.pop(0)
+        found.append(kind)
+        todo.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,105 @@
+"""What an attempt comes to: the one shape of a result and of a failure, from the handler to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.model.outcome import Token
+from shiftwork.model.task import Fields, Name, NewVerdict, Text, Usage
+
+MessageKind = Literal["tool_call", "text", "error"]
+UsageReport = Annotated[Usage | None, Meta(description="Usage since the last report.")]
+
+
+class TaskResult(Fields, kw_only=False):
+    """What a successful attempt submits. Nothing of it is checked before it is submitted."""
+
+    data: Annotated[Any, Meta(description="The result as JSON.")] = None
+    text: Annotated[str | None, Meta(description="The result in words.")] = None
+    artifacts: Annotated[Sequence[Name], Meta(description="Ids or addresses of what was made.")] = ()
+    decision_report: Annotated[
+        dict[str, Any] | None, Meta(description="What was decided and why, if the task requires it.")
+    ] = None
+    usage: UsageReport = None
+    verdict: Annotated[
+        NewVerdict | None, Meta(description="Whether it passed its tests, where the task asks for `test-pass`.")
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """These fields by name, without those that a subclass adds."""
+        return {name: getattr(self, name) for name in TaskResult.__struct_fields__}
+
+
+class Completion(TaskResult, kw_only=True):
+    """A result under the token of its claim, for `batch.complete`."""
+
+    token: str | Token
+
+
+class CompletionItem(TaskResult, kw_only=True):
+    """The same in a request, where a token is text."""
+
+    token: Name
+
+
+class TaskFailure(Fields, kw_only=False):
+    """How an attempt failed. With `retry=False` the task is settled at once.
+
+    A rate limit holds back anyone who shares the provider, account and model named; else those its agent registered
+    with, else all work of the type.
+    """
+
+    reason: Name | None = None
+    error: Text | None = None
+    usage: UsageReport = None
+    data: Annotated[Any, Meta(description="A partial result, or facts about the failure.")] = None
+    retry: bool = True
+    provider: Name | None = None
+    account: Name | None = None
+    model: Name | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """These fields by name, without those that a subclass adds."""
+        return {name: getattr(self, name) for name in TaskFailure.__struct_fields__}
+
+
+class Failure(TaskFailure, kw_only=True):
+    """A failed attempt under the token of its claim, for `batch.fail`."""
+
+    token: str | Token
+
+
+class FailureItem(TaskFailure, kw_only=True):
+    """The same in a request, where a token is text."""
+
+    token: Name
+
+
+class Heartbeat(Fields, kw_only=False):
+    """A heartbeat of one claim, with what has happened since the last, for `batch.heartbeat`."""
+
+    token: str | Token
+    progress: Any = None
+    usage: UsageReport = None
+
+
+class HeartbeatItem(Fields, kw_only=False):
+    """The same in a request, where a token is text."""
+
+    token: Name
+    progress: Any = None
+    usage: UsageReport = None
+
+
+class HeartbeatReply(msgspec.Struct, frozen=True):
+    """Whether to continue; `yield` asks to give the task back, soon and at a good place, since an urgent one waits."""
+
+    task_id: str
+    action: Literal["continue", "cancel", "lost", "yield"]
+    reason: str | None = None
+    slow_down_sec: float | None = None
+    """For how long to go slow, since someone met a rate limit."""

@@ -1,0 +1,389 @@
+"""The task as submitted and as returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.model.bounds import MAX_NAME, MAX_PAGE, MAX_TEXT
+from shiftwork.settings.model import AgeingRate
+
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+Priority = Annotated[float, Meta(ge=0, le=100)]
+PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+Dollars = Annotated[float, Meta(ge=0, le=1e9)]
+Traceparent = Annotated[str, Meta(pattern=r"^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")]
+"""As the W3C recommendation on trace context writes it."""
+
+MICRO = 1_000_000
+MAX_REPORTED_USD = 100_000
+MAX_REPORTED_TOKENS = 10**12
+"""In one report of usage: far more than any costs, and far less than what would ruin the books of a workspace."""
+
+
+class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of everything a caller writes: a field we do not know is refused, not dropped."""
+
+
+class Constraints(Fields):
+    """Limits and requirements of the work."""
+
+    max_cost_usd: Dollars | None = None
+    max_duration_sec: Annotated[float, Meta(gt=0)] | None = None
+    required_capabilities: list[Name] = []
+    model_preferences: list[Name] = []
+    fallback_models: list[Name] = []
+
+
+class Spec(Fields):
+    """The work in the factory's words."""
+
+    prompt: str | None = None
+    context_refs: list[Name] = []
+    constraints: Constraints = msgspec.field(default_factory=Constraints)
+
+
+class Output(Fields):
+    """What the work must submit."""
+
+    type: Literal["code", "markdown", "json", "artifact"] | None = None
+    validation: Literal["json-schema", "test-pass", "llm-judge", "regex", "none"] = "none"
+    validation_schema: dict[str, Any] | str | None = None
+
+
+class NewTask(Fields):
+    """A task to be submitted. `key` names it inside its batch, so that others there can depend on it."""
+
+    type: Name
+    key: Name | None = None
+    id: Name | None = None
+    idempotency_key: Name | None = None
+    title: Text | None = None
+    tool_name: Name | None = None
+    payload: dict[str, Any] = {}
+    spec: Spec | None = None
+    output: Output | None = None
+    priority: Priority = 50
+    priority_boost_per_minute: AgeingRate | None = None
+    deadline: float | None = None
+    dependencies: list[Name] = []
+    tags: list[Name] = []
+    created_by: Name | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    retry: dict[str, Any] | None = None
+    delivery: Literal["at_least_once", "at_most_once"] | None = None
+    estimated_cost_usd: Dollars | None = None
+    tree_budget_usd: Dollars | None = None
+    """What the task may cost in all its attempts, with everything that is spawned under it."""
+    target_agent_id: Name | None = None
+    issue_id: Name | None = None
+    serial_key: Name | None = None
+    """Of the tasks with the same key one runs at a time, where `serialize_by` is `key`."""
+    trigger_type: Name | None = None
+    trigger_comment_id: Name | None = None
+    trigger_summary: Text | None = None
+    session_id: Name | None = None
+    work_dir: Text | None = None
+    force_fresh_session: bool = False
+    traceparent: Traceparent | None = None
+    """The trace it belongs to; without it, that of the call which submits it."""
+    settings: dict[str, Any] | None = None
+
+
+class TaskFields(TypedDict, total=False):
+    """The fields of `NewTask` as keyword arguments."""
+
+    type: Name
+    key: Name | None
+    id: Name | None
+    idempotency_key: Name | None
+    title: Text | None
+    tool_name: Name | None
+    payload: Mapping[str, Any]
+    spec: Spec | Mapping[str, Any] | None
+    output: Output | Mapping[str, Any] | None
+    priority: Priority
+    priority_boost_per_minute: AgeingRate | None
+    deadline: float | None
+    dependencies: Sequence[Name]
+    tags: Sequence[Name]
+    created_by: Name | None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None
+    timeout_sec: Annotated[float, Meta(gt=0)] | None
+    retry: Mapping[str, Any] | None
+    delivery: Literal["at_least_once", "at_most_once"] | None
+    estimated_cost_usd: Dollars | None
+    tree_budget_usd: Dollars | None
+    target_agent_id: Name | None
+    issue_id: Name | None
+    serial_key: Name | None
+    trigger_type: Name | None
+    trigger_comment_id: Name | None
+    trigger_summary: Text | None
+    session_id: Name | None
+    work_dir: Text | None
+    force_fresh_session: bool
+    traceparent: Traceparent | None
+    settings: Mapping[str, Any] | None
+
+
+class NewDag(Fields):
+    """Tasks and edges submitted together, all or nothing."""
+
+    tasks: list[NewTask]
+    title: Text | None = None
+    created_by: Name | None = None
+    budget_ceiling_usd: Dollars | None = None
+
+
+class Changes(Fields):
+    """What may be changed on a task that no one holds. A field that is not given stays."""
+
+    priority: Priority | None = None
+    deadline: float | None = None
+    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    estimated_cost_usd: Dollars | None = None
+    tags: list[Name] | None = None
+    dependencies: list[Name] | None = None
+    clear: list[Name] = []
+    """Names of optional fields to be emptied: deadline, timeout_sec."""
+    note: Text | None = None
+    """Why; it is kept in the event."""
+
+
+class Usage(Fields):
+    """What was spent since the last report, and on which model."""
+
+    cost_usd: Annotated[float, Meta(ge=0, le=MAX_REPORTED_USD)] = 0
+    tokens_in: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
+    tokens_out: Annotated[int, Meta(ge=0, le=MAX_REPORTED_TOKENS)] = 0
+    model: Name | None = None
+
+
+NO_USAGE = Usage()
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """What became of one submitted task."""
+
+    id: str
+    status: str
+    duplicate: bool = False
+    key: str | None = None
+    dag_id: str | None = None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who holds a task and until when."""
+
+    agent_id: str | None
+    runtime_id: str | None
+    claimed_at: float | None
+    heartbeat_at: float | None
+    heartbeat_interval_sec: float
+    assignment_id: str | None
+    ack_required_by: float | None
+    execution_deadline: float | None
+    model: str | None = None
+    """The model to work with, where the task says which it may have."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """One failed attempt in a task's history."""
+
+    attempt: int
+    agent: str
+    reason: str | None
+    error: str | None
+    duration_sec: float
+    cost_usd: float
+    at: float
+    note: str | None = None
+
+
+class NewVerdict(Fields):
+    """Whether an output passed its tests, with what shows it, from anyone who ran them."""
+
+    passed: bool
+    evidence: dict[str, Any] | None = None
+    note: Text | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether the output of an attempt passed its validation, and by whose word."""
+
+    method: str
+    passed: bool
+    by: str
+    at: float
+    reasons: list[str] = []
+    evidence: dict[str, Any] | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The final outcome of a task, of its last attempt, or what was submitted and waits for its verdict."""
+
+    task_id: str
+    status: Literal["success", "failed"] | None
+    data: Any
+    text: str | None
+    artifacts: list[str]
+    decision_report: dict[str, Any] | None
+    error: str | None
+    reason: str | None
+    execution_time_sec: float | None
+    worker_id: str | None
+    completed_at: float | None
+    verdict: Verdict | None = None
+    external_id: str | None = None
+
+    @property
+    def output(self) -> Any:
+        """What was submitted, in one piece: the data, or the words where there is no data."""
+        return self.text if self.data is None else self.data
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """What a task waits for besides other tasks, under the name it gave it, with the answer once there is one."""
+
+    name: str
+    kind: Literal["time", "signal", "person"]
+    status: Literal["open", "met", "expired"]
+    began_at: float
+    until: float | None = None
+    """When a time has come; when a signal or an answer is waited for no longer."""
+    signal: str | None = None
+    question: str | None = None
+    schema: dict[str, Any] | None = None
+    """What an answer must look like."""
+    ended_at: float | None = None
+    value: Any = None
+    """The signal's data, or the answer."""
+    answered_by: str | None = None
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A task as a reader sees it. Times are seconds since 1970."""
+
+    id: str
+    workspace_id: str
+    type: str
+    status: str
+    priority: float
+    dag_id: str
+    root_task_id: str
+    created_at: float
+    updated_at: float
+    version: int
+    fence: int
+    round: int
+    attempts: int
+    max_attempts: int
+    claim: Claim
+    retry: dict[str, Any]
+    title: str | None = None
+    tool_name: str | None = None
+    payload: dict[str, Any] = {}
+    spec: dict[str, Any] | None = None
+    output: dict[str, Any] | None = None
+    priority_boost_per_minute: float = 0
+    deadline: float | None = None
+    effective_priority: float = 0
+    priority_parts: dict[str, float] = {}
+    priority_tier: str = ""
+    age_minutes: float = 0
+    dependencies: list[str] = []
+    blocked_by: list[str] = []
+    blocked: bool = False
+    blocked_reason: str | None = None
+    hold: str | None = None
+    waits: list[Wait] = []
+    external_id: str | None = None
+    merged_ids: list[str] = []
+    """Ids of submissions that were this task already; each of them names it."""
+    idempotency_key: str | None = None
+    parent_id: str | None = None
+    retry_of: str | None = None
+    rerun_of: str | None = None
+    superseded_by: str | None = None
+    target_agent_id: str | None = None
+    issue_id: str | None = None
+    serial_key: str | None = None
+    trigger_type: str | None = None
+    trigger_comment_id: str | None = None
+    trigger_summary: str | None = None
+    session_id: str | None = None
+    work_dir: str | None = None
+    force_fresh_session: bool = False
+    traceparent: str | None = None
+    tags: list[str] = []
+    created_by: str | None = None
+    timeout_sec: float | None = None
+    delivery: str = "at_least_once"
+    estimated_cost_usd: float | None = None
+    tree_budget_usd: float | None = None
+    progress: Any = None
+    available_at: float | None = None
+    claimed_at: float | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    cancelled_at: float | None = None
+    finished_at: float | None = None
+    failed_at: float | None = None
+    dead_lettered_at: float | None = None
+    cancel_reason: str | None = None
+    failure_reason: str | None = None
+    last_error: str | None = None
+    failure_history: list[Failed] = []
+    poison_pill: bool = False
+    result: Result | None = None
+    incomplete: bool = False
+    """It was submitted without the decision report it needs; it is still running."""
+    judge_task_id: str | None = None
+    """The task that judges its output, while that waits for the verdict."""
+    cost_usd: float = 0
+    tokens_used: dict[str, int] = {}
+    settings: dict[str, Any] | None = None
+    archived: bool = False
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of tasks; `next` is the cursor of the following one."""
+
+    tasks: list[Task]
+    next: str | None
+
+
+class Dag(msgspec.Struct, frozen=True):
+    """A DAG as a reader sees it."""
+
+    id: str
+    workspace_id: str
+    title: str | None
+    created_by: str | None
+    status: Literal["pending", "running", "completed", "failed", "cancelled"]
+    tasks: list[str]
+    roots: list[str]
+    leaves: list[str]
+    counts: dict[str, int]
+    done: int
+    total: int
+    budget_ceiling_usd: float | None
+    spent_usd: float
+    created_at: float
+    finished_at: float | None
+
+
+def micros(dollars: float | None) -> int:
+    """Money is kept as integers; dollars exist only at the edge."""
+    return round((dollars or 0) * MICRO)
+
+
+def dollars(amount: int | None) -> float:
+    return (amount or 0) / MICRO

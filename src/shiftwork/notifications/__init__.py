@@ -1,0 +1,1 @@
+"""Notifications: sinks, deliveries, and the sender."""

@@ -1,0 +1,48 @@
+"""Connects to public addresses only, unless the sink allows others.
+
+What is looked at is the address of each connection as it is made, so that neither a name that is resolved anew nor an
+address written in another way gets by.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from shiftwork.notifications.policy import is_public
+
+
+class NotPublic(OSError):
+    """The address is not public, and the sink may not be reached there."""
+
+
+def open_public(info: tuple[Any, ...]) -> socket.socket:
+    """A socket for one resolved address, as `getaddrinfo` tells it."""
+    family, kind, protocol, _, address = info
+    check(address)
+    return socket.socket(family, kind, protocol)
+
+
+def check(address: Any) -> None:
+    if not is_public(str(address[0])):
+        raise NotPublic(
+            "its address is not public: that needs allow_private, and SHIFTWORK_PRIVATE_SINKS=1 where it is sent from"
+        )
+
+
+def connect(host: str, port: int, timeout: float, *, allow_private: bool) -> socket.socket:
+    """A connection to a host, for what has no loop."""
+    refused: OSError = OSError("its name means nothing")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            if not allow_private:
+                check(address)
+            connection.settimeout(timeout)
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            refused = error
+        else:
+            return connection
+    raise refused

@@ -1,0 +1,83 @@
+"""The outbox: reads the event log once for all sinks and writes their deliveries.
+
+So no verb pays for notifications, and none can be lost or written twice: the cursor of a sink moves in the transaction
+that writes its deliveries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from shiftwork.engine import event_log
+from shiftwork.engine.engine import Engine
+from shiftwork.notifications import deliveries
+from shiftwork.notifications.deliveries import PendingNotification, Source, filter_of
+from shiftwork.store.store import Row, Tx
+
+PAGE = 500
+MAX_PAGES = 100
+"""Of one turn; the rest has the next one."""
+
+MAX_PENDING = 10_000
+"""A sink for which this much waits is read on for when some of it is sent: until then the log keeps the rest."""
+
+Counts = dict[str, int]
+
+
+async def forget(tx: Tx, _engine: Engine) -> Counts:
+    """Remove deliveries that ended long ago, and those of removed sinks."""
+    gone = await deliveries.forget(tx)
+    return {"forgotten": gone} if gone else {}
+
+
+async def fill(engine: Engine) -> Counts:
+    """Write a delivery for everything new that a sink wants."""
+    written = 0
+    for _ in range(MAX_PAGES):
+        rows = await engine.store.read(lambda tx: tx.all("sinks_to_read_for", most=MAX_PENDING))
+        events = [row for row in rows if filter_of(row).events]
+        alerts = [row for row in rows if filter_of(row).alerts]
+        moved = [await _events(engine, after, group) for after, group in _by(events, "events_after")]
+        moved += [await _alerts(engine, after, group) for after, group in _by(alerts, "alerts_after")]
+        written += sum(count for count, _ in moved)
+        if not any(whole for _, whole in moved):
+            break
+    return {"written": written} if written else {}
+
+
+def _by(rows: Sequence[Row], cursor: str) -> list[tuple[int, list[Row]]]:
+    """Sinks that have been read for equally far: what comes next is read once for all of them."""
+
+    def place(row: Row) -> int:
+        return int(row[cursor])
+
+    return [(after, list(group)) for after, group in groupby(sorted(rows, key=place), place)]
+
+
+async def _events(engine: Engine, after: int, sinks: Sequence[Row]) -> tuple[int, bool]:
+    workspaces = {row["workspace"] for row in sinks}
+    part = await event_log.read(engine.store, after, PAGE, workspaces.pop() if len(workspaces) == 1 else None)
+    return await _write(engine, "event", sinks, (after, part.last), lambda: deliveries.of_events(part.rows, sinks))
+
+
+async def _alerts(engine: Engine, after: int, sinks: Sequence[Row]) -> tuple[int, bool]:
+    part = await event_log.read_alerts(engine.store, after, PAGE)
+    return await _write(engine, "alert", sinks, (after, part.last), lambda: deliveries.of_alerts(part.rows, sinks))
+
+
+async def _write(
+    engine: Engine,
+    source: Source,
+    sinks: Sequence[Row],
+    part: tuple[int, int],
+    find: Callable[[], list[PendingNotification]],
+) -> tuple[int, bool]:
+    """How many deliveries were written, and whether the page was full, so that there may be more."""
+    after, last = part
+    if last == after:
+        return 0, False
+    found = find()
+    ids = [row["id"] for row in sinks]
+    written = await engine.store.run(lambda tx: deliveries.write(tx, engine, source, ids, part, found))
+    return written, last - after >= PAGE

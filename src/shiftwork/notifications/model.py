@@ -1,0 +1,124 @@
+"""Sinks, notifications and their deliveries, as callers see them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.model.task import Name
+from shiftwork.observe.alert_kinds import Severity
+
+ALERT = "alert.raised"
+TEST = "sink.test"
+ALL = "*"
+Kind = Literal["webhook", "slack", "email"]
+Status = Literal["pending", "sent", "dead"]
+Address = Annotated[str, Meta(min_length=1, max_length=2000)]
+Secret = Annotated[str, Meta(min_length=1, max_length=500)]
+MessageBuffer = Annotated[list[Name], Meta(max_length=100)]
+
+
+class Wants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a sink receives: all alerts and no events, unless it says otherwise."""
+
+    alerts: MessageBuffer = msgspec.field(default_factory=lambda: [ALL])
+    """Kinds of alert; `*` is every kind."""
+    severity: Severity = "info"
+    """The least severity of an alert."""
+    events: MessageBuffer = []
+    """Names of events, as `task.completed` or `task.*`."""
+    types: MessageBuffer = []
+    """Only what is about tasks of these types; without, about anything."""
+    creators: MessageBuffer = []
+    """Only alerts that are meant for these creators of tasks."""
+
+
+ALL_ALERTS = Wants()
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """A sink as a reader sees it: without its secret, and of its URL only what is not a secret."""
+
+    id: str
+    name: str
+    workspace_id: str
+    kind: Kind
+    address: str
+    server: str | None
+    sender: str | None
+    wants: Wants
+    allow_private: bool
+    status: Literal["active", "resting", "failing", "paused"]
+    """`resting` after failures in a row; `failing` once a notification has been given up, until one arrives."""
+    created_at: float
+    created_by: str
+    paused_at: float | None
+    pause_reason: str | None
+    rests_until: float | None
+    last_error: str | None
+
+
+class AddedSink(msgspec.Struct, frozen=True):
+    """A sink just added: the only time that its secret is seen, and only where one was made for it."""
+
+    sink: Sink
+    secret: str | None
+
+    def __repr__(self) -> str:
+        """Without the secret, which has no place in a log or a traceback."""
+        return f"AddedSink(sink={self.sink!r})"
+
+
+class SinkTarget(NamedTuple):
+    """How to reach a sink, with what must not be shown."""
+
+    kind: Kind
+    address: str
+    secret: str | None
+    server: str | None
+    sender: str | None
+    allow_private: bool
+
+
+class Notification(msgspec.Struct, frozen=True):
+    """The body of a webhook: `type` is the name of an event, `alert.raised` or `sink.test`."""
+
+    type: str
+    timestamp: str
+    data: dict[str, Any]
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """One notification to one sink. Its id is the same at every attempt, so that a receiver knows a repeat."""
+
+    id: str
+    workspace_id: str
+    sink: str
+    type: str
+    """The event's name, `alert.raised` or `sink.test`."""
+    seq: int | None
+    """Of the event or the alert."""
+    status: Status
+    attempts: int
+    created_at: float
+    next_at: float | None
+    """When it is sent, while it is pending."""
+    ended_at: float | None
+    error: str | None
+    """Why the last attempt failed."""
+    message: str
+    notification: Notification | None = None
+    """All that is sent; only where one delivery is asked for."""
+
+
+class Parcel(NamedTuple):
+    """A delivery that is being sent."""
+
+    id: str
+    sink_id: str
+    attempts: int
+    give_up_at: float
+    notification: Notification
+    place: SinkTarget

@@ -1,0 +1,140 @@
+"""Sends what is due, outside of any transaction: taken under a lease, sent with a time limit, then recorded.
+
+Anyone who dies between sending and recording leaves a lease that runs out; the notification is then sent again with the
+same id. A sink that is slow or dead holds up no one but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from shiftwork.engine.engine import Engine
+from shiftwork.model.errors import ShiftworkError, StoreUnsuitable
+from shiftwork.notifications import deliveries
+from shiftwork.notifications.model import Parcel, SinkTarget
+from shiftwork.notifications.policy import DeliveryOutcome
+
+if TYPE_CHECKING:
+    from shiftwork.notifications.mail import MailSender
+    from shiftwork.notifications.webhooks import WebhookSender
+
+log = logging.getLogger("shiftwork.notifications")
+TICK_SEC = 1.0
+AT_ONCE = 32
+"""Deliveries under way in one process."""
+
+GRACE_SEC = 2.0
+"""How long what is under way may take when the process is to end."""
+
+
+class NotificationSender:
+    """Sends for all sinks of all workspaces; many may be at work on one store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._senders: tuple[WebhookSender, MailSender] | None = None
+        self._unable = False
+        self._under_way: dict[asyncio.Task[None], str] = {}
+        """Each with the sink it goes to."""
+
+    async def run_forever(self) -> None:
+        """Until cancelled. What is under way then is sent again by anyone who comes after."""
+        try:
+            while True:
+                try:
+                    found = await self._set_out()
+                except ShiftworkError as error:
+                    log.warning("notifications wait: %s", error)
+                    found = 0
+                await self._pause(found)
+        finally:
+            await self._close()
+
+    async def send_due(self) -> int:
+        """Send until nothing is due; how many attempts that took."""
+        total = 0
+        try:
+            while (found := await self._set_out()) or self._under_way:
+                total += found
+                await self._pause(found=1)
+        finally:
+            await self._close()
+        return total
+
+    async def _set_out(self) -> int:
+        room = AT_ONCE - len(self._under_way)
+        if self._unable or room <= 0 or not await self._store.read(deliveries.is_due) or not self._equip():
+            return 0
+        busy = Counter(self._under_way.values())
+        taken = await self._store.run(lambda tx: deliveries.lease(tx, self._engine, busy, room))
+        for delivery in taken:
+            task = asyncio.create_task(self._deliver(delivery))
+            self._under_way[task] = delivery.sink_id
+            task.add_done_callback(self._under_way.pop)
+        return len(taken)
+
+    def _equip(self) -> bool:
+        """What is needed to send is loaded when something is first to be sent."""
+        if self._senders is None:
+            try:
+                from shiftwork.notifications.mail import MailSender  # noqa: PLC0415  # no worker waits for it at its start
+                from shiftwork.notifications.webhooks import WebhookSender  # noqa: PLC0415  # likewise
+            except ImportError as error:
+                log.warning("notifications are left to others: %s is not installed (shiftwork[client])", error.name)
+                self._unable = True
+                return False
+            self._senders = WebhookSender(), MailSender()
+        return True
+
+    async def _pause(self, found: int) -> None:
+        """Until something ends and makes room; where nothing is under way, for a tick."""
+        if self._under_way:
+            limit = None if found and len(self._under_way) >= AT_ONCE else TICK_SEC
+            await asyncio.wait(set(self._under_way), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        elif not found:
+            await asyncio.sleep(TICK_SEC)
+
+    async def _deliver(self, pending: Parcel) -> None:
+        outcome = await self._send(pending)
+        try:
+            status = await self._store.run(lambda tx: deliveries.record(tx, self._engine, pending, outcome))
+        except ShiftworkError as error:
+            log.warning("notification %s is sent again, since its end could not be recorded: %s", pending.id, error)
+            return
+        if status == "dead":
+            log.warning(
+                "notification %s is given up after %d attempts: %s", pending.id, pending.attempts, outcome.error
+            )
+
+    async def _send(self, delivery: Parcel) -> DeliveryOutcome:
+        assert self._senders is not None
+        sender = self._senders[delivery.place.kind == "email"]
+        try:
+            return await sender.send(delivery._replace(place=self._opened(delivery.place)), self._store.now())
+        except StoreUnsuitable as error:
+            log.warning("notification %s could not be sent: %s", delivery.id, error)
+            return DeliveryOutcome(error.what)
+        except Exception as error:  # noqa: BLE001  # a notification that fails must not stop the sender
+            # Without its trace, which may show the address.
+            log.warning("notification %s could not be sent: %s", delivery.id, type(error).__name__)
+            return DeliveryOutcome(f"it could not be sent ({type(error).__name__})")
+
+    def _opened(self, place: SinkTarget) -> SinkTarget:
+        """With its secret readable, and private only where this process was started to allow that."""
+        allowed = place.allow_private and self._engine.private_sinks
+        return place._replace(secret=self._engine.secrets.open(place.secret), allow_private=allowed)
+
+    async def _close(self) -> None:
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=GRACE_SEC)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        if self._senders is not None:
+            web, post = self._senders
+            await web.close()
+            post.close()

@@ -1,0 +1,128 @@
+"""Sinks behind a URL: signed webhooks, and those that take what Slack takes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import math
+import os
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import msgspec
+
+from shiftwork.notifications import dial
+from shiftwork.notifications.model import Parcel
+from shiftwork.notifications.policy import DeliveryOutcome, key_of, line
+
+TIMEOUT_SEC = 10.0
+GONE = 410
+BUSY = frozenset({429, 503})
+"""Answers whose `Retry-After` is heeded."""
+
+MAX_SLACK_TEXT_LENGTH = 3000
+_JSON = {"content-type": "application/json", "user-agent": "shiftwork"}
+
+
+class WebhookSender:
+    """Sends over HTTP. Nothing is kept from one message to the next: no connection, no cookie, no name."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def send(self, delivery: Parcel, now: float) -> DeliveryOutcome:
+        """One attempt."""
+        body, headers = message(delivery, now)
+        session = self._session(allow_private=delivery.place.allow_private)
+        try:
+            async with session.post(
+                delivery.place.address, data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                return _read(answer.status, answer.headers, now)
+        except TimeoutError:
+            return DeliveryOutcome(f"it did not answer within {TIMEOUT_SEC:g} s")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return DeliveryOutcome(_why(error))
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    def _session(self, *, allow_private: bool) -> aiohttp.ClientSession:
+        if allow_private not in self._sessions:
+            connector = aiohttp.TCPConnector(
+                force_close=True,
+                use_dns_cache=False,
+                limit=0,
+                socket_factory=None if allow_private else dial.open_public,
+            )
+            self._sessions[allow_private] = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_SEC),
+                trust_env=False,  # a proxy would dial what we refuse to
+            )
+        return self._sessions[allow_private]
+
+
+def message(delivery: Parcel, now: float) -> tuple[bytes, dict[str, str]]:
+    """The body and the headers of one attempt: the body is the same each time, the signature has its time."""
+    if delivery.place.kind == "slack":
+        return msgspec.json.encode({"text": slack_text(delivery)}), dict(_JSON)
+    body = msgspec.json.encode(delivery.notification)
+    signed = signature_headers(key_of(delivery.place.secret or ""), delivery.id, now, body)
+    return body, {**_JSON, **signed}
+
+
+def signature_headers(key: bytes, message_id: str, at: float, body: bytes) -> dict[str, str]:
+    """A signature as Standard Webhooks defines it: HMAC-SHA256 over the id, the time and the body."""
+    signed = f"{message_id}.{int(at)}.".encode() + body
+    signature = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    return {"webhook-id": message_id, "webhook-timestamp": str(int(at)), "webhook-signature": f"v1,{signature}"}
+
+
+def slack_text(delivery: Parcel) -> str:
+    """Nothing in it is a link, a mention or a command there."""
+    text = line(delivery.notification)[:MAX_SLACK_TEXT_LENGTH]
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _read(status: int, headers: Mapping[str, str], now: float) -> DeliveryOutcome:
+    if 200 <= status < 300:
+        return DeliveryOutcome()
+    if 300 <= status < 400:
+        return DeliveryOutcome(f"it answered {status}, and redirects are not followed")
+    if status == GONE:
+        return DeliveryOutcome("it answered 410 Gone: it wants no more", gone=True)
+    asked = _retry_after(headers.get("retry-after", ""), now) if status in BUSY else None
+    return DeliveryOutcome(f"it answered {status}", asked)
+
+
+def _retry_after(text: str, now: float) -> float | None:
+    """Seconds, or a date."""
+    try:
+        seconds = float(text) if text.strip().isdigit() else parsedate_to_datetime(text).timestamp() - now
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None
+
+
+def _why(error: Exception) -> str:
+    """Our own words: those of a library may hold the address, which may hold a secret."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not good"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name means nothing"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = error.os_error
+        return str(reason) if isinstance(reason, dial.NotPublic) else f"no connection: {_reason(reason)}"
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError | asyncio.IncompleteReadError):
+        return "it ended the connection without an answer"
+    return f"it did not answer as HTTP does ({type(error).__name__})"
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else "refused"

@@ -1,0 +1,1 @@
+"""Observability: status, explanations, metrics and alerts."""

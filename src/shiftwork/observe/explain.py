@@ -1,0 +1,335 @@
+"""Why a task is not running: each hold by name, with what would lift it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.budgets import operations as budgets
+from shiftwork.budgets import policy as budget
+from shiftwork.budgets.allocator import HOLD as HELD_BY_BUDGET
+from shiftwork.compat.external.published import HOLD as PUBLISHED
+from shiftwork.engine import rank
+from shiftwork.engine.engine import Engine
+from shiftwork.engine.lanes import TARGETED, Lane, filter_of
+from shiftwork.engine.read import PARTS
+from shiftwork.engine.rows import TaskRow, load
+from shiftwork.engine.unit_of_work import own_settings
+from shiftwork.fairness import serial_keys
+from shiftwork.fairness.preferences import Needs, Preferences, needs_of
+from shiftwork.fairness.share_policy import is_on
+from shiftwork.limits import gates
+from shiftwork.model import ids, reasons
+from shiftwork.model.errors import NotFound
+from shiftwork.model.states import IN_HAND, SETTLED, State
+from shiftwork.model.task import dollars
+from shiftwork.observe.model import Blocker, Explanation, Share
+from shiftwork.settings.resolve import Resolver
+from shiftwork.store.store import Row, Tx
+from shiftwork.waits import policy as guard
+
+
+async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanation:
+    raw = await tx.one("read_tasks", items=[(uuid,)])
+    if raw is None or raw["workspace"] != workspace:
+        raise NotFound(f"there is no task {ids.show_task(uuid)}", task_id=ids.show_task(uuid))
+    row = load(raw)
+    body = await tx.one("read_bodies", items=[(uuid,)])
+    resolver = await engine.settings_cache.load(tx, workspace)
+    own = own_settings(msgspec.json.decode(body["body"])) if row.own_settings and body else None
+    parts = rank.parts(row.rank_facts(), resolver.settings(row.type, own), tx.now)
+    lanes = await engine.lanes.lanes(tx, [row.lane])
+    case = _Case(raw, row, msgspec.json.decode(body["body"]) if body else {}, lanes[0], resolver)
+    able = [agent for agent in await tx.all("list_agents", workspace=workspace) if _able(agent, case)]
+    holds = [*await _waiting(tx, row), *await _ready(tx, engine, case, able)]
+    in_line = row.status == State.READY and not row.hold
+    position = await _position(tx, row) if in_line else None
+    share = await _share(tx, engine, resolver, lanes[0]) if in_line else None
+    return Explanation(
+        task_id=ids.show_task(uuid),
+        status=row.status,
+        summary=_summary(row, holds, position, share),
+        holds=holds,
+        effective_priority=parts.effective,
+        priority_parts={name: getattr(parts, name) for name in PARTS},
+        position=position,
+        able_agents=[agent["id"] for agent in able],
+        share=share,
+    )
+
+
+class _Case(NamedTuple):
+    """The task in question, with what decides which agents may take it."""
+
+    raw: Row
+    row: TaskRow
+    body: dict[str, Any]
+    lane: Lane
+    resolver: Resolver
+
+    @property
+    def needs(self) -> Needs:
+        return needs_of(self.raw, self.lane, self.body)
+
+
+def _able(agent: Row, case: _Case) -> bool:
+    return filter_of(agent).fits(case.row.type, case.needs.capabilities, case.row.target_agent_id)
+
+
+async def _waiting(tx: Tx, row: TaskRow) -> list[Blocker]:
+    """Holds of a task that is not ready."""
+    if row.status == State.PENDING:
+        holds = [*await _waits(tx, row), *await _dependencies(tx, row)]
+        return holds or [Blocker("pending", "nothing is known to hold it", "report this: it is a bug")]
+    if row.status == State.RETRYING:
+        return [
+            Blocker(
+                "retry",
+                f"its next attempt waits after {row.failure_reason}",
+                "the time passes",
+                row.available_at,
+            )
+        ]
+    if row.status == State.WAITING_APPROVAL:
+        return await _approval(tx, row)
+    if row.status == State.VALIDATING:
+        return [await _verdict(tx, row)]
+    if row.status in SETTLED and (newer := await _newer(tx, row)):
+        return [Blocker("superseded", "it was tried again as another task", "look at that one", tasks=[newer])]
+    return [hold] if (hold := _settled(row)) else []
+
+
+async def _newer(tx: Tx, row: TaskRow) -> str | None:
+    """The task that answers for its lineage instead of this one."""
+    (newest,) = await tx.all("lineage_states", items=[(row.root_id,)])
+    return None if newest["id"] == row.id else ids.show_task(newest["id"])
+
+
+def _settled(row: TaskRow) -> Blocker | None:
+    """What only a person brings back."""
+    if row.status == State.DEAD_LETTERED and row.failure_reason == reasons.DISPLACED:
+        return Blocker(
+            "displaced", "it made room for more urgent work", "it comes back when there is room, or review it"
+        )
+    if row.status == State.DEAD_LETTERED:
+        left = row.attempts < row.max_attempts
+        what = f"{row.failure_reason} is not tried again" if left else f"no attempts are left ({row.failure_reason})"
+        return Blocker("dead_letter", what, "review it: retry, modify_and_retry or cancel")
+    if row.status == State.FAILED:
+        return Blocker("failed", f"it rests failed ({row.failure_reason})", "rerun it")
+    return None
+
+
+async def _waits(tx: Tx, row: TaskRow) -> list[Blocker]:
+    """What its last attempt began to wait for."""
+    holds = []
+    for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
+        what, lifts = {
+            "time": ("a time", "the time comes"),
+            "signal": (f"the signal {wait['signal']!r}", "someone sends it"),
+            "person": (f"an answer to {wait['question']!r}", "answer it"),
+        }[wait["kind"]]
+        past = "" if wait["kind"] == "time" or wait["until"] is None else ", or its time is over"
+        holds.append(Blocker(wait["kind"], f"it waits for {what} ({wait['name']})", lifts + past, wait["until"]))
+    return holds
+
+
+async def _approval(tx: Tx, row: TaskRow) -> list[Blocker]:
+    """Which rule stopped it, and what becomes of it when no one decides."""
+    asked = await tx.one("open_approvals_of", items=[(row.id,)])
+    if asked is None:
+        return [Blocker("approval", "a person must approve it first", "approve or reject it")]
+    rule = guard.shown(msgspec.json.decode(asked["rule"]))
+    expires = "" if asked["expires_at"] is None else f"; it is {_EXPIRED[rule['on_expire']]} when no one does in time"
+    fits = ", ".join(f"{name} {value}" for name, value in rule.items() if name not in _OF_EXPIRY)
+    return [
+        Blocker(
+            "approval",
+            f"a person must approve revision {asked['revision']} first: the guard for {fits or 'all tasks'} stopped it",
+            f"approve or reject it{expires}",
+            asked["expires_at"],
+        )
+    ]
+
+
+_EXPIRED = {"reject": "rejected", "approve": "approved"}
+_OF_EXPIRY = frozenset({"on_expire", "expire_after_sec"})
+
+
+async def _verdict(tx: Tx, row: TaskRow) -> Blocker:
+    output = await tx.one("read_outputs", items=[(row.id,)])
+    if output is None or output["judge_id"] is None:
+        return Blocker("verdict", "its output waits for the verdict of its tests", "its agent gives it", row.run_until)
+    judge = ids.show_task(output["judge_id"])
+    return Blocker("verdict", f"its output waits for its judge, {judge}", "that task completes", row.run_until, [judge])
+
+
+async def _dependencies(tx: Tx, row: TaskRow) -> list[Blocker]:
+    edges = await tx.all("edges_of", items=[(row.root_id,)])
+    open_ = [edge for edge in edges if not edge["satisfied"]]
+    if not open_:
+        return []
+    missing = {
+        edge["dependency"]: edge["name"] for edge in await tx.all("missing_dependencies", items=[(row.root_id,)])
+    }
+    states = {
+        s["root_id"]: s["status"] for s in await tx.all("lineage_states", items=[(e["dependency"],) for e in open_])
+    }
+    holds = []
+    for edge in open_:
+        dependency = ids.show_task(edge["dependency"])
+        if edge["dependency"] in missing:
+            holds.append(
+                Blocker(
+                    "missing_dependency",
+                    f"no task {missing[edge['dependency']]} has been submitted",
+                    "submit it, or change the dependencies",
+                    tasks=[dependency],
+                )
+            )
+        else:
+            kind = "subtask" if edge["waits"] else "dependency"
+            status = states.get(edge["dependency"], "unknown")
+            holds.append(
+                Blocker(kind, f"it waits for {dependency}, which is {status}", _lift(status), tasks=[dependency])
+            )
+    return holds
+
+
+def _lift(status: str) -> str:
+    if status in {State.DEAD_LETTERED, State.FAILED}:
+        return "a person retries that task, or changes the dependencies"
+    return "rerun that task, or change the dependencies" if status == State.CANCELLED else "that task completes"
+
+
+async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[Blocker]:
+    """Holds of a task that could be claimed but is not."""
+    row, resolver = case.row, case.resolver
+    if row.status != State.READY:
+        return []
+    holds = []
+    holds += [Blocker(HELD_BY_BUDGET, *short) for short in await budgets.shortages(tx, resolver, row)]
+    if row.hold == serial_keys.HOLD:
+        holds.append(await _serial(tx, row))
+    if row.hold == PUBLISHED:
+        return [Blocker(PUBLISHED, "it is offered in a stream to workers elsewhere", "one of them takes it")]
+    if row.hold and not holds:
+        holds.append(Blocker(row.hold, f"held back: {row.hold}", "the gate is opened"))
+    closed = await tx.all("read_gates", workspace=row.workspace)
+    if closed:
+        who = [(agent, filter_of(agent)) for agent in able]
+        holds += [Blocker(*reason) for reason in gates.reasons(closed, resolver, case.lane, who, tx.now)]
+    if not able:
+        lifts = "register an agent that has what it needs"
+        holds.append(Blocker("no_agent", f"no registered agent can take it: it needs {_needs(case)}", lifts))
+        return holds
+    willing = [agent for agent in able if agent["status"] == "active"]
+    holds += await _kept(tx, engine, case, willing, closed)
+    if not willing:
+        holds.append(
+            Blocker(
+                "agents_away",
+                "every agent that could take it is draining, offline or failed",
+                "set one active",
+            )
+        )
+    elif all(_is_full(agent) for agent in willing):
+        holds.append(
+            Blocker(
+                "capacity",
+                "every agent that could take it is at capacity",
+                "one of them finishes, or another joins",
+            )
+        )
+    elif all(_is_short(agent, row.estimated_cost) for agent in willing):
+        holds.append(
+            Blocker(
+                HELD_BY_BUDGET,
+                f"no able agent has {dollars(row.estimated_cost):.2f} USD left" if row.estimated_cost else _BROKE,
+                "raise an agent's budget",
+            )
+        )
+    return holds
+
+
+async def _serial(tx: Tx, row: TaskRow) -> Blocker:
+    runner = await serial_keys.running(tx, row.id)
+    if runner is None:
+        return Blocker(serial_keys.HOLD, "a task of its serial key ran a moment ago", "the next claim")
+    shown = ids.show_task(runner)
+    what = f"it waits for {shown}, which runs under the same serial key"
+    return Blocker(serial_keys.HOLD, what, "that task ends", tasks=[shown])
+
+
+def _needs(case: _Case) -> str:
+    wanted = [f"type {case.row.type}", *(f"capability {c}" for c in case.needs.capabilities)]
+    if case.row.target_agent_id:
+        wanted.append(f"being agent {case.row.target_agent_id}")
+    return ", ".join(wanted)
+
+
+MAX_ASKED = 50
+"""Agents of which it is looked up whether a task is kept from them for a better one."""
+
+
+async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], closed: Sequence[Row]) -> list[Blocker]:
+    """That it is kept from some agents for others, and until when."""
+    if case.row.hold:
+        return []
+    for agent in [agent for agent in willing if not _is_full(agent)][:MAX_ASKED]:
+        view = gates.Gates(closed, case.resolver, agent, filter_of(agent), tx.now)
+        preferences = Preferences(tx, engine, agent, view, None)
+        if not preferences.concern(case.raw, case.lane):
+            continue
+        if (wait := await preferences.wait(case.raw, case.lane, case.body)) is not None:
+            what = f"it is kept for {', '.join(wait.agents[:5])} for some seconds, since {wait.why}"
+            return [Blocker("preference", what, "one of them takes it, or the time passes", wait.until)]
+    return []
+
+
+def _is_full(agent: Row) -> bool:
+    limit = agent["max_concurrent_tasks"]
+    return limit is not None and agent["current_tasks"] >= limit
+
+
+_BROKE = "no able agent has money left"
+
+
+def _is_short(agent: Row, cost: int | None) -> bool:
+    left = budget.left(agent["budget"], agent["spent"], agent["granted"])
+    return left is not None and budget.grant(cost, 1, [left]) is None
+
+
+MAX_AHEAD = 10_000
+"""Anyone who stands further behind is not told how far."""
+
+
+async def _position(tx: Tx, row: TaskRow) -> int:
+    place = {"lane": row.lane, "rank": row.rank, "ordered_at": row.ordered_at, "id": row.id}
+    before = await tx.one("ahead_in_lane", **place, most=MAX_AHEAD)
+    return int(before["ahead"]) if before else 0
+
+
+async def _share(tx: Tx, engine: Engine, resolver: Resolver, lane: Lane) -> Share | None:
+    fair = resolver.settings().fair_share
+    number = lane.key.share
+    if number is None or not is_on(fair):
+        return None
+    rows = await tx.all("open_lanes", bound=TARGETED)
+    with_work = await engine.lanes.lanes(tx, [row["lane"] for row in rows])
+    others = {each.key.share for each in with_work if each.key.workspace == lane.key.workspace}
+    return Share(fair.by, number, fair.shares, len(others | {number}))
+
+
+def _summary(row: TaskRow, holds: list[Blocker], position: int | None, share: Share | None) -> str:
+    if row.status in IN_HAND:
+        return f"{row.status} by {row.agent_id}"
+    if row.status in {State.COMPLETED, State.CANCELLED}:
+        return row.status + (f": {row.cancel_reason}" if row.cancel_reason else "")
+    if holds:
+        return "; ".join(hold.what for hold in holds)
+    number = f"{position} or more" if position == MAX_AHEAD else str(position)
+    round_robin = "" if share is None else f", in share {share.number} of {share.waiting} that take turns by {share.by}"
+    return f"ready, with {number} task{'s' if position != 1 else ''} before it in its lane{round_robin}"

@@ -1,0 +1,71 @@
+"""Maintenance that observes: counts the log, keeps metrics, and raises alerts about what is not as it should be.
+
+Each workspace has a transaction of its own, so that one cannot keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from shiftwork.engine.engine import Engine
+from shiftwork.maintenance import rotation
+from shiftwork.observe import meters, metrics, watchdog
+from shiftwork.store.store import Store, Tx
+
+Counts = dict[str, int]
+MAX_STRETCHES = 200
+"""Of the log in one turn, before the other maintenance jobs get theirs."""
+
+
+async def mark_seen(tx: Tx, _engine: Engine) -> Counts:
+    """Note up to where the log is whole."""
+    await meters.mark_seen(tx)
+    return {}
+
+
+async def measure(engine: Engine) -> Counts:
+    """Count what is whole, and keep what each workspace measures now."""
+    counted = await count(engine.store)
+    names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
+    for workspace in rotation.next_of(names, engine.measured_to):
+        await _measure(engine, workspace)
+        engine.measured_to = workspace
+    return {"counted": counted} if counted else {}
+
+
+async def count(store: Store) -> int:
+    """Stretch by stretch; answers how much of the log it was."""
+    total = 0
+    for _ in range(MAX_STRETCHES):
+        found = await store.read(meters.count_on)
+        kept = await store.run(functools.partial(meters.keep, counted=found))
+        if not kept:
+            break
+        total += kept
+    return total
+
+
+async def _measure(engine: Engine, workspace: str) -> None:
+    found, _ = await engine.store.read(lambda tx: metrics.read(tx, engine, workspace, None))
+    settings = (await engine.settings_cache.get(engine.store, workspace)).settings()
+    period = settings.maintenance.metrics_sec
+    await engine.store.run(lambda tx: metrics.keep(tx, workspace, found, period))
+
+
+async def check_store(tx: Tx, engine: Engine) -> Counts:
+    """What the database and the maintenance jobs themselves say."""
+    raised = await watchdog.check_store(tx, engine, "default")
+    return {"raised": raised} if raised else {}
+
+
+async def check_workspaces(engine: Engine) -> Counts:
+    """Each by itself, so that one cannot keep the others from being looked at."""
+    names = [row["name"] for row in await engine.store.read(lambda tx: tx.all("used_workspaces"))]
+    raised = 0
+    for workspace in rotation.next_of(names, engine.watched_to):
+        raised += await engine.store.run(
+            functools.partial(watchdog.check_workspace_conditions, engine=engine, workspace=workspace)
+        )
+        await engine.store.run(functools.partial(watchdog.check_capacity, engine=engine, workspace=workspace))
+        engine.watched_to = workspace
+    return {"raised": raised} if raised else {}

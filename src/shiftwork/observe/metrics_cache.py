@@ -1,0 +1,69 @@
+"""Per-process metrics state: unwritten claim counts, and the latest metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from contextlib import suppress
+
+from shiftwork.engine.engine import Engine
+from shiftwork.model.errors import ShiftworkError
+from shiftwork.observe import meters
+from shiftwork.observe.meters import Series
+from shiftwork.observe.model import Metrics
+from shiftwork.observe.status import FEW
+
+WRITE_EVERY_SEC = 10.0
+AT_THE_END_SEC = 1.0
+CALLS = "shiftwork_claim_calls_total"
+AGAIN_SEC = 5.0
+
+
+class Tally:
+    """Claim calls by agent. Most find nothing and must not cost a write each; a kill loses ten seconds of them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._calls: Counter[Series] = Counter()
+        self._written_at = time.monotonic()
+
+    def record(self, workspace: str, agent_id: str, *, got_work: bool) -> bool:
+        """One more call; answers whether it is time to write."""
+        self._calls[Series(workspace, CALLS, (agent_id, "work" if got_work else "nothing"))] += 1
+        return time.monotonic() - self._written_at >= WRITE_EVERY_SEC
+
+    async def write(self) -> None:
+        """What cannot be written now is written the next time."""
+        calls, self._calls = self._calls, Counter()
+        self._written_at = time.monotonic()
+        if not calls:
+            return
+        try:
+            await self._engine.store.run(functools.partial(meters.add, sums=dict(calls)))
+        except ShiftworkError:
+            self._calls += calls
+
+    async def close(self) -> None:
+        """A store that is away keeps no one from ending."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AT_THE_END_SEC):
+                await self.write()
+
+
+class MetricsCache:
+    """The metrics that were last told, by workspace: where counting is expensive they are told again for a moment."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self._reported: dict[str, Metrics] = {}
+
+    def keep(self, workspace: str, found: Metrics, tasks: int) -> None:
+        if tasks > FEW:
+            self._reported[workspace] = found
+
+    def find(self, workspace: str, now: float) -> Metrics | None:
+        """Those that may be told again."""
+        found = self._reported.get(workspace)
+        return found if found is not None and 0 <= now - found.calculated_at < AGAIN_SEC else None

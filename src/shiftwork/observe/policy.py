@@ -1,0 +1,70 @@
+"""The rules of observing: when failures are more than bad luck, and how times are summed up."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from shiftwork.model.task import NewTask
+from shiftwork.settings.model import FrictionTask
+
+Spell = tuple[float, float]
+"""From when until when something was held."""
+
+
+class AttemptCounts(NamedTuple):
+    """How many attempts ended, and how many of them failed."""
+
+    failed: int
+    ended: int
+
+    @property
+    def rate(self) -> float:
+        return self.failed / self.ended if self.ended else 0.0
+
+
+def is_too_high(ended: AttemptCounts, rate: float, least: int) -> bool:
+    """Whether a share of failures is reached, over enough attempts to mean something."""
+    return ended.ended >= least and ended.rate >= rate
+
+
+def task_about(create: FrictionTask, signature: str, what: dict[str, Any]) -> NewTask:
+    """The task that someone asked for about a friction; there is one of it at a time."""
+    return NewTask(
+        type=create.type,
+        title=create.title.replace("{type}", str(what["type"])),
+        priority=create.priority,
+        payload={**create.payload, "friction": {"signature": signature, **what}},
+        created_by="friction",
+        idempotency_key=f"friction:{hashlib.sha256(signature.encode()).hexdigest()[:32]}",
+        settings={"idempotency": {"source": "caller", "window_sec": None, "on_duplicate": "return_existing"}},
+    )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The smallest of these values, in order, that this share of them does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def busy_sec(spells: Iterable[Spell], since: float, until: float) -> float:
+    """How much of this time at least one spell covers."""
+    covered, end = 0.0, since
+    for first, last in sorted(spells):
+        held = min(last, until) - max(first, end)
+        if held > 0:
+            covered += held
+            end = min(last, until)
+    return covered
+
+
+def bucket(seconds: float, bounds: Sequence[float]) -> str:
+    """The bound of the bucket a time falls into, as monitoring systems write it."""
+    place = bisect_left(bounds, seconds)
+    return le(bounds[place]) if place < len(bounds) else "+Inf"
+
+
+def le(bound: float) -> str:
+    return str(float(bound))

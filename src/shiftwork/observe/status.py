@@ -1,0 +1,180 @@
+"""The queue's status: depth, agents, throughput and recent failures."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from shiftwork.engine import event_log, rank
+from shiftwork.engine.engine import Engine
+from shiftwork.limits import capacity, quotas
+from shiftwork.limits.model import QuotaInForce
+from shiftwork.model import ids
+from shiftwork.model.states import WAITING, State
+from shiftwork.observe.model import RecentFailure, Status
+from shiftwork.settings.model import Level
+from shiftwork.store.store import Row, Tx
+
+FEW = 100_000
+"""Tasks that are counted whenever someone asks. More are counted at most once in `maintenance.metrics_sec`."""
+
+WINDOW_SEC = 300.0
+NEWEST = 20_000
+"""Events that are looked at, so that a busy queue is measured over less than the window and not for longer."""
+
+STRAY_SEC = 60.0
+"""An event that is numbered earlier is not younger by more than this: no verb takes longer."""
+
+FAILURES = 10
+_LEVELS = get_args(Level)
+_TIERS: tuple[rank.Tier, ...] = get_args(rank.Tier)
+_LEVEL_OF = ("high", "high", "medium", "low", "low")
+"""The level of each tier."""
+_NO_LEVEL = 3
+
+
+class TaskCounts(NamedTuple):
+    """What is found by reading all tasks."""
+
+    at: float
+    counts: dict[str, int]
+    types: dict[str, dict[str, int]]
+    tiers: dict[str, int]
+    tombstones: int
+    archived: dict[str, int]
+    by_tier: dict[tuple[str, str], int]
+    """Tasks by state and tier."""
+    depth: dict[str, int]
+    """Waiting tasks by the level that counts now."""
+
+    def serves(self, now: float, period: float) -> bool:
+        """Whether it may be told again: counting has become expensive, and it is not too old."""
+        return sum(self.counts.values()) + sum(self.archived.values()) > FEW and 0 <= now - self.at < period
+
+
+async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None) -> tuple[Status, TaskCounts]:
+    """The status now; what was `known` of the counts is used as long as it serves."""
+    settings = (await engine.settings_cache.load(tx, workspace)).settings()
+    if known is None or not known.serves(tx.now, settings.maintenance.metrics_sec):
+        known = await _count(tx, workspace, strict=settings.ordering == "strict_level")
+    agents = await tx.all("list_agents", workspace=workspace)
+    failures = await tx.all("recent_failures", workspace=workspace, count=FAILURES)
+    status = Status(
+        calculated_at=tx.now,
+        counts=known.counts,
+        types=known.types,
+        tiers=known.tiers,
+        depth={**known.depth, "total": sum(known.depth.values())},
+        agents=_presence(agents),
+        slots=_slots(agents),
+        paused=[gate["scope"] for gate in await tx.all("read_gates", workspace=workspace) if gate["kind"] == "pause"],
+        completions=known.counts.get(State.COMPLETED, 0) + known.archived.get(State.COMPLETED, 0),
+        **await _flow(tx, workspace),
+        recent_failures=[_failure(row) for row in failures],
+        capacity_warnings=(await capacity.read(tx, engine, workspace)).warnings,
+        counted_at=known.at,
+        tombstones=known.tombstones,
+        archived=sum(known.archived.values()),
+        quota=await _quota(tx, engine, workspace),
+    )
+    return status, known
+
+
+async def _quota(tx: Tx, engine: Engine, workspace: str) -> QuotaInForce | None:
+    return await quotas.read(tx, workspace) if await engine.quotas.has(tx, workspace) else None
+
+
+async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
+    counts: Counter[str] = Counter()
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    tiers: Counter[str] = Counter()
+    by_tier: Counter[tuple[str, str]] = Counter()
+    depth = dict.fromkeys(_LEVELS, 0)
+    await tx.run("read_whole_tables")
+    for row in await tx.all("task_counts", workspace=workspace, strict=strict, **rank.STRICT_BELOW):
+        total, tier, level = int(row["total"]), _TIERS[row["tier"]], row["level"]
+        counts[row["status"]] += total
+        types[row["type"]][row["status"]] += total
+        by_tier[row["status"], tier] += total
+        if row["status"] in WAITING:
+            tiers[tier] += total
+            depth[_LEVEL_OF[row["tier"]] if level == _NO_LEVEL else _LEVELS[level]] += total
+    tombstones = await tx.one("tombstone_count", workspace=workspace)
+    archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
+    plain = {name: dict(of_type) for name, of_type in types.items()}
+    erased = int(tombstones["total"]) if tombstones else 0
+    return TaskCounts(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier), depth)
+
+
+def _presence(agents: Sequence[Row]) -> dict[str, int]:
+    alive = [agent for agent in agents if agent["status"] in {"active", "draining"}]
+    return {
+        "active": sum(1 for agent in alive if agent["current_tasks"]),
+        "idle": sum(1 for agent in alive if not agent["current_tasks"]),
+        "failed": sum(1 for agent in agents if agent["status"] == "failed"),
+        "offline": sum(1 for agent in agents if agent["status"] == "offline"),
+    }
+
+
+def _slots(agents: Sequence[Row]) -> dict[str, int]:
+    """What agents may hold, and how much of it they would still be given: one that drains gets nothing more."""
+    alive = [agent for agent in agents if agent["status"] in {"active", "draining"}]
+    limited = [agent for agent in alive if agent["max_concurrent_tasks"] is not None]
+    free = [agent["max_concurrent_tasks"] - agent["current_tasks"] for agent in limited if agent["status"] == "active"]
+    return {
+        "total": sum(int(agent["max_concurrent_tasks"]) for agent in limited),
+        "free": sum(max(0, int(slots)) for slots in free),
+        "unlimited": len(alive) - len(limited),
+    }
+
+
+async def _flow(tx: Tx, workspace: str) -> dict[str, Any]:
+    """How many were completed, and how long those waited that were claimed, as the newest events tell it."""
+    last = await event_log.last(tx)
+    first = await _newest(tx, last)
+    began = first["at"] if first and last > NEWEST else tx.now - WINDOW_SEC
+    rows = await tx.all(
+        "recent_flow",
+        workspace=workspace,
+        first=first["seq"] if first else 0,
+        last=last,
+        since=tx.now - WINDOW_SEC,
+        minute=tx.now - 60,
+    )
+    completed = [row for row in rows if row["verb"] == "completed"]
+    claimed = {row["level"]: row["waited"] / row["total"] for row in rows if row["verb"] == "claimed"}
+    return {
+        "completed_last_minute": _scaled(sum(int(row["last_minute"]) for row in completed), tx.now - began, 60),
+        "completed_per_minute": _scaled(sum(int(row["total"]) for row in completed), tx.now - began, WINDOW_SEC) / 5,
+        "average_wait_sec": {level: claimed.get(level) for level in _LEVELS},
+    }
+
+
+async def _newest(tx: Tx, last: int) -> Row | None:
+    """The event from which on to look: the first of few, where those reach back far enough."""
+    first = None
+    for count in (NEWEST // 20, NEWEST // 4, NEWEST):
+        first = await tx.one("event_at", seq=max(1, last - count + 1))
+        if first is None or first["at"] < tx.now - WINDOW_SEC - STRAY_SEC or last <= count:
+            break
+    return first
+
+
+def _scaled(count: int, seen_sec: float, window_sec: float) -> float:
+    """What a count comes to in the whole window, where only the last part of it was looked at."""
+    return count * max(1.0, window_sec / max(seen_sec, 0.1))
+
+
+def _failure(row: Row) -> RecentFailure:
+    data = msgspec.json.decode(row["data"] or "{}")
+    return RecentFailure(
+        task_id=ids.show_task(row["task_id"]),
+        type=data.get("type"),
+        reason=row["reason"],
+        error=data.get("error") or data.get("note") or row["reason"],
+        agent_id=data.get("agent"),
+        at=row["at"],
+    )

@@ -1,0 +1,280 @@
+"""Runs operations in this process: how an implementation is registered, and what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from importlib import import_module
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
+
+from shiftwork import features
+from shiftwork.artifacts import transfer
+from shiftwork.artifacts.artifact_rows import Owner
+from shiftwork.artifacts.model import Artifact
+from shiftwork.artifacts.spool import Upload
+from shiftwork.engine import idempotency
+from shiftwork.engine import read as tasks
+from shiftwork.engine.claim_waiters import ClaimWaiters
+from shiftwork.engine.coalesce import Coalescer
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.model import check, ids
+from shiftwork.model.errors import InputError, NotFound
+from shiftwork.model.outcome import Outcome, Token, parse_token
+from shiftwork.observe.metrics_cache import MetricsCache, Tally
+from shiftwork.observe.status import TaskCounts
+from shiftwork.operation.declare import Operation, operation_of
+from shiftwork.store.store import Tx, Verb
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Shared:
+    """Kept once per open queue, however many handles there are."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.claim_waiters = ClaimWaiters(engine.store)
+        self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+        self.counting = asyncio.Lock()
+        self.counted: dict[str, TaskCounts] = {}
+        self.measured = MetricsCache()
+        self.tally = Tally(engine)
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    def keep(self, future: asyncio.Future[Any]) -> None:
+        """See to the end of something no one waits for."""
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+
+    def record_claim(self, workspace: str, agent_id: str, *, got_work: bool) -> None:
+        """Count a claim call; what was counted is written now and then."""
+        if self.tally.record(workspace, agent_id, got_work=got_work):
+            self.keep(asyncio.ensure_future(self.tally.write()))
+
+    async def drain(self) -> None:
+        if self._under_way:
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+
+class Call:
+    """One caller's access to the engine, in one workspace; the executor of a local queue."""
+
+    def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
+        self.shared = shared
+        self.engine = shared.engine
+        self.workspace = workspace
+        self.caller = caller._replace(workspace=workspace)
+
+    async def run(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
+        """One verb with this handle's engine and caller, in one transaction. A repeat is answered as the first was."""
+        request = self.caller.idempotency
+        call: Verb[T] = functools.partial(self.in_transaction, verb, args, named)
+        if request is not None:
+            kind, step = get_type_hints(verb)["return"], request.next_step()
+            call = functools.partial(idempotency.run_idempotently, self.workspace, request, step, kind, call)
+        answer = await self.engine.store.run(call)
+        self.engine.settings_cache.mark_recorded(self.workspace)
+        return answer
+
+    async def run_each_time(self, verb: Callable[..., Coroutine[Any, Any, T]], *args: Any, **named: Any) -> T:
+        """The same for a verb whose answer is not kept, whatever key its request has."""
+        answer = await self.engine.store.run(functools.partial(self.in_transaction, verb, args, named))
+        self.engine.settings_cache.mark_recorded(self.workspace)
+        return answer
+
+    def in_transaction(
+        self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx
+    ) -> Coroutine[Any, Any, T]:
+        if not self.engine.settings_cache.has(self.workspace):
+            return self._first_call(verb, args, named, tx)
+        return verb(tx, self.engine, self.caller, *args, **named)
+
+    async def _first_call(self, verb: Callable[..., Coroutine[Any, Any, T]], args: Any, named: Any, tx: Tx) -> T:
+        """In a workspace that may be new."""
+        await self.engine.settings_cache.add(tx, self.workspace)
+        return await verb(tx, self.engine, self.caller, *args, **named)
+
+    async def read(self, verb: Callable[[Tx], Coroutine[Any, Any, T]]) -> T:
+        return await self.engine.store.read(verb)
+
+    def coalescer(
+        self, verb: Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]
+    ) -> Coalescer[Any, Any]:
+        """What joins calls of one verb, whatever request each comes with: their items name it."""
+        caller = self.caller._replace(request_id=None)
+        key = (verb, self.workspace, caller)
+        found = self.shared.coalescers.get(key)
+        if found is None:
+            if len(self.shared.coalescers) > 1000:
+                self.shared.coalescers.clear()  # as many callers; open flushes keep their own
+            joined = type(self)(self.shared, self.workspace, caller)
+            found = self.shared.coalescers[key] = Coalescer(
+                functools.partial(verb, joined), lambda: self.engine.store.operation_max_sec
+            )
+        return found
+
+    async def find(self, reference: str) -> str:
+        """The UUID of a task, however the caller names it; tasks of other workspaces do not exist here."""
+        (found,) = await self.find_many([reference])
+        if isinstance(found, NotFound):
+            raise found
+        return found
+
+    async def find_many(self, references: Sequence[str]) -> list[str | NotFound]:
+        """The same for many. An id without a task is left to the verb, which says the same about it."""
+
+        async def look(tx: Tx) -> list[str | NotFound]:
+            uuids = await tasks.find_many(tx, self.workspace, references)
+            rows = await tx.all("read_tasks", items=[(uuid,) for uuid in uuids if uuid is not None])
+            unknown = {uuid for uuid in uuids if uuid is not None} - {row["id"] for row in rows}
+            merged = await tasks.kept(tx, self.workspace, sorted(unknown))
+            uuids = [merged.get(uuid, uuid) if uuid else None for uuid in uuids]
+            foreign = {row["id"] for row in rows if row["workspace"] != self.workspace}
+            return [
+                _unknown(reference if uuid is None else ids.show_task(uuid))
+                if uuid is None or uuid in foreign
+                else uuid
+                for uuid, reference in zip(uuids, references, strict=True)
+            ]
+
+        return await self.read(look)
+
+    async def token(self, token: str | Token) -> Token:
+        """A claim token; the task may be named by the caller's own id in it."""
+        (found,) = await self.tokens([token])
+        if isinstance(found, NotFound):
+            raise found
+        return found
+
+    async def tokens(self, tokens: Sequence[str | Token]) -> list[Token | NotFound]:
+        """The same for many; a name that no task has is no reason to refuse the others."""
+        if all(isinstance(token, Token) for token in tokens):  # of a worker in this process: nothing to look up
+            return list(tokens)  # type: ignore[arg-type]  # which is what was asked
+        parsed = [_split(token) for token in tokens]
+        names = [name for name, _ in parsed if ids.parse(name) is None]
+        named = dict(zip(names, await self.find_many(names), strict=True)) if names else {}
+        found = [(ids.parse(name) or named[name], fence) for name, fence in parsed]
+        return [Token(uuid, fence) if isinstance(uuid, str) else uuid for uuid, fence in found]
+
+    async def execute(self, operation: Operation, values: dict[str, Any]) -> Any:
+        return await self.perform(operation, operation.parameters.read(values))
+
+    def perform(self, operation: Operation, values: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """The same with values that were checked already."""
+        implementation = operation.implementation
+        assert implementation is not None, f"{operation.name} has no implementation"
+        return implementation(self, **values)
+
+    async def upload(self, upload: Upload) -> Artifact:
+        owner = await self._owner(upload)
+        return await transfer.put(
+            self.engine,
+            self.run,
+            self.workspace,
+            upload.source,
+            upload.media_type,
+            owner,
+            upload.artifact_id,
+            self.caller.idempotency,
+        )
+
+    async def _owner(self, upload: Upload) -> Owner | None:
+        name = upload.name or ""
+        if upload.token is not None:
+            claim = await self.token(upload.token)
+            if upload.task is not None and await self.find(upload.task) != claim.id:
+                raise InputError("the token is of another task", where="token")
+            return Owner(claim.id, claim, name)
+        return None if upload.task is None else Owner(await self.find(upload.task), None, name)
+
+    def download(self, artifact_id: str, start: int, end: int | None) -> AsyncGenerator[bytes, None]:
+        return transfer.stream(self.engine, self.workspace, artifact_id, start, end)
+
+
+def implements(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[
+    [Callable[Concatenate[Call, P], Coroutine[Any, Any, T]]], Callable[Concatenate[Call, P], Coroutine[Any, Any, T]]
+]:
+    """Register what the operation declared on this method does; the type checker compares the two signatures."""
+
+    def register(
+        function: Callable[Concatenate[Call, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[Call, P], Coroutine[Any, Any, T]]:
+        operation_of(method).implementation = function
+        return function
+
+    return register
+
+
+def transaction(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[
+    [Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]],
+    Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
+]:
+    """The same for an operation that is one transaction: given that, the engine, the caller and the workspace."""
+
+    def register(
+        function: Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]:
+        def run(call: Call, **values: Any) -> Coroutine[Any, Any, T]:
+            return call.run(function, call.workspace, **values)
+
+        operation_of(method).implementation = run
+        return function
+
+    return register
+
+
+def reading(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[
+    [Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]],
+    Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
+]:
+    """The same for an operation that only reads."""
+
+    def register(
+        function: Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]:
+        def read(call: Call, **values: Any) -> Coroutine[Any, Any, T]:
+            return call.read(functools.partial(_positional, function, call, values))
+
+        operation_of(method).implementation = read
+        return function
+
+    return register
+
+
+def _positional(
+    function: Callable[..., Coroutine[Any, Any, T]], call: Call, values: dict[str, Any], tx: Tx
+) -> Coroutine[Any, Any, T]:
+    return function(tx, call.engine, call.caller, call.workspace, **values)
+
+
+def load_implementations() -> None:
+    """Import the operations of every feature."""
+    for feature in features.WITH_OPERATIONS:
+        import_module(f"shiftwork.{feature}.operations")
+    import_module("shiftwork.engine.claims_operations")
+
+
+def _split(token: str | Token) -> tuple[str, int]:
+    """The task as a claim token names it, and the fence."""
+    if isinstance(token, Token):
+        return token
+    parts = ids.split_token(check.text(token, "token", 300) or "")
+    return parse_token(token) if parts is None else parts  # which says what is wrong with it
+
+
+def _unknown(name: str) -> NotFound:
+    shown = name if ids.parse(name) else repr(name)  # as the verbs say it
+    return NotFound(f"there is no task {shown}", task_id=name)
+
+
+def only(outcomes: Sequence[Outcome]) -> Outcome:
+    """The answer of a batch of one, its error raised."""
+    return outcomes[0].unwrap()

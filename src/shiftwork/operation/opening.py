@@ -1,0 +1,35 @@
+"""A queue about to be opened: `queue = await Queue.open(...)`, or `async with Queue.open(...) as queue:`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+Q = TypeVar("Q", bound=AbstractAsyncContextManager[Any])
+
+
+class Opening(Generic[Q]):
+    """Opens when it is awaited or entered; entered, it closes the queue at the end of the block."""
+
+    def __init__(self, open_: Callable[[], Coroutine[Any, Any, Q]]) -> None:
+        self._open = open_
+        self._opened: Q | None = None
+
+    def as_coroutine(self) -> Coroutine[Any, Any, Q]:
+        """For `asyncio.create_task`, which takes a coroutine."""
+        return self._open()
+
+    def __await__(self) -> Generator[Any, Any, Q]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Q:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._opened is not None
+        await self._opened.__aexit__(kind, error, trace)

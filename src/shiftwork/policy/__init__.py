@@ -1,1 +1,0 @@
-"""One small pure module per policy: settings in, a decision out."""

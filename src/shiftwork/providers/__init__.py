@@ -1,0 +1,1 @@
+"""What providers of models say about their limits."""

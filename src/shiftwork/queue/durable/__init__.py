@@ -1,1 +1,0 @@
-"""What outlives an attempt: steps, and effects that happen once."""

@@ -1,1 +1,0 @@
-"""The public face: what `Queue` offers, one class for each kind of caller."""

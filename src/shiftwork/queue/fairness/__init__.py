@@ -1,1 +1,0 @@
-"""Whose turn it is: shares, serial keys, affinity, and work that makes way."""

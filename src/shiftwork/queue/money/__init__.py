@@ -1,1 +1,0 @@
-"""Budgets, what is granted with work, and what is booked when it ends."""

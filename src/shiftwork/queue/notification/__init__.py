@@ -1,1 +1,0 @@
-"""Who is told outside, and what has been sent to them."""

@@ -1,1 +1,0 @@
-"""Whether an output is accepted: checked at once, by tests, or by a judge."""

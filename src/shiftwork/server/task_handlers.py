@@ -1,0 +1,110 @@
+"""Tasks, DAGs and events over HTTP: answers with an ETag, submissions in a document's names, and streams."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from shiftwork.compat import views
+from shiftwork.dags.api import Dags
+from shiftwork.engine.api import Everyday, Submissions, Tasks
+from shiftwork.model import check
+from shiftwork.model.errors import InputError
+from shiftwork.model.task import Name, NewTask, Task
+from shiftwork.operation.declare import operation_of
+from shiftwork.server import live, spanning
+from shiftwork.server.ask import Ask, plain
+from shiftwork.server.handlers import serves
+
+STEADY = frozenset({"base", "dependency", "type"})
+"""The parts of a priority that do not come from a clock."""
+FILTERS = operation_of(Tasks.list).parameters.names
+
+
+@serves(Submissions.submit, viewed_body=True)
+async def submit(ask: Ask, body: Any) -> Any:
+    if ask.view is None:
+        return await ask.queue.executor.perform(operation_of(Submissions.submit), {"task": body})
+    return await _submit_in_view(ask, body)
+
+
+async def _submit_in_view(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
+    """In a document's names; the answer is the whole task, as its reader knows it."""
+    dag_id = _dag_to_join(ask, body)
+    if isinstance(body, list):
+        tasks = [ask.ours(fields, place) for place, fields in enumerate(body)]
+        many = await (ask.queue.submit_many(tasks) if dag_id is None else ask.queue.dags.add_tasks(dag_id, tasks))
+        return ask.tasks(await ask.queue.batch.get([made.id for made in many]))
+    new = check.read(ask.ours(body), NewTask, "task")
+    made = await ask.queue.submit(new) if dag_id is None else (await ask.queue.dags.add_tasks(dag_id, [new]))[0]
+    return ask.task(await ask.queue.get(made.id))
+
+
+def _dag_to_join(ask: Ask, body: dict[str, Any] | list[dict[str, Any]]) -> str | None:
+    """The DAG that new tasks are to be part of; a record that was read before names the one it is in."""
+    assert ask.view is not None
+    tasks = body if isinstance(body, list) else [body]
+    if not ask.view.shows("dag_id") or any(ask.view.is_echo(fields) for fields in tasks):
+        return None
+    named = {fields.pop("dag_id", None) for fields in tasks}
+    if len(named) > 1:
+        raise InputError("one call adds tasks to one DAG", where="dag_id")
+    return check.read(next(iter(named), None), Name | None, "dag_id")  # type: ignore[arg-type]  # a union is a kind
+
+
+@serves(Everyday.get)
+async def get_task(ask: Ask) -> Response:
+    task = await ask.queue.get(ask.path["task_id"])
+    return with_tag(ask, await ask.renamed(ask.task(task)), _timeless(task), version=task.version)
+
+
+@serves(Tasks.list)
+async def list_tasks(ask: Ask) -> Response:
+    wanted = {name: getattr(ask.query, name) for name in FILTERS}
+    given = ask.query.status
+    words = [given] if isinstance(given, str) else given or []
+    statuses = [status for word in words for status in word.split(",") if status]
+    if ask.view is not None and statuses:
+        statuses = sorted({str(state) for word in statuses for state in ask.view.statuses_in(word)})
+        if not statuses:  # the document has a word for a state that no task rests in
+            return with_tag(ask, {"tasks": [], "next": None}, None)
+    page = await spanning.tasks(ask.queues, **{**wanted, "status": statuses})
+    shown = page if ask.view is None else await ask.renamed({"tasks": ask.tasks(page.tasks), "next": page.next})
+    return with_tag(ask, shown, (list(map(_timeless, page.tasks)), page.next))
+
+
+def _timeless(task: Task) -> Task:
+    """A task without what time alone changes: with its age in it, no answer would ever be the same as the last."""
+    parts = {name: value for name, value in task.priority_parts.items() if name in STEADY}
+    return msgspec.structs.replace(task, age_minutes=0, effective_priority=0, priority_tier="", priority_parts=parts)
+
+
+@serves(Dags.get)
+async def get_dag(ask: Ask) -> Response:
+    dag = await ask.queue.dags.get(ask.path["dag_id"])
+    return with_tag(ask, dag if ask.view is None else ask.view.dag_out(plain(dag)), dag)
+
+
+@serves(Dags.list)
+async def list_dags(ask: Ask) -> Response:
+    page = await ask.queue.dags.list(status=ask.query.status, after=ask.query.after, limit=ask.query.limit)
+    view = ask.view
+    shown = page if view is None else {"dags": [view.dag_out(plain(dag)) for dag in page.dags], "next": page.next}
+    return with_tag(ask, shown, page)
+
+
+def with_tag(ask: Ask, shown: Any, compared: Any, version: int | None = None) -> Response:
+    """An answer that a poller need not read again while all that is `compared` is as it was."""
+    asked = f"{ask.query}{views.name_of(ask.view)}".encode()
+    digest = hashlib.sha256(msgspec.json.encode(compared) + asked).hexdigest()[:16]
+    tag = f'W/"{digest}"' if version is None else f'W/"{version}-{digest}"'
+    known = [each.strip().removeprefix("W/") for each in ask.request.headers.get("if-none-match", "").split(",")]
+    if tag.removeprefix("W/") in known:
+        return Response(status_code=304, headers={"etag": tag})
+    return Response(msgspec.json.encode(shown), headers={"etag": tag}, media_type="application/json")
+
+
+serves(Everyday.events, query=live.EventQuery)(live.events)

@@ -1,0 +1,1 @@
+"""Every setting, how levels of settings add up, and the packaged profiles."""

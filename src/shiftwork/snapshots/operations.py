@@ -1,0 +1,71 @@
+"""What the operations on snapshots do, and what the queue notes of snapshots."""
+
+from __future__ import annotations
+
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model.errors import ShiftworkError, SnapshotsUnavailable
+from shiftwork.observe.conditions import Finding, compare
+from shiftwork.operation.local import Call, implements
+from shiftwork.snapshots.api import Snapshots
+from shiftwork.snapshots.model import Snapshot
+from shiftwork.snapshots.snapshot_folder import SnapshotFile, SnapshotFolder, name_at
+from shiftwork.store.store import Tx
+
+TOLD_TO = "default"
+"""A snapshot is of all workspaces; one of them is told when it fails."""
+
+
+@implements(Snapshots.take)
+async def take_snapshot(call: Call) -> Snapshot:
+    engine = call.engine
+    folder = folder_of(engine)
+    name, now = await call.run(begin), engine.store.now()
+    found = await folder.take(engine.store.url, name, now)
+    await prune(engine, now)
+    return await call.run(taken, call.workspace, snapshot(found))
+
+
+@implements(Snapshots.list)
+async def list_snapshots(call: Call) -> list[Snapshot]:
+    return [snapshot(found) for found in await folder_of(call.engine).all()]
+
+
+def snapshot(found: SnapshotFile) -> Snapshot:
+    head = found.head
+    return Snapshot(found.name, head.created_at, found.size, head.checksum, head.schema_name)
+
+
+def folder_of(engine: Engine) -> SnapshotFolder:
+    if engine.snapshots is None:
+        raise SnapshotsUnavailable("this queue has no folder for snapshots", where="snapshots")
+    return engine.snapshots
+
+
+async def begin(tx: Tx, _engine: Engine, _caller: Caller) -> str:
+    """The name of the snapshot that is taken now; a request that is sent again gets the same."""
+    return name_at(tx.now, asked=True)
+
+
+async def prune(engine: Engine, now: float) -> None:
+    """Remove the snapshots that are too many and old enough, in the words of the workspace `default`."""
+    kept = (await engine.settings_cache.get(engine.store, "default")).settings().snapshots
+    since = None if kept.keep_sec is None else now - kept.keep_sec
+    await folder_of(engine).keep(kept.keep, since)
+
+
+async def taken(tx: Tx, engine: Engine, caller: Caller, workspace: str, made: Snapshot) -> Snapshot:
+    """Note who took a snapshot; that an earlier one failed is over."""
+    work = UnitOfWork(tx, engine, caller)
+    work.emit_for(workspace, "snapshot_taken", data={"name": made.name, "size": made.size, "checksum": made.checksum})
+    await compare(work, TOLD_TO, "snapshot", [])
+    await work.save_events()
+    return made
+
+
+async def record_result(tx: Tx, engine: Engine, caller: Caller, failure: ShiftworkError | None) -> None:
+    """Tell that snapshots fail, once, and once that it is over."""
+    found = [] if failure is None else [Finding("snapshot", "snapshot_failed", {"error": failure.what})]
+    work = UnitOfWork(tx, engine, caller)
+    await compare(work, TOLD_TO, "snapshot", found)
+    await work.save_events()

@@ -1,0 +1,139 @@
+"""The folder of a queue's snapshots: takes one, lists them, keeps the newest."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from shiftwork.model.errors import SnapshotDamaged, SnapshotFailed, StoreNewer, TooManyRequests
+from shiftwork.snapshots import snapshot_file
+from shiftwork.snapshots.batches import in_thread
+from shiftwork.snapshots.copy import save
+from shiftwork.snapshots.snapshot_file import Head
+
+VARIABLE = "SHIFTWORK_SNAPSHOTS"
+ABANDONED_SEC = 3600.0
+"""What a killed process left half written goes when it is so old."""
+
+_END = ".snapshot"
+_ASKED = ".asked.snapshot"
+APART_SEC = 60.0
+"""Between two snapshots that are asked for: each reads the whole queue and fills the disk."""
+
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z(\.asked)?\.snapshot")
+"""The time it was taken; one that was asked for says so, and is counted apart from those taken by themselves."""
+
+
+class SnapshotFile(NamedTuple):
+    """A snapshot in the folder."""
+
+    name: str
+    size: int
+    head: Head
+
+
+class SnapshotFolder:
+    """Where snapshots of one queue lie. `named` is false where it is only the place that suggests itself."""
+
+    def __init__(self, path: Path, *, named: bool = True) -> None:
+        self.path = path
+        self.named = named
+        self._turn = asyncio.Lock()
+
+    async def take(self, url: str, name: str, created_at: float) -> SnapshotFile:
+        """The snapshot of this name, taken now unless it is there."""
+        path = self.path / name
+        async with self._turn:  # a request that is sent again waits for what it began
+            if not path.exists():
+                if _is_asked(path):
+                    await in_thread(self._check_apart, created_at)
+                await in_thread(self._make)
+                await save(url, path, created_at)
+        return await in_thread(_found, path)
+
+    def _check_apart(self, now: float) -> None:
+        newest = next((path.name for path in self._names() if _is_asked(path)), "")
+        left = time_of(newest) + APART_SEC - now if newest else 0.0
+        if 0 < left <= APART_SEC:  # one from the future, by a clock that was wrong, refuses nothing
+            raise TooManyRequests(
+                f"a snapshot was taken less than {APART_SEC:g} seconds ago", where="snapshots", retry_after=left
+            )
+
+    async def all(self) -> list[SnapshotFile]:
+        """The newest first. What is damaged or of a newer version is passed over."""
+        return await in_thread(self._all)
+
+    async def keep(self, count: int, since: float | None = None) -> int:
+        """Remove all but the newest ones of either kind, and none taken after `since`; how many went."""
+        return await in_thread(self._keep, count, since)
+
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SnapshotFailed(f"{self.path} cannot be made: {error.strerror}", where=str(self.path)) from error
+
+    def _names(self) -> list[Path]:
+        found = self.path.iterdir() if self.path.is_dir() else ()
+        return sorted((path for path in found if _NAME.fullmatch(path.name)), reverse=True)
+
+    def _all(self) -> list[SnapshotFile]:
+        found = []
+        for path in self._names():
+            try:
+                found.append(_found(path))
+            except (SnapshotDamaged, StoreNewer):
+                continue
+        return found
+
+    def _keep(self, count: int, since: float | None) -> int:
+        kinds: dict[bool, list[Path]] = {False: [], True: []}
+        for path in self._names():
+            kinds[_is_asked(path)].append(path)
+        too_many = [path for found in kinds.values() for path in found[count:]]
+        old = [path for path in too_many if since is None or time_of(path.name) < since]
+        parts = list(self.path.glob(f".*{snapshot_file.PART}"))
+        try:
+            abandoned = [part for part in parts if part.stat().st_mtime < time.time() - ABANDONED_SEC]
+            for path in [*old, *abandoned]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise SnapshotFailed(f"old ones cannot be removed: {error.strerror}", where=str(self.path)) from error
+        return len(old)
+
+
+def _found(path: Path) -> SnapshotFile:
+    head = snapshot_file.read_head(path)
+    return SnapshotFile(path.name, path.stat().st_size, head)
+
+
+def name_at(at: float, *, asked: bool = False) -> str:
+    """Names sort as their times do."""
+    written = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return f"{written}{_ASKED if asked else _END}"
+
+
+def time_of(name: str) -> float:
+    """When the snapshot of this name was taken."""
+    return datetime.strptime(name.partition("Z")[0] + "+0000", "%Y%m%dT%H%M%S.%f%z").timestamp()
+
+
+def _is_asked(path: Path) -> bool:
+    return path.name.endswith(_ASKED)
+
+
+def open_folder(path: str | Path | None, store_url: str) -> SnapshotFolder | None:
+    """The folder named here or by SHIFTWORK_SNAPSHOTS, or the one beside a SQLite file; else none."""
+    chosen = path or os.environ.get(VARIABLE) or None
+    if chosen is not None:
+        return SnapshotFolder(Path(chosen).absolute())
+    scheme, _, rest = store_url.partition("://")
+    file = rest.removeprefix("/")
+    if scheme != "sqlite" or file in {"", ":memory:"}:
+        return None
+    return SnapshotFolder(Path(f"{file}.snapshots").absolute(), named=False)

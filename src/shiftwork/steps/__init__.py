@@ -1,0 +1,1 @@
+"""Durable steps and once-only effects."""

@@ -1,0 +1,1 @@
+"""Triggers: detection and firing."""

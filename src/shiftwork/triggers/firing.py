@@ -1,0 +1,196 @@
+"""Fires a trigger: once per key, its task or DAG created in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.engine import change
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.prepare import Plans, Prepared, prepare
+from shiftwork.engine.submit import DagFields, ceiling, lanes_of, submit
+from shiftwork.engine.unit_of_work import UnitOfWork, as_json
+from shiftwork.model import check, ids
+from shiftwork.model.errors import TooLarge
+from shiftwork.model.task import NewDag, NewTask, Submitted
+from shiftwork.settings.resolve import Resolver
+from shiftwork.store.store import Row, Tx
+from shiftwork.triggers import templates
+from shiftwork.triggers.model import Firing, Kind, Overlap, Source
+from shiftwork.triggers.policy import MAX_CHAIN_LENGTH
+from shiftwork.triggers.templates import Parameter
+
+KEEP_FIRINGS_SEC = 30 * 86_400.0
+"""So long a delivery is known again when it comes a second time."""
+LOOKED_BACK = 20
+"""Of this many of the last firings it is checked whether their work continues."""
+
+
+class Template(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a trigger creates."""
+
+    task: dict[str, Any] | None = None
+    dag: dict[str, Any] | None = None
+    parameters: dict[str, Parameter] = {}
+
+
+class ArmedTrigger(NamedTuple):
+    """A trigger as its row says."""
+
+    id: str
+    workspace: str
+    name: str
+    kind: Kind
+    on: Source
+    template: Template
+    overlap: Overlap
+
+    @property
+    def actor(self) -> str:
+        """Who creates what it creates."""
+        return f"cron:{self.name}" if self.kind == "cron" else f"trigger:{self.name}"
+
+
+class FiringCause(NamedTuple):
+    """What a trigger goes off for."""
+
+    key: str
+    facts: Mapping[str, Any] = {}
+    given: Mapping[str, Any] = {}
+    depth: int = 0
+    data: Mapping[str, Any] = {}
+    by_hand: bool = False
+
+
+def armed_trigger(row: Row) -> ArmedTrigger:
+    on: Source = msgspec.json.decode(row["source"], type=Source)
+    template = msgspec.json.decode(row["template"], type=Template)
+    return ArmedTrigger(row["id"], row["workspace"], row["name"], row["kind"], on, template, row["overlap"])
+
+
+def shown(name: str, row: Row, *, duplicate: bool = False) -> Firing:
+    dag_id = None if row["dag_id"] is None else ids.show_dag(row["dag_id"])
+    tasks = msgspec.json.decode(row["tasks"])
+    return Firing(name, row["key"], row["at"], row["outcome"], row["reason"], tasks, dag_id, duplicate)
+
+
+def describe(template: Template, actor: str, cause: FiringCause) -> Template:
+    """The task or DAG with its parameters filled in, and who asks for it."""
+    values = templates.values(template.parameters, cause.facts, cause.given)
+    trigger_type = {} if cause.by_hand else {"trigger_type": "autopilot"}
+    own = {"created_by": actor, **trigger_type}
+    if template.task is not None:
+        return Template(task={**own, **templates.fill(template.task, values)})
+    dag = templates.fill(template.dag, values)
+    tasks = [{**own, **task} if isinstance(task, dict) else task for task in _list(dag.get("tasks"))]
+    return Template(dag={"created_by": actor, **dag, "tasks": tasks})
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]  # what is not a list is refused with its name
+
+
+def prepare_all(described: Template, workspace: str, resolver: Resolver) -> tuple[list[Prepared], DagFields]:
+    """The tasks as they are submitted, checked as any are."""
+    if described.task is not None:
+        new = check.read(described.task, NewTask, "task")
+        return [prepare(new, workspace, resolver)], DagFields()
+    dag = check.read(described.dag, NewDag, "dag")
+    most = resolver.settings().bounds.batch
+    if len(dag.tasks) > most:
+        raise TooLarge(f"{len(dag.tasks)} tasks in one DAG, at most {most}", where="dag.tasks")
+    plans: Plans = {}
+    batch = [prepare(new, workspace, resolver, f"dag.tasks[{n}]", plans) for n, new in enumerate(dag.tasks)]
+    title, author = check.text(dag.title, "dag.title"), check.text(dag.created_by, "dag.created_by")
+    return batch, DagFields(True, title, author, ceiling(dag.budget_ceiling_usd))  # noqa: FBT003  # together
+
+
+async def fire(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause) -> Firing:
+    """Create what the trigger says, unless it went off for this before or must not now."""
+    place = {"trigger_id": trigger.id, "key": cause.key}
+    if await tx.one("take_firing", **place, now=tx.now, depth=cause.depth) is None:
+        before = await tx.one("read_firing", **place)  # a second statement: the first may have waited for it
+        assert before is not None
+        return shown(trigger.name, before, duplicate=True)
+    if cause.depth > MAX_CHAIN_LENGTH:
+        return await _skip(tx, engine, caller, trigger, cause, f"{MAX_CHAIN_LENGTH} triggers have fired in a chain")
+    if goes_on := await _goes_on(tx, engine, caller, trigger):
+        return await _skip(tx, engine, caller, trigger, cause, f"{goes_on} has not ended")
+    made = await _create(tx, engine, caller, trigger, cause)
+    if all(task.duplicate for task in made):
+        return await _skip(tx, engine, caller, trigger, cause, f"{_listed(made)} has the same idempotency key")
+    await tx.run("count_firing", id=trigger.id, now=tx.now)
+    return await _end(tx, engine, caller, trigger, cause, made=made)
+
+
+async def skip(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause, reason: str) -> None:
+    """Note that the trigger went off for nothing, unless that is known."""
+    place = {"trigger_id": trigger.id, "key": cause.key}
+    if await tx.one("take_firing", **place, now=tx.now, depth=cause.depth) is not None:
+        await _skip(tx, engine, caller, trigger, cause, reason)
+
+
+async def _goes_on(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger) -> str | None:
+    """The work of an earlier firing that keeps this one from being fired; with `replace` it is cancelled."""
+    if trigger.overlap == "allow":
+        return None
+    found = await tx.one("unfinished_firing", trigger_id=trigger.id, count=LOOKED_BACK)
+    if found is None:
+        return None
+    if trigger.overlap == "skip":
+        return ids.show_dag(found["dag_id"])
+    by = Caller(trigger.actor, caller.request_id, trigger.workspace)
+    await change.cancel_dag(tx, engine, by, trigger.workspace, found["dag_id"], f"replaced by trigger {trigger.name}")
+    return None
+
+
+async def _create(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause) -> list[Submitted]:
+    actor = caller.actor if cause.by_hand else trigger.actor
+    described = describe(trigger.template, actor, cause)
+    resolver = await engine.settings_cache.load(tx, trigger.workspace)
+    batch, dag = prepare_all(described, trigger.workspace, resolver)
+    lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
+    by = Caller(actor, caller.request_id, trigger.workspace)
+    return await submit(tx, engine, by, trigger.workspace, batch, lanes, dag)
+
+
+def _listed(made: Sequence[Submitted]) -> str:
+    return ", ".join(task.id for task in made)
+
+
+async def _skip(
+    tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger, cause: FiringCause, reason: str
+) -> Firing:
+    return await _end(tx, engine, caller, trigger, cause, reason=reason)
+
+
+async def _end(
+    tx: Tx,
+    engine: Engine,
+    caller: Caller,
+    trigger: ArmedTrigger,
+    cause: FiringCause,
+    *,
+    made: Sequence[Submitted] = (),
+    reason: str | None = None,
+) -> Firing:
+    outcome, tasks = "skipped" if reason else "fired", [task.id for task in made if not task.duplicate]
+    dag_id = next((task.dag_id for task in made if task.dag_id is not None), None)
+    uuid = None if dag_id is None else ids.parse(dag_id)
+    firing = Firing(trigger.name, cause.key, tx.now, outcome, reason, tasks, dag_id)  # type: ignore[arg-type]  # one of the two
+    place = {"trigger_id": trigger.id, "key": cause.key}
+    await tx.run("end_firing", **place, outcome=outcome, reason=reason, tasks=as_json(tasks), dag_id=uuid)
+    work = UnitOfWork(tx, engine, caller)
+    emit(work, trigger, firing, cause.data)
+    await work.save_events()
+    return firing
+
+
+def emit(work: UnitOfWork, trigger: ArmedTrigger, firing: Firing, more: Mapping[str, Any]) -> None:
+    """What came of it: the tasks it created, or why there are none."""
+    came = {"tasks": firing.tasks, "dag_id": firing.dag_id} if firing.outcome == "fired" else {"reason": firing.reason}
+    data = {"trigger": trigger.name, "kind": trigger.kind, "key": firing.key, **came, **more}
+    dag_id = None if firing.dag_id is None else ids.parse(firing.dag_id)
+    work.emit_for(trigger.workspace, f"trigger_{firing.outcome}", dag_id=dag_id, data=data)

@@ -1,0 +1,1 @@
+"""Output validation: immediate, by tests, or by a judge."""

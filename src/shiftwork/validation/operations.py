@@ -1,0 +1,159 @@
+"""Outputs that are checked before they are accepted: at once by the queue, or later by tests or a judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.engine import lease_policy
+from shiftwork.engine.prepare import Prepared
+from shiftwork.engine.reports import CheckedResult
+from shiftwork.engine.unit_of_work import UnitOfWork, own_settings
+from shiftwork.limits.rate_limits import Limits
+from shiftwork.model import ids
+from shiftwork.model.errors import InputError, ReportRequired, ShiftworkError
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.states import State
+from shiftwork.model.task import NewVerdict, Verdict
+from shiftwork.settings.model import Settings
+from shiftwork.store.store import Row
+from shiftwork.validation import judges, schema
+from shiftwork.validation import policy as verdict
+
+MAX_STEPS = 4 * schema.MAX_STEPS
+"""Steps of validation in one transaction: a database that has one writer stands still meanwhile."""
+QUEUE = "queue"
+"""Whose word a verdict is that the queue itself has come to."""
+
+
+class Awaited(NamedTuple):
+    """An output whose verdict comes later, from a judge where there is one."""
+
+    item: CheckedResult
+    judge: Prepared | None = None
+
+
+class Checked:
+    """What the checks of one batch came to."""
+
+    def __init__(self) -> None:
+        self.accepted: dict[str, Verdict | None] = {}
+        self.rejected: list[tuple[CheckedResult, Verdict]] = []
+        self.awaited: list[Awaited] = []
+        self.refused: list[tuple[CheckedResult, ShiftworkError]] = []
+        self.postponed: list[CheckedResult] = []
+        self._steps = 0.0
+
+    def has_room(self, output: Mapping[str, Any], item: CheckedResult) -> bool:
+        """Whether this output is validated in this transaction, too: the first is, others while steps are left."""
+        before = self._steps
+        self._steps += verdict.steps_of(output, item.result.data, item.result.text)
+        return before == 0 or self._steps <= MAX_STEPS
+
+    def record(self, item: CheckedResult, found: Verdict | None) -> None:
+        if found is None or found.passed:
+            self.accepted[item.token.id] = found
+        else:
+            self.rejected.append((item, found))
+
+
+async def needs_look(work: UnitOfWork) -> bool:
+    """Whether a result without a decision report may have to be refused in this workspace."""
+    workspace = work.caller.workspace
+    if workspace is None:
+        return True
+    return (await work.engine.settings_cache.load(work.tx, workspace)).anywhere(_wants_report)
+
+
+def _wants_report(settings: Settings) -> bool:
+    return settings.require_decision_report
+
+
+async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapping[str, Row]) -> Checked:
+    """Look at results of locked running tasks, each as its task asks."""
+    checked = Checked()
+    for stored in await work.tx.all("read_bodies", items=[(id_,) for id_ in sorted(items)]) if items else []:
+        row, item = rows[stored["task_id"]], items[stored["task_id"]]
+        body = msgspec.json.decode(stored["body"])
+        resolver = await work.engine.settings_cache.load(work.tx, row["workspace"])
+        settings = resolver.settings(row["type"], own_settings(body) if row["own_settings"] else None)
+        method, found = (body.get("output") or {}).get("validation", "none"), item.result.verdict
+        if settings.require_decision_report and not item.reported:
+            await _miss_report(work, row, item, settings, checked)
+        elif method == "llm-judge" and found is None:
+            try:
+                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver)))
+            except InputError as error:  # no one could judge it, and no later attempt would be judged otherwise
+                checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
+        elif method == "test-pass" and found is None:
+            checked.awaited.append(Awaited(item))
+        elif found is not None and method != "test-pass":
+            checked.refused.append((item, _no_verdict_wanted(method)))
+        elif found is None and not checked.has_room(body.get("output") or {}, item):
+            checked.postponed.append(item)
+        else:
+            checked.record(item, _look(work, row, item, body.get("output") or {}))
+    return checked
+
+
+def _look(work: UnitOfWork, row: Row, item: CheckedResult, output: Mapping[str, Any]) -> Verdict | None:
+    """The verdict on one output; None where nothing was asked."""
+    method, asked = output.get("validation", "none"), output.get("validation_schema")
+    if item.result.verdict is not None:
+        return as_verdict(item.result.verdict, work.caller.for_agent(row["agent_id"]), work.now)
+    if asked is None or method == "none":
+        return None
+    if method == "regex":
+        wrong = verdict.against_pattern(asked, verdict.as_text(item.result.data, item.result.text))
+    else:
+        wrong = verdict.against_schema(asked, item.result.data)
+    return Verdict(method, not wrong, QUEUE, work.now, wrong)
+
+
+def as_verdict(new_verdict: NewVerdict, by: str, now: float) -> Verdict:
+    """The verdict of anyone who ran the tests, as it is kept."""
+    return Verdict("test-pass", new_verdict.passed, by, now, verdict.reasons_of(new_verdict), new_verdict.evidence)
+
+
+def _no_verdict_wanted(method: str) -> InputError:
+    return InputError(
+        f"the output is checked by {method}, not by its agent",
+        where="verdict",
+        hint="Leave the verdict out; only `test-pass` takes one. The usage was booked.",
+        booked=True,
+    )
+
+
+async def _miss_report(work: UnitOfWork, row: Row, item: CheckedResult, settings: Settings, checked: Checked) -> None:
+    """A result without its decision report is an invalid output, or is not taken until it has one."""
+    why = "there is no decision report"
+    if settings.on_missing_report == "fail":
+        checked.record(item, Verdict("decision-report", passed=False, by=QUEUE, at=work.now, reasons=[why]))
+        return
+    if await work.tx.one("mark_incomplete", id=row["id"], fence=row["fence"], now=work.now):
+        actor = work.caller.for_agent(row["agent_id"])
+        event = [work.now, row["workspace"], row["id"], row["dag_id"], "report_missing", None, actor]
+        work.add_event([*event, work.request_of(row["id"], row["fence"]), row["fence"], None, None])
+    task_id = ids.show_task(row["id"])
+    checked.refused.append((item, ReportRequired(f"{why} for task {task_id}", where="decision_report", booked=True)))
+
+
+async def submit_result(work: UnitOfWork, awaited: Awaited) -> Outcome:
+    """Keep an output until its verdict comes. Its author's slot is free; it need not beat any more."""
+    item, judge = awaited
+    row = (await work.lock([item.token.id]))[0]
+    settings = await work.settings_of(row)
+    limit = lease_policy.at_hand_in(
+        settings, timeout_sec=row.timeout_sec, run_until=row.run_until, judged=judge is not None, now=work.now
+    )
+    row.run_until = row.lease_check_at = limit
+    row.lease_until = None
+    work.part(Limits).hand_in(row)
+    path = work.move(row, "submit_output")
+    judge_id = None if judge is None else await judges.ask(work, row, judge)
+    await work.tx.insert("insert_outputs", [(row.id, row.fence, judge_id, item.stored, work.now)])
+    data = {"until": limit} if judge_id is None else {"until": limit, "judge": ids.show_task(judge_id)}
+    work.emit(row, "handed_in", path, fence=row.fence, data=data, actor=work.caller.for_agent(row.agent_id))
+    return Outcome(ids.show_task(row.id), State.VALIDATING.value, data=data)

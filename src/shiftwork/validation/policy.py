@@ -1,0 +1,175 @@
+"""Whether an output passes the validation its task asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.model.errors import InputError
+from shiftwork.model.task import NewVerdict, Output
+from shiftwork.validation import patterns
+from shiftwork.validation import schema as schemas
+from shiftwork.validation.expansion import UnusableSchema
+
+MAX_ERRORS = 5
+SCHEMA_BYTES = 65_536
+MAX_REASON_LENGTH = 2_000
+
+LATER = frozenset({"test-pass", "llm-judge"})
+"""Methods whose verdict comes from outside, with the output or after it."""
+
+JUDGING = "judging"
+"""How the row of a judging task is marked: accepting its output is a verdict on another's."""
+
+JUDGE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["verdict"],
+    "properties": {
+        "verdict": {"enum": ["accept", "reject"]},
+        "reasons": {"type": ["string", "array"], "items": {"type": "string"}},
+    },
+}
+"""What a judge submits."""
+
+_WHERE = "output.validation_schema"
+
+
+class Trial(NamedTuple):
+    """What `test-pass` runs: a line for the shell, or a program with its arguments."""
+
+    command: str | list[str]
+    timeout_sec: float | None = None
+
+
+def check_output(output: Output) -> None:
+    """Refuse a validation that could never be done, when it is submitted rather than when work is done."""
+    schema = output.validation_schema
+    if schema is None:
+        return
+    if output.validation == "json-schema":
+        check_schema(schema)
+    elif output.validation == "regex":
+        _check_pattern(pattern_of(schema))
+    elif output.validation == "test-pass":
+        command_of(schema)
+
+
+def check_schema(schema: Any, where: str = _WHERE) -> None:
+    """Refuse what is no JSON Schema, too large a one, or one that could take too long to validate with."""
+    text = msgspec.json.encode(schema)
+    if len(text) > SCHEMA_BYTES:
+        raise InputError(f"the schema has {len(text)} bytes, at most {SCHEMA_BYTES} are allowed", where=where)
+    try:
+        schemas.compiled(text)
+    except UnusableSchema as error:
+        raise InputError(f"not a usable JSON Schema: {_short(error)}", where=where, hint=error.fix) from None
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        patterns.matcher(pattern)
+    except ValueError:
+        raise InputError(
+            f"{_clip(pattern, 100)!r} is not a usable pattern",
+            where=_WHERE,
+            hint=patterns.FIX,
+        ) from None
+
+
+def pattern_of(schema: Any) -> str:
+    """The pattern of `regex`: the text itself, or `{"pattern": text}`."""
+    pattern = schema.get("pattern") if isinstance(schema, dict) and schema.keys() == {"pattern"} else schema
+    if not isinstance(pattern, str) or not pattern:
+        raise InputError('regex takes a pattern, or {"pattern": ...}', where=_WHERE)
+    return pattern
+
+
+def command_of(schema: Any) -> Trial:
+    """The command of `test-pass`: a line, or `{"command": line or list, "timeout_sec": number}`."""
+    fields = schema if isinstance(schema, dict) else {"command": schema}
+    command: Any = fields.get("command")
+    limit: Any = fields.get("timeout_sec")
+    words = command if isinstance(command, list) else [command]
+    usable = words and all(isinstance(word, str) and "\0" not in word for word in words) and words[0].strip()
+    limited = limit is None or (isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0)
+    if not usable or not limited or fields.keys() - Trial._fields:
+        what = 'test-pass takes a command, or {"command": line or list of words, "timeout_sec": more than 0}'
+        raise InputError(what, where=_WHERE)
+    return Trial(command, limit)
+
+
+def tests_of(output: Mapping[str, Any] | None) -> Trial | None:
+    """The command that a task's output must pass; None where it names none."""
+    asked = output is not None and output.get("validation") == "test-pass"
+    schema = output.get("validation_schema") if output is not None and asked else None
+    return None if schema is None else command_of(schema)
+
+
+def against_schema(schema: Any, data: Any) -> list[str]:
+    """What is wrong with the data, in the validator's words; empty when it passes."""
+    try:
+        found = schemas.compiled(msgspec.json.encode(schema)).violations(data)
+    except UnusableSchema as error:  # stored before such schemas were refused
+        return [f"output: cannot be checked, its schema is not usable: {_short(error)}"]
+    return [f"{'/'.join(map(str, each.path)) or 'output'}: {_short(each.what)}" for each in found]
+
+
+def steps_of(output: Mapping[str, Any], data: Any, text: str | None) -> float:
+    """How long validating this output may take: steps of 15 ns, one at least where there is something to validate."""
+    method, asked = output.get("validation", "none"), output.get("validation_schema")
+    if asked is None or method == "none":
+        return 0
+    if method == "regex":
+        return patterns.steps_of(pattern_of(asked), as_text(data, text))
+    return schemas.steps_of(msgspec.json.encode(asked), data)
+
+
+def against_pattern(schema: Any, text: str) -> list[str]:
+    """The same for a pattern, which must be found somewhere in the text."""
+    pattern = pattern_of(schema)
+    try:
+        matcher, longest = patterns.matcher(pattern)
+    except ValueError:  # stored before such patterns were refused
+        return [f"output: cannot be checked, {_clip(pattern, 100)!r} is not a usable pattern"]
+    if (size := len(text.encode())) > longest:
+        return [f"output: {size} bytes, this pattern is held against {longest} at most"]
+    return [] if matcher.is_valid(text) else [f"output: {_clip(pattern, 200)} is not found in it"]
+
+
+def as_text(data: Any, text: str | None) -> str:
+    """The output in words: its text, else its data, which is JSON unless it is text itself."""
+    if text is not None:
+        return text
+    return data if isinstance(data, str) else msgspec.json.encode(data).decode()
+
+
+def is_report(report: Any) -> bool:
+    """Whether decisions are documented: an object that says something. What it must say, no document tells."""
+    return isinstance(report, dict) and any(value not in (None, "", [], {}) for value in report.values())
+
+
+def reasons_of(given: NewVerdict) -> list[str]:
+    """Why, in the words of anyone who ran the tests, or by their exit code."""
+    if given.note:
+        return [_clip(given.note, MAX_REASON_LENGTH)]
+    if given.passed:
+        return []
+    code = (given.evidence or {}).get("exit_code")
+    return ["the tests did not pass" if code is None else f"the tests did not pass: exit code {code}"]
+
+
+def of_judge(data: Any) -> tuple[bool, list[str]]:
+    """A judge's answer, which has its schema: accepted or not, and why."""
+    stated = data.get("reasons") or []
+    reasons = [stated] if isinstance(stated, str) else stated
+    return data["verdict"] == "accept", [_clip(reason, MAX_REASON_LENGTH) for reason in reasons[:MAX_ERRORS]]
+
+
+def _short(text: object) -> str:
+    return _clip(str(text).splitlines()[0], 300)
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,1 @@
+"""Waits for a time, a signal or a person."""

@@ -1,0 +1,47 @@
+"""Maintenance jobs for waiting tasks: times that have come, waits and approvals that no one met in time, signals
+half told.
+"""
+
+from __future__ import annotations
+
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.maintenance.jobs import BATCH, Counts
+from shiftwork.store.store import Tx
+from shiftwork.waits import approvals as deciding
+from shiftwork.waits import open_waits as waiting
+from shiftwork.waits.open_waits import WaitEnd
+
+
+async def waits(tx: Tx, engine: Engine) -> Counts:
+    """End waits whose time has come: a time is met, an event or an answer is waited for no longer."""
+    caller = Caller("duty:waits")
+    due = await tx.all("due_waits", now=tx.now, count=BATCH)
+    counts: Counts = {}
+    if due:
+        work = UnitOfWork(tx, engine, caller)
+        times = {(wait["root_id"], wait["name"]) for wait in due if wait["kind"] == "time"}
+        asked = {wait["root_id"]: "question_expired" for wait in due if wait["kind"] == "person"}
+        endings = [
+            WaitEnd(*place, "met" if place in times else "expired")
+            for place in ((wait["root_id"], wait["name"]) for wait in due)
+        ]
+        counts["ended"] = len(await waiting.end(work, endings, asked=asked))
+        await work.save()
+    return {**counts, **await _spread_signals(tx, engine, caller)}
+
+
+async def _spread_signals(tx: Tx, engine: Engine, caller: Caller) -> Counts:
+    """A signal whose sender died after its first page reaches the others all the same."""
+    freed = 0
+    for sent in await tx.all("untold_signals", count=1):
+        freed += (await waiting.spread(tx, engine, caller, sent["workspace"], sent["seq"])).freed
+    return {"signalled": freed} if freed else {}
+
+
+async def approvals(tx: Tx, engine: Engine) -> Counts:
+    """Decide as their rule says about approvals that no decision in time."""
+    due = await tx.all("due_approvals", now=tx.now, count=BATCH)
+    if not due:
+        return {}
+    return {"decided": await deciding.expire(tx, engine, Caller("duty:approvals"), [row["task_id"] for row in due])}

@@ -1,0 +1,54 @@
+"""Waits, signals and decisions, as they are shown."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from shiftwork.model.task import Wait
+
+Kind = Literal["approval", "question"]
+
+
+class WaitResult(msgspec.Struct, frozen=True):
+    """The state of the task now: pending while it waits. A wait by name comes with what is known of it."""
+
+    status: str
+    wait: Wait | None = None
+
+
+class Signalled(msgspec.Struct, frozen=True):
+    """A signal that was sent: how many tasks it has freed, and until when it is kept for those that come to wait."""
+
+    seq: int
+    name: str
+    freed: int
+    expires_at: float
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True):
+    """One task that waits for a person, with what to look at before deciding."""
+
+    task_id: str
+    kind: Kind
+    type: str
+    dag_id: str
+    version: int
+    asked_at: float
+    expires_at: float | None
+    title: str | None
+    created_by: str | None
+    tool_name: str | None
+    payload: dict[str, Any]
+    spec: dict[str, Any] | None
+    tags: list[str]
+    estimated_cost_usd: float | None
+    revision: str | None = None
+    """Which revision of the work is to be approved; say it with the decision, and a change meanwhile is noticed."""
+    rule: dict[str, Any] | None = None
+    """The guard's rule that the task meets."""
+    name: str | None = None
+    question: str | None = None
+    schema: dict[str, Any] | None = None
+    """What an answer must look like."""

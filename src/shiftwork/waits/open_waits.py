@@ -1,0 +1,287 @@
+"""Waiting for a time, a signal or a person without holding a slot; each wait has a name and keeps its answer.
+
+The task's row is locked before any of its waits is changed, and only an open wait ends: so each counts once in
+`tasks.waiting`, like an edge. Anyone who waits for a signal and anyone who sends it take turns by the signal's name,
+before any row is locked: a signal finds the wait, or the wait finds the signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shiftwork.engine import dependents
+from shiftwork.engine.engine import Caller, Engine
+from shiftwork.engine.fence import lock_live
+from shiftwork.engine.rows import TaskRow
+from shiftwork.engine.unit_of_work import UnitOfWork
+from shiftwork.model import ids
+from shiftwork.model.errors import InputError, NotFound, WrongState
+from shiftwork.model.outcome import Outcome, Token
+from shiftwork.model.states import FINAL, State
+from shiftwork.model.task import Wait
+from shiftwork.store.store import Row, Tx
+from shiftwork.validation import policy as verdict
+from shiftwork.waits import guard
+
+BATCH = 500
+KEEP_SIGNALS_SEC = 86_400.0
+"""How long a signal is kept for those who begin to wait later."""
+
+
+class NewWait(NamedTuple):
+    """What to wait for: a time, a signal by its name, or a person's answer."""
+
+    name: str
+    kind: str
+    until: float | None = None
+    timeout_sec: float | None = None
+    signal: str | None = None
+    question: str | None = None
+    schema: str | None = None
+    """JSON text, checked."""
+
+
+class WaitEnd(NamedTuple):
+    """How an open wait ends."""
+
+    root_id: str
+    name: str
+    status: str
+    value: str | None = None
+    answered_by: str | None = None
+    signal_seq: int | None = None
+
+
+async def claimed(work: UnitOfWork, token: Token, *, need_running: bool) -> TaskRow:
+    """The row under this claim, locked."""
+    allowed = frozenset({"running"} if need_running else {"claimed", "running"})
+    await lock_live(work.tx, work.engine, work.caller, token, allowed)
+    return (await work.lock([token.id]))[0]
+
+
+async def count_waiting(work: UnitOfWork, root_id: str) -> int:
+    """What a lineage waits for: open edges and open waits."""
+    (counted,) = await work.tx.all("count_waiting", items=[(root_id,)])
+    return int(counted["open"])
+
+
+async def suspend(work: UnitOfWork, row: TaskRow, event_data: Mapping[str, Any]) -> None:
+    """Give the slot back until nothing is waited for; no attempt is paid."""
+    row.waiting = await count_waiting(work, row.root_id)
+    fence, actor = row.fence, work.caller.for_agent(row.agent_id)
+    settings = await work.settings_of(row)
+    work.end_attempt(row, "waiting")
+    if row.waiting:
+        path, data = work.move(row, "wait"), dict(event_data)
+    else:
+        path, passed = await guard.unblock_or_guard(work, row, settings, "wait", "unblock", data=event_data)
+        data = passed or {}
+    work.emit(row, "waited", path, fence=fence, data=data, actor=actor)
+
+
+async def wait(tx: Tx, engine: Engine, caller: Caller, token: Token, new: NewWait) -> Wait:
+    """The answer of this wait; while there is none, the task's slot is released until there is."""
+    if new.signal is not None:
+        await tx.advisory_lock(_lock_name(caller.workspace, new.signal))
+    work = UnitOfWork(tx, engine, caller)
+    row = await claimed(work, token, need_running=True)
+    known = await tx.one("read_wait", root=row.root_id, name=new.name)
+    if known is not None:
+        _refuse_another(known, new)
+        return wait_of(known)
+    begun = await _begin(work, row, new)
+    if begun.status == "open":
+        row.hold = begun.kind
+        await suspend(work, row, _event_data(begun))
+    await work.save()
+    return begun
+
+
+def _refuse_another(known: Row, new: NewWait) -> None:
+    """A name stands for one wait, however often the work is begun again."""
+    if known["kind"] != new.kind or known["signal"] != new.signal:
+        was = f"the signal {known['signal']!r}" if known["signal"] else f"a {known['kind']}"
+        raise InputError(
+            f"the wait {new.name!r} of this task was for {was}", where="name", hint="Give each wait a name of its own."
+        )
+
+
+async def _begin(work: UnitOfWork, row: TaskRow, new: NewWait) -> Wait:
+    """Write the wait down; what has come already answers it at once."""
+    until = new.until if new.timeout_sec is None else work.now + new.timeout_sec
+    met = new.kind == "time" and until is not None and until <= work.now
+    signal: Row | None = None
+    if new.signal is not None:
+        asked = {"workspace": row.workspace, "signal": new.signal, "root": row.root_id}
+        signal = await work.tx.one("signal_for", **asked)
+    met = met or signal is not None
+    wait = Wait(
+        name=new.name,
+        kind=new.kind,  # type: ignore[arg-type]  # one of the three, by anyone who made it
+        status="met" if met else "open",
+        began_at=work.now,
+        until=until,
+        signal=new.signal,
+        question=new.question,
+        schema=_decoded(new.schema),
+        ended_at=work.now if met else None,
+        value=_decoded(signal["data"]) if signal else None,
+        answered_by=signal["actor"] if signal else None,
+    )
+    found = (signal["data"], signal["seq"], signal["actor"]) if signal else (None, None, None)
+    await work.tx.insert(
+        "insert_waits",
+        [
+            (row.root_id, new.name, row.id, row.workspace, new.kind, wait.status, new.signal, new.question, new.schema)
+            + (until, work.now, wait.ended_at, *found)
+        ],
+    )
+    return wait
+
+
+def _event_data(wait: Wait) -> dict[str, Any]:
+    """A wait as events report it."""
+    facts = {
+        "wait": wait.name,
+        "kind": wait.kind,
+        "signal": wait.signal,
+        "question": wait.question,
+        "until": wait.until,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def wait_of(row: Row) -> Wait:
+    """A stored wait as a reader sees it."""
+    same = {name: row[name] for name in Wait.__struct_fields__ if name not in {"schema", "value"}}
+    return Wait(**same, schema=_decoded(row["schema"]), value=_decoded(row["value"]))
+
+
+def _decoded(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+async def end(work: UnitOfWork, endings: Sequence[WaitEnd], *, asked: Mapping[str, str] | None = None) -> list[TaskRow]:
+    """End these waits as far as they are open; the rows whose wait has ended, freed where nothing else holds them.
+
+    `asked` names the verb for the events of those lineages whose wait was a question.
+    """
+    rows = {row.root_id: row for row in await dependents.lock_newest(work, {ending.root_id for ending in endings})}
+    flips = await work.tx.all("end_waits", items=sorted(endings, key=_place), now=work.now)
+    statuses = {(ending.root_id, ending.name): ending.status for ending in endings}
+    freed = []
+    for flip in flips:
+        row = rows[flip["root_id"]]
+        row.waiting -= 1
+        row.hold = None
+        work.touch(row)
+        event_data = {"wait": flip["name"], "ended": statuses[flip["root_id"], flip["name"]]}
+        verb = (asked or {}).get(row.root_id, "unblocked")
+        if row.waiting == 0 and row.status == State.PENDING:
+            await dependents.unblock(work, row, verb, event_data)
+        else:
+            work.emit(row, verb, data=event_data)
+        freed.append(row)
+    return freed
+
+
+def _place(ending: WaitEnd) -> tuple[str, str]:
+    return ending.root_id, ending.name
+
+
+class SignalPage(NamedTuple):
+    """A page of those who waited for a signal was freed; `done` is false while there are more."""
+
+    seq: int
+    at: float
+    freed: int
+    done: bool
+
+
+def _lock_name(workspace: str | None, signal: str) -> str:
+    return f"signal:{workspace}:{signal}"
+
+
+async def signal(
+    tx: Tx, engine: Engine, caller: Caller, workspace: str, name: str, data: str | None, task_id: str | None
+) -> SignalPage:
+    """Send a signal: it is kept, and a first page of those who wait for it continue."""
+    await tx.advisory_lock(_lock_name(workspace, name))
+    root = None if task_id is None else await _root(tx, workspace, task_id)
+    sent = await tx.one(
+        "insert_signal", now=tx.now, workspace=workspace, name=name, root=root, actor=caller.actor, data=data
+    )
+    assert sent is not None
+    work = UnitOfWork(tx, engine, caller)
+    event_data = {"name": name, **({"task": ids.show_task(root)} if root else {})}
+    work.emit_for(workspace, "signal_sent", data=event_data)
+    row = {"seq": sent["seq"], "at": tx.now, "workspace": workspace, "name": name, "root_id": root, "data": data}
+    return await _spread(work, {**row, "actor": caller.actor})
+
+
+async def spread(tx: Tx, engine: Engine, caller: Caller, workspace: str, seq: int) -> SignalPage:
+    """Tell a signal to the next page of those who wait for it."""
+    sent = await tx.one("read_signal", seq=seq, workspace=workspace)
+    if sent is None:
+        raise NotFound(f"there is no signal {seq}")
+    await tx.advisory_lock(_lock_name(workspace, sent["name"]))
+    return await _spread(UnitOfWork(tx, engine, caller), sent)
+
+
+async def _spread(work: UnitOfWork, sent: Row) -> SignalPage:
+    asked = {"workspace": sent["workspace"], "signal": sent["name"], "root": sent["root_id"], "seq": sent["seq"]}
+    found = await work.tx.all("waits_for_signal", **asked, now=work.now, count=BATCH)
+    met = [WaitEnd(w["root_id"], w["name"], "met", sent["data"], sent["actor"], sent["seq"]) for w in found]
+    freed = await end(work, met) if met else []
+    done = len(found) < BATCH
+    if done:
+        await work.tx.run("signal_told", seq=sent["seq"])
+    await work.save()
+    return SignalPage(sent["seq"], sent["at"], len(freed), done)
+
+
+async def _root(tx: Tx, workspace: str, task_id: str) -> str:
+    """The lineage of a task that may still come to wait."""
+    row = await tx.one("read_tasks", items=[(task_id,)])
+    shown = ids.show_task(task_id)
+    if row is None or row["workspace"] != workspace:
+        raise NotFound(f"there is no task {shown}", task_id=shown)
+    (newest,) = await tx.all("lineage_states", items=[(row["root_id"],)])
+    if newest["status"] in FINAL:
+        raise WrongState(f"task {shown} is {newest['status']} and waits for nothing", task_id=shown)
+    return str(row["root_id"])
+
+
+async def answer(tx: Tx, engine: Engine, caller: Caller, task_id: str, value: str) -> Outcome:
+    """Answer the question a task asks; it goes on with the answer."""
+    work = UnitOfWork(tx, engine, caller)
+    question = await _open_question(work, await work.lock_named(task_id))
+    if question["schema"] is not None:
+        wrong = verdict.against_schema(_decoded(question["schema"]), _decoded(value))
+        if wrong:
+            found = "; ".join(each.removeprefix("output: ") for each in wrong)
+            raise InputError(f"the answer is not what was asked for: {found}", where="value")
+    ending = WaitEnd(question["root_id"], question["name"], "met", value, caller.actor)
+    (row,) = await end(work, [ending], asked={question["root_id"]: "question_answered"})
+    await work.save()
+    return Outcome(ids.show_task(row.id), row.status)
+
+
+async def _open_question(work: UnitOfWork, row: TaskRow) -> Row:
+    """The question of this lineage that may still be answered."""
+    shown = ids.show_task(row.id)
+    open_ = await work.tx.all("open_waits_of", items=[(row.root_id,)])
+    question = next((wait for wait in open_ if wait["kind"] == "person"), None)
+    if question is None:
+        raise WrongState(
+            f"task {shown} is {row.status} and asks nothing", task_id=shown, status=row.status, hint=_ASKS_NOTHING
+        )
+    if question["until"] is not None and question["until"] <= work.now:
+        raise WrongState(f"the question of task {shown} has expired", task_id=shown, status=row.status)
+    return question
+
+
+_ASKS_NOTHING = "Its question was answered, has expired or was never asked; read the task."
