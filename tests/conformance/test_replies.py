@@ -339,6 +339,17 @@ async def test_key_reused_for_another_request_is_refused(queue: Queue) -> None:
     assert await everything(queue) == after
 
 
+async def test_repeat_of_an_answer_in_an_older_form_is_refused_and_changes_nothing(queue: Queue) -> None:
+    held = await running(queue)
+    await keyed(queue).claims.progress(held, {"pct": 5})
+    store = queue.engine.store
+    await store.run(lambda tx: tx.run("keep_reply", workspace="default", key="key-1", step=1, result='["old form"]'))
+    after = await everything(queue)
+    with pytest.raises(IdempotencyKeyReused, match="before an upgrade"):
+        await keyed(queue).claims.progress(held, {"pct": 5})
+    assert await everything(queue) == after
+
+
 async def test_different_key_is_a_different_request(queue: Queue) -> None:
     assert (await keyed(queue, "one").submit(type="code")).id != (await keyed(queue, "two").submit(type="code")).id
 

@@ -71,7 +71,14 @@ def _check_same(request: IdempotentRequest, kept: Row) -> None:
 
 def _repeat(request: IdempotentRequest, kept: Row, kind: Any) -> Any:
     _check_same(request, kept)
-    return msgspec.json.decode(kept["result"], type=kind, dec_hook=_error)
+    try:
+        return msgspec.json.decode(kept["result"], type=kind, dec_hook=_error)
+    except msgspec.ValidationError:  # of another version, in another form
+        raise IdempotencyKeyReused(
+            f"the request with the key {request.key!r} was done before an upgrade, and its answer cannot be read",
+            where="Idempotency-Key",
+            hint="Read what it was about; do not send it again under a new key.",
+        ) from None
 
 
 def _plain(value: Any) -> Any:
