@@ -16,7 +16,7 @@ from shiftwork.compat.views import view
 from shiftwork.engine import fingerprint
 from shiftwork.model import check, events, globs, graph, ids, keys, references
 from shiftwork.notifications import policy as notifications
-from shiftwork.notifications.model import Wants
+from shiftwork.notifications.model import SinkFilter
 from shiftwork.notifications.webhooks import _retry_after
 from shiftwork.providers import provider_limits, reset_times
 from shiftwork.server import event_stream, packing
@@ -235,7 +235,7 @@ READERS_OF_CALLERS: dict[str, Reader] = {
     ),
     "events chosen": Reader(lambda text: events.chosen(text, events.every_name()), pumped("task.", "*.")),
     "filters of sinks": Reader(
-        lambda n: notifications.check_wants(Wants(events=["task.*"] * 100, alerts=["*"] * n)),
+        lambda n: notifications.check_wants(SinkFilter(events=["task.*"] * 100, alerts=["*"] * n)),
         (lambda n: min(n, 100),),
     ),
     "guards": Reader(

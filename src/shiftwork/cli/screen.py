@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shiftwork.cli import printing
-from shiftwork.cli.look import Look
+from shiftwork.cli.live_status import LiveStatus
 from shiftwork.model.text import one_line
 from shiftwork.observe.model import Status
 
@@ -22,13 +22,13 @@ ORDER = (
 _BARS = {"critical": "red", "high": "yellow", "normal": "blue", "low": "cyan", "background": "dim"}
 
 
-def screen(workspace: str, look: Look, height: int) -> RenderableType:
+def screen(workspace: str, look: LiveStatus, height: int) -> RenderableType:
     rows = max(3, (height - 14) // 3)
     head = [_title(workspace, look), _counts(look.status), _tiers(look.status), *_warnings(look)]
     return Group(*head, _running(look, rows), _agents(look, rows), _events(look, rows))
 
 
-def _title(workspace: str, look: Look) -> RenderableType:
+def _title(workspace: str, look: LiveStatus) -> RenderableType:
     text = Text.assemble(("shiftwork ", "bold"), one_line(workspace), "  ", (printing.when(look.at), "dim"))
     rate = f"  {look.status.completed_per_minute:.1f} completed a minute, {look.status.completions} in all"
     text.append(rate)
@@ -56,7 +56,7 @@ def _tiers(status: Status) -> RenderableType:
     return text
 
 
-def _warnings(look: Look) -> list[RenderableType]:
+def _warnings(look: LiveStatus) -> list[RenderableType]:
     asked, dead = (look.status.counts.get(state, 0) for state in ("waiting_approval", "dead_lettered"))
     notices = [f"{len(look.alerts)} open alerts (shiftwork alerts)"] if look.alerts else []
     notices += [f"{asked} wait for a person (shiftwork approvals)"] if asked else []
@@ -76,7 +76,7 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _running(look: Look, rows: int) -> RenderableType:
+def _running(look: LiveStatus, rows: int) -> RenderableType:
     table = _table(f"Running ({len(look.running)})", "task", "type", "title", "agent", "progress", "since")
     for task in look.running[:rows]:
         since = printing.ago(task.claimed_at, look.at)
@@ -99,7 +99,7 @@ def _cell(text: str) -> Text:
     return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
-def _agents(look: Look, rows: int) -> RenderableType:
+def _agents(look: LiveStatus, rows: int) -> RenderableType:
     table = _table(f"Agents ({len(look.agents)})", "agent", "status", "holds", "spent", "heard of")
     busiest = sorted(look.agents, key=lambda agent: (-agent.current_tasks, agent.id))
     for agent in busiest[:rows]:
@@ -110,7 +110,7 @@ def _agents(look: Look, rows: int) -> RenderableType:
     return table
 
 
-def _events(look: Look, rows: int) -> RenderableType:
+def _events(look: LiveStatus, rows: int) -> RenderableType:
     table = _table("Happening", "when", "what", "task", "type", "who")
     for event in reversed(look.events[-rows:]):
         state = event.path[-1] if event.path else event.verb

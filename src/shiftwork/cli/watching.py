@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shiftwork.cli import printing, values
-from shiftwork.cli.look import Look
+from shiftwork.cli.live_status import LiveStatus
 from shiftwork.cli.shell import Answer, Command, Shell, with_queue
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ async def watch(shell: Shell, queue: AnyQueue, *, every: float, once: bool) -> A
     return None
 
 
-async def _looks(queue: AnyQueue) -> AsyncIterator[Look]:
+async def _looks(queue: AnyQueue) -> AsyncIterator[LiveStatus]:
     cursor = max(0, (await queue.events("now")).next - BEFORE)
     seen_events: deque[Event] = deque(maxlen=SHOWN_EVENTS)
     while True:
         news = await queue.events(cursor, limit=SHOWN_EVENTS)
         events, cursor = news.events, news.next
         seen_events.extend(event for event in events if event.verb not in {"heartbeat", "progress"})
-        yield Look(
+        yield LiveStatus(
             queue.now(),
             await queue.status(),
             (await queue.tasks.list(status=["running", "claimed", "validating"], limit=RUNNING)).tasks,
@@ -71,7 +71,7 @@ async def _looks(queue: AnyQueue) -> AsyncIterator[Look]:
         )
 
 
-async def _print(queue: AnyQueue, look: Look) -> None:
+async def _print(queue: AnyQueue, look: LiveStatus) -> None:
     from rich.console import Console  # noqa: PLC0415  # expensive
 
     from shiftwork.cli.screen import screen  # noqa: PLC0415  # likewise
@@ -79,7 +79,7 @@ async def _print(queue: AnyQueue, look: Look) -> None:
     Console(highlight=False).print(screen(queue.workspace, look, LINES))
 
 
-async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> None:
+async def _move(queue: AnyQueue, looks: AsyncIterator[LiveStatus], every: float) -> None:
     with _keys() as pressed, _shown(queue.workspace) as show:
         async for look in looks:
             show(look)
@@ -92,7 +92,7 @@ async def _move(queue: AnyQueue, looks: AsyncIterator[Look], every: float) -> No
 
 
 @contextmanager
-def _shown(workspace: str) -> Iterator[Callable[[Look], None]]:
+def _shown(workspace: str) -> Iterator[Callable[[LiveStatus], None]]:
     """One look in the place of another, or below it on a terminal that cannot go back."""
     from rich.console import Console  # noqa: PLC0415  # expensive
     from rich.live import Live  # noqa: PLC0415  # likewise

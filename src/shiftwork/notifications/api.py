@@ -17,13 +17,13 @@ from shiftwork.notifications.model import (
     Kind,
     Secret,
     Sink,
+    SinkFilter,
     Status,
-    Wants,
 )
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import Accepts
 
-Wanted = Annotated[Wants | Mapping[str, Any], Accepts(Wants)]
+Wanted = Annotated[SinkFilter | Mapping[str, Any], Accepts(SinkFilter)]
 
 
 class Sinks(Namespace, name="sinks", group="Notifications"):

@@ -13,7 +13,7 @@ from shiftwork.engine.unit_of_work import UnitOfWork, as_json
 from shiftwork.model import ids
 from shiftwork.model.history import Event
 from shiftwork.notifications import policy
-from shiftwork.notifications.model import ALERT, Notification, Parcel, SinkTarget, Status, Wants
+from shiftwork.notifications.model import ALERT, Notification, OutgoingDelivery, SinkFilter, SinkTarget, Status
 from shiftwork.notifications.policy import AlertFacts, DeliveryOutcome
 from shiftwork.observe.conditions import Finding, compare
 from shiftwork.store.store import Row, Tx
@@ -119,9 +119,9 @@ def delivery_rows(tx: Tx, engine: Engine, source: str, new: Sequence[PendingNoti
     ]
 
 
-async def lease(tx: Tx, engine: Engine, busy: Mapping[str, int], room: int) -> list[Parcel]:
+async def lease(tx: Tx, engine: Engine, busy: Mapping[str, int], room: int) -> list[OutgoingDelivery]:
     """Take deliveries that are due; each sink has its own share of the room, and one that fails a small one."""
-    taken: list[Parcel] = []
+    taken: list[OutgoingDelivery] = []
     due = list(await tx.all("sinks_with_due", now=tx.now))
     engine.random.shuffle(due)  # when there are more than there is room for
     for sink in due:
@@ -133,16 +133,16 @@ async def lease(tx: Tx, engine: Engine, busy: Mapping[str, int], room: int) -> l
     return taken
 
 
-def _parcel(row: Row, sink: Row) -> Parcel:
+def _parcel(row: Row, sink: Row) -> OutgoingDelivery:
     notification = msgspec.json.decode(row["notification"], type=Notification)
-    return Parcel(row["id"], sink["id"], row["attempts"], row["give_up_at"], notification, place_of(sink))
+    return OutgoingDelivery(row["id"], sink["id"], row["attempts"], row["give_up_at"], notification, place_of(sink))
 
 
 async def is_due(tx: Tx) -> bool:
     return await tx.one("sinks_with_due", now=tx.now) is not None
 
 
-async def record(tx: Tx, engine: Engine, delivery: Parcel, outcome: DeliveryOutcome) -> Status | None:
+async def record(tx: Tx, engine: Engine, delivery: OutgoingDelivery, outcome: DeliveryOutcome) -> Status | None:
     """What an attempt came to, for the delivery and for its sink; None where the attempt is no longer the last."""
     then = policy.after(outcome, delivery.attempts, tx.now, delivery.give_up_at, engine.random.random())
     ended_at = None if then.status == "pending" else tx.now
@@ -205,8 +205,8 @@ async def tell_failing(work: UnitOfWork, workspace: str) -> None:
     await compare(work, workspace, "sink", found)
 
 
-def filter_of(row: Row) -> Wants:
-    return msgspec.json.decode(row["wants"], type=Wants)
+def filter_of(row: Row) -> SinkFilter:
+    return msgspec.json.decode(row["wants"], type=SinkFilter)
 
 
 def place_of(row: Row) -> SinkTarget:

@@ -15,7 +15,7 @@ from email.message import EmailMessage
 from email.utils import formatdate
 
 from shiftwork.notifications import dial
-from shiftwork.notifications.model import Parcel, SinkTarget
+from shiftwork.notifications.model import OutgoingDelivery, SinkTarget
 from shiftwork.notifications.policy import DeliveryOutcome, line, mail_server, paragraphs, recipients
 
 log = logging.getLogger("shiftwork.notifications")
@@ -41,7 +41,7 @@ class MailSender:
         self._threads = ThreadPoolExecutor(AT_ONCE, "shiftwork-mail")
         self._have: dict[str, frozenset[str]] = {}
 
-    async def send(self, delivery: Parcel, now: float) -> DeliveryOutcome:
+    async def send(self, delivery: OutgoingDelivery, now: float) -> DeliveryOutcome:
         """One attempt, for those who do not have the letter yet."""
         have = self._have.get(delivery.id, frozenset())
         to = [each for each in recipients(delivery.place.address) if each not in have]
@@ -62,7 +62,7 @@ class MailSender:
             attempt.cut()
         return self._record(delivery, to, refused)
 
-    def _record(self, pending: Parcel, to: list[str], refused: dict[str, int]) -> DeliveryOutcome:
+    def _record(self, pending: OutgoingDelivery, to: list[str], refused: dict[str, int]) -> DeliveryOutcome:
         """The letter was taken for all but these. Who was refused for good is not tried again: the others have it."""
         later = [each for each in to if refused.get(each, _FOR_GOOD) < _FOR_GOOD]
         never = [each for each in to if refused.get(each, 0) >= _FOR_GOOD]
@@ -80,7 +80,7 @@ class MailSender:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _which(delivery: Parcel, some: list[str]) -> str:
+def _which(delivery: OutgoingDelivery, some: list[str]) -> str:
     """By their places in the sink's address, since no address is in an error."""
     known = recipients(delivery.place.address)
     places = ", ".join(str(place) for place, each in enumerate(known, 1) if each in some)
@@ -136,7 +136,7 @@ class _Conversation(smtplib.SMTP):
             raise smtplib.SMTPConnectError(code, answer)
 
 
-def letter(delivery: Parcel, now: float) -> EmailMessage:
+def letter(delivery: OutgoingDelivery, now: float) -> EmailMessage:
     """The notification as a letter; its id is the same at each attempt."""
     message = EmailMessage()
     message["Subject"] = f"Shiftwork: {line(delivery.notification)}"[:MAX_SUBJECT_LENGTH]

@@ -20,7 +20,7 @@ Secret = Annotated[str, Meta(min_length=1, max_length=500)]
 MessageBuffer = Annotated[list[Name], Meta(max_length=100)]
 
 
-class Wants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SinkFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a sink receives: all alerts and no events, unless it says otherwise."""
 
     alerts: MessageBuffer = msgspec.field(default_factory=lambda: [ALL])
@@ -35,7 +35,7 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Only alerts that are meant for these creators of tasks."""
 
 
-ALL_ALERTS = Wants()
+ALL_ALERTS = SinkFilter()
 
 
 class Sink(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Sink(msgspec.Struct, frozen=True):
     address: str
     server: str | None
     sender: str | None
-    wants: Wants
+    wants: SinkFilter
     allow_private: bool
     status: Literal["active", "resting", "failing", "paused"]
     """`resting` after failures in a row; `failing` once a notification has been given up, until one arrives."""
@@ -113,7 +113,7 @@ class Delivery(msgspec.Struct, frozen=True):
     """All that is sent; only where one delivery is asked for."""
 
 
-class Parcel(NamedTuple):
+class OutgoingDelivery(NamedTuple):
     """A delivery that is being sent."""
 
     id: str

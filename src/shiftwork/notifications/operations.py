@@ -26,9 +26,9 @@ from shiftwork.notifications.model import (
     Kind,
     Notification,
     Sink,
+    SinkFilter,
     SinkTarget,
     Status,
-    Wants,
 )
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
@@ -44,7 +44,7 @@ async def add(
     kind: Kind,
     address: str,
     *,
-    wants: Wants | Mapping[str, Any] = ALL_ALERTS,
+    wants: SinkFilter | Mapping[str, Any] = ALL_ALERTS,
     secret: str | None = None,
     allow_private: bool = False,
     server: str | None = None,
@@ -69,8 +69,8 @@ def _new_secret() -> str:
     return policy.SIGNING + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def _checked_wants(wants: Wants | Mapping[str, Any]) -> Wants:
-    wanted = check.fit(check.read(wants, Wants, "wants"), "wants")
+def _checked_wants(wants: SinkFilter | Mapping[str, Any]) -> SinkFilter:
+    wanted = check.fit(check.read(wants, SinkFilter, "wants"), "wants")
     policy.check_wants(wanted)
     return wanted
 
@@ -83,7 +83,7 @@ async def _add(
     sink_id: str,
     name: str,
     place: SinkTarget,
-    wants: Wants,
+    wants: SinkFilter,
 ) -> Sink:
     await engine.settings_cache.add(tx, workspace)
     work = UnitOfWork(tx, engine, caller)
@@ -115,7 +115,7 @@ async def update(
     sink: str,
     *,
     address: str | UnsetType = UNSET,
-    wants: Wants | Mapping[str, Any] | UnsetType = UNSET,
+    wants: SinkFilter | Mapping[str, Any] | UnsetType = UNSET,
     secret: str | UnsetType = UNSET,
     allow_private: bool | UnsetType = UNSET,
     server: str | UnsetType = UNSET,

@@ -16,7 +16,7 @@ import msgspec
 
 from shiftwork.model.errors import InputError
 from shiftwork.model.events import chosen, every_name
-from shiftwork.notifications.model import ALERT, ALL, TEST, Notification, SinkTarget, Wants
+from shiftwork.notifications.model import ALERT, ALL, TEST, Notification, SinkFilter, SinkTarget
 from shiftwork.observe.alert_kinds import KINDS, Severity
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
@@ -101,7 +101,7 @@ class Next(NamedTuple):
     next_at: float
 
 
-def check_wants(wants: Wants) -> None:
+def check_wants(wants: SinkFilter) -> None:
     if not wants.alerts and not wants.events:
         raise _problem("wants", "a sink that wants neither alerts nor events receives nothing")
     unknown = [kind for kind in wants.alerts if kind != ALL and kind not in KINDS]
@@ -117,7 +117,7 @@ def _problem(where: str, what: str) -> InputError:
     return InputError(what, where=where, hint="docs/reference/events.md names all events and kinds of alert.")
 
 
-def wants_alert(wants: Wants, about: AlertFacts) -> bool:
+def wants_alert(wants: SinkFilter, about: AlertFacts) -> bool:
     return (
         (ALL in wants.alerts or about.kind in wants.alerts)
         and SEVERITIES.index(about.severity) >= SEVERITIES.index(wants.severity)
@@ -126,7 +126,7 @@ def wants_alert(wants: Wants, about: AlertFacts) -> bool:
     )
 
 
-def wanted_names(wants: Wants, names: Iterable[str], type_: str | None) -> list[str]:
+def wanted_names(wants: SinkFilter, names: Iterable[str], type_: str | None) -> list[str]:
     """Of the names one event has, those a sink wants to hear. Alerts are told by themselves, with their words."""
     if wants.types and type_ not in wants.types:
         return []

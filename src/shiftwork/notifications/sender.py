@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shiftwork.engine.engine import Engine
 from shiftwork.model.errors import ShiftworkError, StoreUnsuitable
 from shiftwork.notifications import deliveries
-from shiftwork.notifications.model import Parcel, SinkTarget
+from shiftwork.notifications.model import OutgoingDelivery, SinkTarget
 from shiftwork.notifications.policy import DeliveryOutcome
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class NotificationSender:
         elif not found:
             await asyncio.sleep(TICK_SEC)
 
-    async def _deliver(self, pending: Parcel) -> None:
+    async def _deliver(self, pending: OutgoingDelivery) -> None:
         outcome = await self._send(pending)
         try:
             status = await self._store.run(lambda tx: deliveries.record(tx, self._engine, pending, outcome))
@@ -110,7 +110,7 @@ class NotificationSender:
                 "notification %s is given up after %d attempts: %s", pending.id, pending.attempts, outcome.error
             )
 
-    async def _send(self, delivery: Parcel) -> DeliveryOutcome:
+    async def _send(self, delivery: OutgoingDelivery) -> DeliveryOutcome:
         assert self._senders is not None
         sender = self._senders[delivery.place.kind == "email"]
         try:

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from shiftwork.notifications import dial
-from shiftwork.notifications.model import Parcel
+from shiftwork.notifications.model import OutgoingDelivery
 from shiftwork.notifications.policy import DeliveryOutcome, key_of, line
 
 TIMEOUT_SEC = 10.0
@@ -33,7 +33,7 @@ class WebhookSender:
     def __init__(self) -> None:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
-    async def send(self, delivery: Parcel, now: float) -> DeliveryOutcome:
+    async def send(self, delivery: OutgoingDelivery, now: float) -> DeliveryOutcome:
         """One attempt."""
         body, headers = message(delivery, now)
         session = self._session(allow_private=delivery.place.allow_private)
@@ -68,7 +68,7 @@ class WebhookSender:
         return self._sessions[allow_private]
 
 
-def message(delivery: Parcel, now: float) -> tuple[bytes, dict[str, str]]:
+def message(delivery: OutgoingDelivery, now: float) -> tuple[bytes, dict[str, str]]:
     """The body and the headers of one attempt: the body is the same each time, the signature has its time."""
     if delivery.place.kind == "slack":
         return msgspec.json.encode({"text": slack_text(delivery)}), dict(_JSON)
@@ -84,7 +84,7 @@ def signature_headers(key: bytes, message_id: str, at: float, body: bytes) -> di
     return {"webhook-id": message_id, "webhook-timestamp": str(int(at)), "webhook-signature": f"v1,{signature}"}
 
 
-def slack_text(delivery: Parcel) -> str:
+def slack_text(delivery: OutgoingDelivery) -> str:
     """Nothing in it is a link, a mention or a command there."""
     text = line(delivery.notification)[:MAX_SLACK_TEXT_LENGTH]
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

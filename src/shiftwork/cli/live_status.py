@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shiftwork.observe.model import Alert, Status
 
 
-class Look(msgspec.Struct, frozen=True):
+class LiveStatus(msgspec.Struct, frozen=True):
     """The queue, what runs in it, and what has happened of late."""
 
     at: float
