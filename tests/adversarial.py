@@ -406,7 +406,7 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "providers/reset_times.py:_HTTP_DATE": Pattern(("Mon, ",), largest=reset_times.MAX_TAIL_LENGTH),
     "providers/reset_times.py:_iso": "times in failures",
     "providers/reset_times.py:_http_date": "times in failures",
-    "triggers/schedule_policy.py:_wrong": "cron expressions",
+    "triggers/schedule_policy.py:_problem": "cron expressions",
     "triggers/schedule_policy.py:_fixed": "cron expressions",
     "triggers/schedule_policy.py:_fitting": "cron expressions",
     "validation/schema.py:__init__": "schemas that are taken",
