@@ -1,5 +1,6 @@
 """What a client needs, and what it hands out."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -37,8 +38,12 @@ def test_error_says_what_to_install_without_the_http_library() -> None:
     assert "the HTTP client is not installed. pip install 'shiftwork[client]'" in done.stderr
 
 
+def is_constructor(name: str) -> bool:
+    return isinstance(inspect.getattr_static(Assignment, name), classmethod)
+
+
 def facts(assignment: Assignment) -> Iterator[tuple[str, Any]]:
-    for name in sorted(name for name in dir(Assignment) if not name.startswith("_")):
+    for name in sorted(name for name in dir(Assignment) if not name.startswith("_") and not is_constructor(name)):
         value = getattr(assignment, name)
         yield name, value() if callable(value) else value
 

@@ -16,6 +16,7 @@ from shiftwork.compat.views import (  # noqa: F401  # register their adapters
     waits_adapters,
 )
 from shiftwork.compat.views.adapters import Instead, adapter_of
+from shiftwork.model.errors import InputError
 from shiftwork.operation.declare import Operation, operation_of, operations
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import SOMETHING
@@ -94,6 +95,7 @@ class _Handler:
             values = await adapter.read(ask, body)
             if isinstance(values, Instead):
                 operation, values = operation_of(values.method), values.values
+            _refuse_other_fields(operation, values)
             values = operation.parameters.read(_with_version(operation, ask, values))
         else:
             values = await _values(operation, ask, body)
@@ -107,6 +109,16 @@ class _Handler:
         if view is not None and adapter.write is not None:
             return await adapter.write(ask, answer)
         return operation.wrap(answer)
+
+
+def _refuse_other_fields(operation: Operation, values: dict[str, Any]) -> None:
+    """What an adapter reads comes from a caller: a wrong name in it is the caller's error, not a program's."""
+    for name in values:
+        if name not in operation.parameters.names:
+            raise InputError(f"Object contains unknown field `{name}`", where=name)
+    for name in operation.parameters.required:
+        if name not in values:
+            raise InputError(f"Object missing required field `{name}`", where=name)
 
 
 async def _values(operation: Operation, ask: Ask, body: Any) -> dict[str, Any]:
