@@ -16,7 +16,7 @@ from shiftwork.compat.views import (  # noqa: F401  # register their adapters
     waits_adapters,
 )
 from shiftwork.compat.views.adapters import Instead, adapter_of
-from shiftwork.model.errors import InputError
+from shiftwork.model.errors import InputError, NotFound
 from shiftwork.operation.declare import Operation, operation_of, operations
 from shiftwork.operation.local import load_implementations
 from shiftwork.operation.parameters import SOMETHING
@@ -123,7 +123,9 @@ def _refuse_other_fields(operation: Operation, values: dict[str, Any]) -> None:
 
 async def _values(operation: Operation, ask: Ask, body: Any) -> dict[str, Any]:
     parameters = operation.parameters
-    values: dict[str, Any] = {name: ask.path[name] for name in operation.path_names if name in parameters.names}
+    values = {
+        name: _from_path(operation, name, ask.path[name]) for name in operation.path_names if name in parameters.names
+    }
     values |= {field[0]: getattr(ask.query, field[0]) for field in parameters.query}
     if operation.under_claim:
         values["token"] = await ask.token(body)
@@ -132,6 +134,16 @@ async def _values(operation: Operation, ask: Ask, body: Any) -> dict[str, Any]:
     elif body is not None:
         values |= {name: getattr(body, name) for name in parameters.names if hasattr(body, name) and name not in values}
     return _with_version(operation, ask, values)
+
+
+def _from_path(operation: Operation, name: str, text: str) -> Any:
+    """A part of the path as its declared type. A number that is none names nothing that exists."""
+    try:
+        return msgspec.convert(text, operation.parameters.kinds[name], strict=False)
+    except msgspec.ValidationError as error:
+        if str(error).startswith("Expected `int`"):
+            raise NotFound(f"there is no {name} {text!r}", where=name) from None
+        raise InputError(str(error), where=name) from None
 
 
 def _with_version(operation: Operation, ask: Ask, values: dict[str, Any]) -> dict[str, Any]:
