@@ -56,8 +56,8 @@ def test_failing_step_command_leaves_no_result(each_terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["plan"], "say what to do with the step"),
-        (["plan", "--begin", "--data", "1"], "say what to do with the step"),
+        (["plan"], "choose what to do with the step"),
+        (["plan", "--begin", "--data", "1"], "choose what to do with the step"),
         (["plan", "--data", "nonsense"], "not JSON"),
         (["plan", "--", "no-such-program"], "no-such-program cannot be run"),
         (["plan", "--", sys.executable, "-c", r"import os; os.write(1, b'\xff')"], "is not UTF-8"),
