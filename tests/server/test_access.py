@@ -250,7 +250,7 @@ async def test_submit_cannot_name_another_workspace_in_a_view_field(guarded: Run
 
 
 UNDER_A_CLAIM = ["start", "claims_message", "claims_pin_session", "claims_progress"]
-UNDER_A_CLAIM += ["complete", "fail", "release", "spawn", "wait"]
+UNDER_A_CLAIM += ["complete", "fail", "release", "spawn", "waits_request"]
 IN_A_BATCH = ["batch_start", "batch_complete", "batch_fail", "batch_release"]
 
 

@@ -159,7 +159,10 @@ async def has_tasks(queue: Queue, count: int) -> bool:
     return len((await queue.tasks.list()).tasks) == count
 
 
-@pytest.mark.parametrize("name", ["submit", "claims_request", "spawn", "rerun", "review", "update", "agents_register"])
+@pytest.mark.parametrize(
+    "name",
+    ["submit", "claims_request", "spawn", "tasks_rerun", "dead_letters_review", "tasks_update", "agents_register"],
+)
 async def test_same_request_on_two_servers_has_one_effect(name: str, store_url: str) -> None:
     door = BY_NAME[name]
     async with running(store_url) as one, running(store_url) as two:
@@ -179,9 +182,9 @@ EFFECT = {
     "submit": "submitted",
     "claims_request": "claimed",
     "spawn": "waited",
-    "rerun": "rerun",
-    "review": "reviewed",
-    "update": "updated",
+    "tasks_rerun": "rerun",
+    "dead_letters_review": "reviewed",
+    "tasks_update": "updated",
     "agents_register": "agent_registered",
 }
 EXTRA = {"submit": 5, "agents_register": 1}

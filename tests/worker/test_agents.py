@@ -106,7 +106,7 @@ async def test_output_over_the_limit_fails_with_clear_reason(shop: Queue, desk: 
     desk.run(["sh", "-c", "head -c 200000000 /dev/zero | tr '\\0' 'x'"])
     failed = await shop.get(task)
     assert failed.failure_reason == "invalid_output"
-    assert "it printed more at once than" in str(failed.last_error)
+    assert "it printed more in one line than" in str(failed.last_error)
     assert len(await messages(shop, task)) < 100
 
 

@@ -98,8 +98,8 @@ KEEP = """
 import pathlib, sys
 from shiftwork.model.reports import TaskResult
 from shiftwork.model.task import Usage
-from shiftwork.worker.outbox import Kept, Outbox
-Outbox(pathlib.Path(sys.argv[1])).keep(Kept(sys.argv[2], TaskResult(1, usage=Usage(cost_usd=1.0))))
+from shiftwork.worker.outbox import StoredResult, Outbox
+Outbox(pathlib.Path(sys.argv[1])).keep(StoredResult(sys.argv[2], TaskResult(1, usage=Usage(cost_usd=1.0))))
 """
 
 

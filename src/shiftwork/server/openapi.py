@@ -231,8 +231,8 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _headers(door: Door) -> list[dict[str, Any]]:
-    what = "Stands in the events this call causes, and in the answer."
-    if door.name == "claim":
+    what = "Recorded in the events of this call, and returned."
+    if door.name == "claims_request":
         what += " In the events of a claim with an Idempotency-Key the key is there instead: the claim is found by it."
     headers = [("X-Request-Id", what, HEADER_TEXT)]
     if door.changes and door.scope is not None:
