@@ -84,7 +84,7 @@ async def test_second_request_runs_when_the_first_is_rolled_back(postgres_url: s
         second = asyncio.create_task(keyed(two).tasks.update(task.id, {"priority": 5}))
         await until_blocked(one)
         await end(first, stop, ending)
-        with pytest.raises(WrongState, match="not claimed"):  # its own answer, not the first one's
+        with pytest.raises(WrongState, match="unclaimed"):  # its own answer, not the first one's
             await second
         await two.complete(taken.token)
         assert (await keyed(two).tasks.rerun(task.id)).status == "ready"

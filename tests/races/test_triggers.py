@@ -91,7 +91,7 @@ async def test_trigger_saved_while_the_log_is_read_misses_no_event(
             await other.submit(type="code")
             return await event_log.read(store, after, count)
 
-        monkeypatch.setattr(duty, "log", SimpleNamespace(read=read_late))
+        monkeypatch.setattr(duty, "event_log", SimpleNamespace(read=read_late))
         await duty.run(server.engine)
         await duty.run(server.engine)
         assert len(await notes(server)) == 1
