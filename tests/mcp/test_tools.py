@@ -95,7 +95,7 @@ async def test_empty_claim_explains_the_reason(agent: Agent, queue: Queue) -> No
     await queue.control.resume("code")
     task = await agent.take()
     full = await agent("claim")
-    assert "holds as many tasks as it may" in full["next"]
+    assert "is at capacity" in full["next"]
     assert full["holding"] == [task["token"]]
 
 
@@ -197,7 +197,7 @@ async def test_split_task_returns_with_results_of_its_subtasks(agent: Agent, que
     token = (await agent.take())["token"]
     parts = [{"type": "ask", "key": "ada", "title": "Ask Ada"}, {"type": "ask", "key": "sum", "dependencies": ["ada"]}]
     spawned = await agent("spawn", token=token, tasks=parts, wait=True)
-    assert "given back" in spawned["next"]
+    assert "was released" in spawned["next"]
     assert [each["status"] for each in spawned["tasks"]] == ["ready", "pending"]
     for _ in parts:
         part = await agent.take()
