@@ -16,7 +16,7 @@ import functools
 import inspect
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -41,51 +41,60 @@ class PlainText:
     """An answer in plain text."""
 
 
+class Options(TypedDict, total=False):
+    """What a declaration may say besides its route and scope."""
+
+    body: str
+    """The parameter that is the whole request body; else that is an object of all parameters that the path lacks."""
+    envelope: str
+    """The one field of the JSON object around an answer that is a list, a flag or a number."""
+    status: int
+    errors: tuple[type[ShiftworkError], ...]
+    """What it can refuse with, besides what every operation can."""
+    key: IdempotencyKey
+    """When a client sends an Idempotency-Key with a change: never, where a repeat changes nothing by itself."""
+    batch: str
+    """The parameter that a client splits where it holds more than one call may carry."""
+    long_poll: str
+    """The parameter that says how long the server may wait before it answers."""
+    rename: Mapping[str, str]
+    """Parameters whose names differ over HTTP."""
+    answer: Any
+    """The type of the answer, where it is not that of the method."""
+    group: str
+    """The heading in the documentation, where it is not that of the namespace."""
+    raw_body: bool
+    """Whether the request body is a stream of bytes; a handler written by hand reads it."""
+
+
 class Operation:
     """One operation of the queue, as every interface reads it."""
 
-    def __init__(  # a property each
+    def __init__(
         self,
         method: Callable[..., Coroutine[Any, Any, Any]],
         route: str,
         scope: Scope | None,
-        *,
-        body: str | None = None,
-        envelope: str | None = None,
-        status: int = 200,
-        errors: tuple[type[ShiftworkError], ...] = (),
-        key: IdempotencyKey = "always",
-        batch: str | None = None,
-        long_poll: str | None = None,
-        rename: Mapping[str, str] | None = None,
-        answer: Any = None,
-        group: str = "",
-        raw_body: bool = False,
+        **options: Unpack[Options],
     ) -> None:
+        self.method = method
         self.http_method, _, self.path = route.partition(" ")
+        self.path_names = tuple(re.findall(r"{(\w+)}", self.path))
         self.scope = scope
         """The scope a caller needs; None serves everyone."""
-        self.envelope = envelope
-        """The one field of the JSON object around an answer that is a list, a flag or a number."""
-        self.status = status
-        self.errors = errors
-        """What it can refuse with, besides what every operation can."""
-        self.key = key
-        """When a client sends an Idempotency-Key with a change: never, where a repeat changes nothing by itself."""
-        self.batch = batch
-        """The parameter that a client splits where it holds more than one call may carry."""
-        self.long_poll = long_poll
-        """The parameter that says how long the server may wait before it answers."""
-        self.method = method
+        self.envelope = options.get("envelope")
+        self.status = options.get("status", 200)
+        self.errors = options.get("errors", ())
+        self.key = options.get("key", "always")
+        self.batch = options.get("batch")
+        self.long_poll = options.get("long_poll")
+        self.raw_body = options.get("raw_body", False)
+        self.group = options.get("group", "")
         self.name = ""
-        self.group = group
-        self.raw_body = raw_body
-        """Whether the request body is a stream of bytes; a handler written by hand reads it."""
-        self._answer = answer
         self.implementation: Callable[..., Coroutine[Any, Any, Any]] | None = None
-        self.path_names = tuple(re.findall(r"{(\w+)}", self.path))
-        self._body = body
-        self._rename = rename or {}
+        self._answer = options.get("answer")
+        self._body = options.get("body")
+        self._rename = options.get("rename", {})
 
     def __repr__(self) -> str:
         return f"<operation {self.name}: {self.http_method} {self.path}>"
@@ -195,46 +204,13 @@ class Namespace:
                 _operations.append(declared)
 
 
-def operation(  # a property each
-    route: str,
-    scope: Scope | None,
-    *,
-    body: str | None = None,
-    envelope: str | None = None,
-    status: int = 200,
-    errors: tuple[type[ShiftworkError], ...] = (),
-    key: IdempotencyKey = "always",
-    batch: str | None = None,
-    long_poll: str | None = None,
-    rename: Mapping[str, str] | None = None,
-    answer: Any = None,
-    group: str = "",
-    raw_body: bool = False,
+def operation(
+    route: str, scope: Scope | None, **options: Unpack[Options]
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Declare the operation that a method stands for.
-
-    `body` names the parameter that is the whole request body; else the body is an object of all parameters that the
-    path does not hold. `rename` maps a parameter to its name over HTTP. `answer` overrides the answer's type, `group`
-    the group of the namespace.
-    """
+    """Declare the operation that a method stands for."""
 
     def declare(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        declared = Operation(
-            method,
-            route,
-            scope,
-            body=body,
-            envelope=envelope,
-            status=status,
-            errors=errors,
-            key=key,
-            batch=batch,
-            long_poll=long_poll,
-            rename=rename,
-            answer=answer,
-            group=group,
-            raw_body=raw_body,
-        )
+        declared = Operation(method, route, scope, **options)
         positional = tuple(inspect.signature(method).parameters)[1:]
 
         @functools.wraps(method)

@@ -17,7 +17,7 @@ TASK = ("task_id", "tool_name", "payload", "idempotency_key", "retry_count", "ty
 RESULT = ("task_id", "status", "result", "error", "retryable", "worker")
 LETTER = ("task_id", "tool_name", "payload", "error", "retry_count", "failed_at")
 MARK = "written_by"
-"""Stands in the dead letters that the queue writes; those of workers are reports to it."""
+"""Marks the dead letters that the queue writes; those of workers are reports to it."""
 
 MAX_DIGITS = 18
 """Of a number in an entry: far more than anyone counts to, and far from what Python refuses to read."""
