@@ -209,42 +209,36 @@ def implements(
     return register
 
 
+VerbOf = Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]
+"""A verb of one transaction: given that, the engine, the caller, the workspace, and the operation's parameters."""
+
+
 def transaction(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[
-    [Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]],
-    Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
-]:
-    """The same for an operation that is one transaction: given that, the engine, the caller and the workspace."""
+) -> Callable[[VerbOf[P, T]], VerbOf[P, T]]:
+    """The same for an operation that is one transaction."""
 
-    def register(
-        function: Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
-    ) -> Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]:
+    def register(verb: VerbOf[P, T]) -> VerbOf[P, T]:
         def run(call: Call, **values: Any) -> Coroutine[Any, Any, T]:
-            return call.run(function, call.workspace, **values)
+            return call.run(verb, call.workspace, **values)
 
         operation_of(method).implementation = run
-        return function
+        return verb
 
     return register
 
 
 def reading(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[
-    [Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]],
-    Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
-]:
+) -> Callable[[VerbOf[P, T]], VerbOf[P, T]]:
     """The same for an operation that only reads."""
 
-    def register(
-        function: Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]],
-    ) -> Callable[Concatenate[Tx, Engine, Caller, str, P], Coroutine[Any, Any, T]]:
-        def read(call: Call, **values: Any) -> Coroutine[Any, Any, T]:
-            return call.read(functools.partial(_positional, function, call, values))
+    def register(verb: VerbOf[P, T]) -> VerbOf[P, T]:
+        def run(call: Call, **values: Any) -> Coroutine[Any, Any, T]:
+            return call.read(functools.partial(_positional, verb, call, values))
 
-        operation_of(method).implementation = read
-        return function
+        operation_of(method).implementation = run
+        return verb
 
     return register
 
