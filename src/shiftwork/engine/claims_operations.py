@@ -12,7 +12,7 @@ from shiftwork import tracing
 from shiftwork.engine import claim_lookup, claim_requests, finish, leases, read
 from shiftwork.engine import spawn as spawning
 from shiftwork.engine.assignment import ClaimResult
-from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerbs
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import Verb, for_each
 from shiftwork.engine.leases import Beat
@@ -271,7 +271,7 @@ async def release(call: Call, tokens: Sequence[str | Token], reason: str | None 
     return await _each(call, verb, await call.tokens(tokens))
 
 
-@implements(WorkerVerbs.spawn)
+@implements(Spawning.spawn)
 async def spawn(
     call: Call,
     token: str | Token,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
@@ -60,6 +61,8 @@ class Shared:
 
 class Call:
     """One caller's access to the engine, in one workspace; the executor of a local queue."""
+
+    max_wait_sec = math.inf
 
     def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
         self.shared = shared
