@@ -76,7 +76,7 @@ PURE = {
     *(f"settings/{name}.py" for name in ("meanings", "resolve")),
     "steps/reuse.py",
     "triggers/templates.py",
-    *(f"validation/{name}.py" for name in ("expansion", "patterns", "schema", "schema_references")),
+    *(f"validation/{name}.py" for name in ("commands", "expansion", "patterns", "schema", "schema_references")),
     "compat/loki_breaker_file.py",
     *(f"compat/views/{name}.py" for name in ("__init__", "aegis", "coscientist", "factory", "loki", "redis", "view")),
 }
