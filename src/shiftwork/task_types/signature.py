@@ -225,4 +225,3 @@ def _result_codec(kind: Any, name: str) -> Codec:
     if kind is type(None) or (isinstance(kind, type) and issubclass(kind, TaskResult)):
         return codecs.Anything()  # nothing, or a result that says itself what it is
     return codecs.codec_of(kind, "serialization", f"{name}.return")
-

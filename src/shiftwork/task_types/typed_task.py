@@ -74,7 +74,9 @@ class TypedTask(Generic[P, R]):
             decoded: R = self._signature.decode_result(data)
         except DoesNotFit as error:
             hint = "The task was done by other code; read the result with `queue.result` to see it as it is."
-            raise InputError(f"the result does not fit type {self._type!r}: {error}", where="result", hint=hint) from None
+            raise InputError(
+                f"the result does not fit type {self._type!r}: {error}", where="result", hint=hint
+            ) from None
         return decoded
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:

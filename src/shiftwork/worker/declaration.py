@@ -104,9 +104,7 @@ class Declaration:
     @overload
     def task(self, *, type: str | None = None, **options: Unpack[Options]) -> TaskDecorator: ...
 
-    def task(
-        self, function: Callable[..., Any] | None = None, /, *, type: str | None = None, **options: Unpack[Options]
-    ) -> Any:
+    def task(self, function: Any = None, /, *, type: str | None = None, **options: Any) -> Any:  # type: ignore[misc]  # mypy compares the names of unpacked options
         """Register a typed function: its parameters are the payload, its return value is the result.
 
         The type is the function's name unless `type` says otherwise. A first parameter annotated `Context` gets the
@@ -116,10 +114,10 @@ class Declaration:
             return lambda decorated: self._typed(decorated, type, options)
         return self._typed(function, type, options)
 
-    def _typed(self, function: Callable[..., Any], type: str | None, options: Options) -> TypedTask[..., Any]:
+    def _typed(self, function: Any, type: str | None, options: dict[str, Any]) -> TypedTask[..., Any]:
         if isinstance(function, TypedTask) or not callable(function):
             raise InputError(f"@worker.task takes a function, not {function!r}", where="task")
-        name = check.name(type or getattr(function, "__name__", ""), "type")
+        name = check.name(getattr(function, "__name__", "") if type is None else type, "type")
         given = check.read(options, TypeOptions, f"options of {name}")
         task: TypedTask[..., Any] = TypedTask(name, function, Signature(function, Context), given)
         self._register(name, handler_of(task))

@@ -76,7 +76,8 @@ async def entered(
     life.add_done_callback(lambda _: None if over.is_set() else stop())
     stopped = asyncio.create_task(stopping.wait())
     try:
-        await asyncio.wait({opened, stopped, life}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {opened, stopped, life}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not opened.done() and not life.done():
             life.cancel()
             yield None
