@@ -22,7 +22,7 @@ from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
 from shiftwork.cli.serving import serve
-from shiftwork.cli.setup import VERSION_HELP, completion, migrate, settings, show_version, version
+from shiftwork.cli.setup import VERSION_HELP, completion, migrate, settings, show_config, show_version, version
 from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
@@ -55,7 +55,7 @@ COMMANDS: list[click.Command] = [
     *[sinks, deliveries],
     *[snapshot, restore, copy],
     *[quotas],
-    *[settings, tokens, migrate, doctor, prove, serve, work, bridge, mcp, demo, completion, version],
+    *[settings, tokens, migrate, doctor, prove, serve, work, bridge, mcp, demo, show_config, completion, version],
 ]
 for command in COMMANDS:
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""Commands that set the queue up: `settings`, `migrate`, `completion`, `version`."""
+"""Commands that set the queue up: `settings`, `migrate`, `config`, `completion`, `version`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shiftwork import config
 from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.groups import Group
@@ -114,6 +115,24 @@ async def _schema(shell: Shell, *, create: bool) -> str:
     async with await shell.open_database(create=create) as queue:
         newest = migrations("sqlite" if queue.url.startswith("sqlite") else "postgres")[-1]
         return f"{newest.number:04d}_{newest.name}"
+
+
+@click.command("config", cls=Command)
+def show_config() -> Answer:
+    """Show which queue is meant and what says so: an option, the environment, shiftwork.toml or the default."""
+    shell = current()
+    store, workspace, token = shell.address
+    file = config.nearest()
+    read = "read" if store.source in {str(file), config.DEFAULT} else f"not read: {store.source} names the store"
+    rows = [
+        ("store", config.without_password(shell.store), store.source),
+        ("workspace", workspace.value or "default", workspace.source),
+        ("token", "set" if token.value else None, token.source if token.value else "-"),
+        ("file", None if file is None else str(file), "-" if file is None else read),
+    ]
+    answer = {name: {"value": value, "source": source} for name, value, source in rows}
+    shell.answer(answer, lambda: printing.table(["key", "value", "from"], rows))
+    return None
 
 
 VERSION_HELP = "Show the version and exit."
