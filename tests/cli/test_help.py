@@ -26,7 +26,7 @@ def test_help_cuts_no_description(terminal: Terminal, path: tuple[str, ...]) -> 
 
 
 def test_every_command_is_listed_under_one_title(terminal: Terminal) -> None:
-    listed = [command.name for each in SECTIONS.values() for command in each]
+    listed = [str(command.name) for each in SECTIONS.values() for command in each]
     assert sorted(listed) == sorted(main.commands)
     text = terminal.text("--help")
     assert "Other:" not in text
