@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 FEATURES = {
     "access", "agents", "artifacts", "budgets", "control", "dags", "dead_letters", "fairness", "limits", "maintenance",
-    "notifications", "observe", "providers", "snapshots", "steps", "triggers", "validation", "waits",
+    "notifications", "observe", "providers", "snapshots", "steps", "task_types", "triggers", "validation", "waits",
 }  # fmt: skip
 ENGINE = {"model", "settings", "store", "engine", "operation", "features", "tracing"} | FEATURES
 INNER = ENGINE | {"queue", "upkeep", "logs"}
@@ -76,7 +76,7 @@ PURE = {
     *(f"settings/{name}.py" for name in ("meanings", "resolve")),
     "steps/reuse.py",
     "triggers/templates.py",
-    *(f"validation/{name}.py" for name in ("expansion", "patterns", "schema", "schema_references")),
+    *(f"validation/{name}.py" for name in ("commands", "expansion", "patterns", "schema", "schema_references")),
     "compat/loki_breaker_file.py",
     *(f"compat/views/{name}.py" for name in ("__init__", "aegis", "coscientist", "factory", "loki", "redis", "view")),
 }

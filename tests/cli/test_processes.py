@@ -376,8 +376,8 @@ def test_fleet_reports_its_summary_in_json(tmp_path: Path) -> None:
 
 def test_work_prints_what_it_does(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    tasks = [json.loads(call(tmp_path, f"submit {kind} --json").stdout)["id"] for kind in ("code", "hard")]
     call(tmp_path, "settings set max_attempts 1 --type hard")
+    tasks = [json.loads(call(tmp_path, f"submit {kind} --json").stdout)["id"] for kind in ("code", "hard")]
     done = call(tmp_path, "work app:worker --until-idle")
     assert (done.returncode, done.stdout) == (0, "")
     assert "on sqlite:///shiftwork.db; types: code, deadly, hard; up to 1 task at once" in done.stderr

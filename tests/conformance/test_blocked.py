@@ -1,6 +1,6 @@
 """Why work waits, summed up: each task is counted once, under what must be lifted first."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -153,9 +153,9 @@ async def test_dependencies_name_dead_letters_among_them(queue: Queue) -> None:
 async def test_approvals_questions_signals_and_times_are_told_apart(queue: Queue, clock: MovedClock) -> None:
     await queue.settings.set("guards", [{"type": "careful"}])
     await submit(queue, 2, type="careful")
-    for name, terms in [("q", {"question": "Where to?"}), ("s", {"signal": "go"}), ("t", {"until": clock() + 90})]:
+    for terms in ({"question": "Where to?"}, {"signal": "go"}, {"until": clock() + 90}):
         await submit(queue, 1)
-        await queue.waits.wait((await take(queue)).token, name, **terms)
+        await queue.waits.wait((await take(queue)).token, "first", **cast(dict[str, Any], terms))
     found = await causes(queue)
     assert {kind: cause.tasks for kind, cause in found.items()} == {"approval": 2, "person": 1, "signal": 1, "time": 1}
     assert found["time"].until == clock() + 90

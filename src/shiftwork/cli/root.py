@@ -22,7 +22,7 @@ from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
 from shiftwork.cli.serving import serve
-from shiftwork.cli.setup import completion, migrate, settings, version
+from shiftwork.cli.setup import VERSION_HELP, completion, migrate, settings, show_version, version
 from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
@@ -37,6 +37,7 @@ from shiftwork.cli.working import claim, complete, fail, heartbeat, message, pro
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, expose_value=False, callback=show_version, help=VERSION_HELP)
 def main() -> None:
     """A durable task queue for fleets of AI agents, on SQLite or PostgreSQL."""
 

@@ -116,14 +116,28 @@ async def _schema(shell: Shell, *, create: bool) -> str:
         return f"{newest.number:04d}_{newest.name}"
 
 
+VERSION_HELP = "Show the version and exit."
+
+
+def show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's signature
+    """`--version`, as every program has it."""
+    if value and not context.resilient_parsing:
+        _show_version()
+        context.exit()
+
+
 @click.command(cls=Command)
 def version() -> Answer:
     """Show the version of this program."""
+    _show_version()
+    return None
+
+
+def _show_version() -> None:
     from shiftwork import __version__  # noqa: PLC0415  # the package is half made while this module is loaded
 
     known: dict[str, Any] = {"shiftwork": __version__, "python": platform.python_version()}
     current().answer(known, lambda: click.echo(f"shiftwork {__version__} (Python {known['python']})"))
-    return None
 
 
 @click.command(cls=Command)

@@ -85,6 +85,13 @@ class UnknownReference(InputError):
     hint = "Put the artifact first, or name a task that is a dependency or has completed; nothing was changed."
 
 
+class InvalidPayload(InputError):
+    """A payload does not fit the schema that is registered for its type; `errors` lists what is wrong."""
+
+    code = "invalid_payload"
+    hint = "`shiftwork types NAME` shows the schema of the type; nothing was added."
+
+
 class IdempotencyKeyRequired(InputError):
     code = "idempotency_key_required"
     hint = "This workspace takes no task without an idempotency_key."
@@ -229,6 +236,13 @@ class AgentUnavailable(ConflictError):
 class OperationTimeout(ShiftworkError):
     code = "operation_timeout"
     hint = "Nothing was changed; try again when the store is less busy."
+
+
+class LifespanFailed(ShiftworkError):
+    """What a worker opens at its start could not be opened."""
+
+    code = "lifespan_failed"
+    hint = "Fix what it raised and start the worker again; nothing was claimed."
 
 
 class TooManyRequests(ShiftworkError):

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.budgets.allocator import HOLD as BUDGET
-from shiftwork.budgets.allocator import BudgetAllocator
-from shiftwork.budgets.operations import day_of
+from shiftwork.budgets.allocator import BudgetAllocator, day_of
 from shiftwork.engine.engine import Engine
 from shiftwork.engine.lanes import ClaimFilter, Lane, filter_of
 from shiftwork.engine.merge import START
