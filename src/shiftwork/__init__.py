@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from shiftwork.model.reports import Completion, Failure, Heartbeat
     from shiftwork.model.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
     from shiftwork.queue import Queue
-    from shiftwork.worker import Context, Done, Fail, Release, WaitExpired, Worker
+    from shiftwork.task_types.typed_task import TypedTask
+    from shiftwork.worker import Context, Done, Fail, Lifespan, Release, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
@@ -29,7 +30,8 @@ _HOME = {
     **dict.fromkeys(("Assignment", "ClaimResult"), "engine.assignment"),
     "Queue": "queue",
     **dict.fromkeys(("Completion", "Failure", "Heartbeat"), "model.reports"),
-    **dict.fromkeys(("Context", "Done", "Fail", "Release", "WaitExpired", "Worker"), "worker"),
+    "TypedTask": "task_types.typed_task",
+    **dict.fromkeys(("Context", "Done", "Fail", "Lifespan", "Release", "WaitExpired", "Worker"), "worker"),
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Fail",
     "Failure",
     "Heartbeat",
+    "Lifespan",
     "NewAgent",
     "NewDag",
     "NewTask",
@@ -56,6 +59,7 @@ __all__ = [
     "Submitted",
     "SyncQueue",
     "Task",
+    "TypedTask",
     "Usage",
     "Wait",
     "WaitExpired",

@@ -53,6 +53,11 @@ class InputError(ShiftworkError):
     hint = "Correct the field named and send the request again; nothing was changed."
 
 
+class InvalidConfig(InputError):
+    code = "invalid_config"
+    hint = "Correct shiftwork.toml, or name the queue with --store or SHIFTWORK_STORE."
+
+
 class BadText(InputError):
     code = "bad_text"
     hint = "Remove NUL bytes and lone surrogates; text must be valid UTF-8."
@@ -83,6 +88,13 @@ class UnknownDependency(InputError):
 class UnknownReference(InputError):
     code = "unknown_reference"
     hint = "Put the artifact first, or name a task that is a dependency or has completed; nothing was changed."
+
+
+class InvalidPayload(InputError):
+    """A payload does not fit the schema that is registered for its type; `errors` lists what is wrong."""
+
+    code = "invalid_payload"
+    hint = "`shiftwork types NAME` shows the schema of the type; nothing was added."
 
 
 class IdempotencyKeyRequired(InputError):
@@ -229,6 +241,13 @@ class AgentUnavailable(ConflictError):
 class OperationTimeout(ShiftworkError):
     code = "operation_timeout"
     hint = "Nothing was changed; try again when the store is less busy."
+
+
+class LifespanFailed(ShiftworkError):
+    """What a worker opens at its start could not be opened."""
+
+    code = "lifespan_failed"
+    hint = "Fix what it raised and start the worker again; nothing was claimed."
 
 
 class TooManyRequests(ShiftworkError):

@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shiftwork.engine.assignment import Assignment
@@ -77,9 +78,17 @@ class Subtask(NamedTuple):
 class Context(Durable, Content):
     """One attempt at one task. Heartbeats are not a handler's business: the runner sends them."""
 
-    def __init__(self, queue: AnyQueue, assignment: Assignment, slow_for: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        queue: AnyQueue,
+        assignment: Assignment,
+        slow_for: Callable[[], float],
+        opened: Mapping[Any, Any] = MappingProxyType({}),
+    ) -> None:
         super().__init__(queue, assignment)
         self._slow_for = slow_for
+        self.opened = opened
+        """What the worker's lifespans have opened; `Lifespan.of` reads it."""
         self._task: Task | None = None
         self._cancelled = False
         self._should_yield = False
