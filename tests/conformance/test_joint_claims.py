@@ -186,7 +186,7 @@ async def until_parked(queue: Queue, count: int) -> None:
     """Until this many claims have looked and wait."""
     waiters = queue.executor.shared.claim_waiters
     async with asyncio.timeout(20):
-        while len(waiters._waiters) < count or any(w.looking for w in waiters._waiters.values()):  # noqa: ASYNC110
+        while len(waiters._waiters) < count or any(w.looking for w in waiters._waiters.values()):  # noqa: ASYNC110  # a look of another task
             await asyncio.sleep(0)
 
 
