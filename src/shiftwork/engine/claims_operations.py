@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -101,7 +101,14 @@ async def _each(call: Call, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
 
 @implements(WorkerVerbs.start)
 async def start_one(call: Call, token: str | Token) -> Outcome:
-    return only(await start(call, [token]))
+    if call.caller.idempotency is not None:
+        return only(await start(call, [token]))
+    answer: Outcome = await call.coalescer(_start).call((await call.token(token), call.caller.request_id))
+    return answer.unwrap()
+
+
+async def _start(call: Call, items: Sequence[tuple[Token, str | None]]) -> list[Outcome]:
+    return await call.run(leases.start, [token for token, _ in items], _requests(items))
 
 
 @implements(ClaimBatch.start)
@@ -114,7 +121,20 @@ async def heartbeat_one(
     call: Call, token: str | Token, progress: Any = None, usage: GivenUsage = None
 ) -> HeartbeatReply:
     beat = Beat(await call.token(token), _json_or_none(progress), check_usage(usage) or NO_USAGE)
-    return (await call.run(leases.heartbeat, [beat]))[0]
+    if call.caller.idempotency is not None:
+        return (await call.run(leases.heartbeat, [beat]))[0]
+    answer: HeartbeatReply = await call.coalescer(_heartbeat).call((beat, call.caller.request_id))
+    return answer
+
+
+async def _heartbeat(call: Call, items: Sequence[tuple[Beat, str | None]]) -> list[HeartbeatReply]:
+    requests = _requests((beat.token, request_id) for beat, request_id in items)
+    return await call.run(leases.heartbeat, [beat for beat, _ in items], requests)
+
+
+def _requests(items: Iterable[tuple[Token, str | None]]) -> dict[Token, str]:
+    """The request that each claim is written under, of calls that were joined."""
+    return {token: request_id for token, request_id in items if request_id is not None}
 
 
 @implements(ClaimBatch.heartbeat)

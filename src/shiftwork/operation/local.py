@@ -40,6 +40,8 @@ class Shared:
         self.claim_waiters = ClaimWaiters(engine.store)
         self.result_waiters = ResultWaiters(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+        self.claims_apart_until: dict[str, float] = {}
+        """By workspace, until when (on the loop's clock) claims are not joined, since none was plain."""
         self.counting = asyncio.Lock()
         self.counted: dict[str, TaskCounts] = {}
         self.measured = MetricsCache()
