@@ -75,7 +75,7 @@ class ResultWaiters:
             self.parked -= 1
 
     async def _begin(self) -> None:
-        """Listen, once for all; whoever else comes meanwhile waits until that has begun."""
+        """Listen, once for all; others who come meanwhile wait until that has begun."""
         if self._begun is None:
             self._begun = asyncio.create_task(self._start())
         await asyncio.shield(self._begun)
@@ -120,7 +120,7 @@ class ResultWaiters:
                 await self._register()
 
     async def _look(self) -> None:
-        """Wake who waits for something that has ended, whoever announced it."""
+        """Wake who waits for something that has ended, announced or not."""
         for kind, waiters in self._waiters.items():
             if waiters:
                 verb = functools.partial(_ended, _STATEMENTS[kind], sorted(waiters))
