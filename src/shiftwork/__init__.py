@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shiftwork.model.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
     from shiftwork.queue import Queue
     from shiftwork.task_types.typed_task import TypedTask
-    from shiftwork.worker import Context, Done, Fail, Lifespan, Release, WaitExpired, Worker
+    from shiftwork.worker import Context, Done, Fail, Lifespan, Release, SubtasksFailed, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
@@ -31,7 +31,9 @@ _HOME = {
     "Queue": "queue",
     **dict.fromkeys(("Completion", "Failure", "Heartbeat"), "model.reports"),
     "TypedTask": "task_types.typed_task",
-    **dict.fromkeys(("Context", "Done", "Fail", "Lifespan", "Release", "WaitExpired", "Worker"), "worker"),
+    **dict.fromkeys(
+        ("Context", "Done", "Fail", "Lifespan", "Release", "SubtasksFailed", "WaitExpired", "Worker"), "worker"
+    ),
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "Result",
     "ShiftworkError",
     "Submitted",
+    "SubtasksFailed",
     "SyncQueue",
     "Task",
     "TypedTask",

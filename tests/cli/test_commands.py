@@ -324,6 +324,18 @@ def test_wait_command_exits_with_4_while_the_task_waits(terminal: Terminal) -> N
         assert terminal.run(*line).code == 2
 
 
+def test_wait_command_returns_tasks_that_failed(terminal: Terminal) -> None:
+    token, lost = terminal.running(), terminal.dead()
+    assert terminal.run("wait", token, "--task", lost, "--failures", "ignore").code == 2
+    done = terminal.text("wait", token, "--task", lost, "--failures", "return")
+    assert done == f"the task is running\n{lost} is dead_lettered: crash: boom\n"
+    (failed,) = terminal.json("wait", token, "--task", lost, "--failures", "return")["failed"]
+    assert (failed["task_id"], failed["error"]) == (lost, "boom")
+    task = token.partition(".")[0]
+    assert lost in terminal.text("show", task)
+    assert "boom" in terminal.text("explain", task)
+
+
 def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
     first = terminal.json("submit", "code", "--idempotency-key", "k")
     again = terminal.json("submit", "code", "--idempotency-key", "k")

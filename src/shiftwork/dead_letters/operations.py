@@ -128,6 +128,7 @@ async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tup
     settings = await work.settings_of(row)
     await _retake_key(work, row)
     await work.tx.run("drop_expired_waits", items=[(row.root_id,)])  # a retry gives them another chance
+    await work.tx.run("forget_failed_waits", items=[(row.root_id,)])
     row.round += 1
     if row.failure_reason != reasons.DISPLACED:  # which was not a fault of its own, and took it no attempt
         row.attempts = row.reclaims = row.rate_limits = 0

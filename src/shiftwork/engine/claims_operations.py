@@ -36,6 +36,7 @@ from shiftwork.model.task import NO_USAGE, NewTask, NewVerdict, Submitted, Task,
 from shiftwork.operation.local import Call, implements, only, reading
 from shiftwork.store.store import Tx
 from shiftwork.validation import verdicts
+from shiftwork.waits.model import Failures
 
 GivenUsage = Usage | Mapping[str, Any] | None
 
@@ -278,6 +279,7 @@ async def spawn(
     tasks: Sequence[NewTask | Mapping[str, Any]],
     *,
     wait: bool = False,
+    failures: Failures = "wait",
     name: str | None = None,
 ) -> list[Submitted]:
     resolver = await call.engine.settings_cache.get(call.engine.store, call.workspace)
@@ -291,4 +293,5 @@ async def spawn(
     if not batch:
         raise InputError("there is nothing to spawn", where="tasks")
     lanes = await call.engine.lanes.intern(call.engine.store, {prepared.lane for prepared in batch})
-    return await call.run(spawning.spawn, await call.token(token), batch, lanes, wait=wait, name=name)
+    any_end = failures == "return"
+    return await call.run(spawning.spawn, await call.token(token), batch, lanes, wait=wait, name=name, any_end=any_end)

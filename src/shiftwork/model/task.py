@@ -268,6 +268,16 @@ class Wait(msgspec.Struct, frozen=True):
     answered_by: str | None = None
 
 
+class FailedDependency(msgspec.Struct, frozen=True):
+    """A dependency or subtask that ended without success, as it was when its dependent went on without it."""
+
+    task_id: str
+    status: str
+    """Dead-lettered, resting failed or cancelled."""
+    reason: str | None = None
+    error: str | None = None
+
+
 class Task(msgspec.Struct, frozen=True):
     """A task as a reader sees it. Times are seconds since 1970."""
 
@@ -300,6 +310,8 @@ class Task(msgspec.Struct, frozen=True):
     age_minutes: float = 0
     dependencies: list[str] = []
     blocked_by: list[str] = []
+    failed_dependencies: list[FailedDependency] = []
+    """Of what it depends on or has waited for: what ended without success and no longer holds it."""
     blocked: bool = False
     blocked_reason: str | None = None
     hold: str | None = None

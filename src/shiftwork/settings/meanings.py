@@ -68,7 +68,8 @@ MEANING: dict[str, str] = {
     "max_concurrent_tasks": "How many tasks an agent holds at once when it did not say itself; null means no limit.",
     "require_registration": "Whether an agent must register before it may claim.",
     "recover": "What becomes of the tasks a restarted agent or runtime held when it does not say itself.",
-    "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed.",
+    "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed; with "
+    "`continue` it runs once all its dependencies have ended, cancelled ones included.",
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is forever.",
