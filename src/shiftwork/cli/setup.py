@@ -174,3 +174,20 @@ def completion(kind: str) -> Answer:
     script = made(root.command, {}, "shiftwork", "_SHIFTWORK_COMPLETE").source()
     current().answer({"shell": kind, "script": script}, lambda: click.echo(script))
     return None
+
+
+@click.command("help", cls=Command)
+@click.argument("names", metavar="[COMMAND]...", nargs=-1)
+def show_help(names: tuple[str, ...]) -> Answer:
+    """Show the help of the program or of a COMMAND, as its option --help does."""
+    context = click.get_current_context().find_root()
+    for name in names:
+        group = context.command
+        command = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if command is None:
+            what = f"No such command {name!r}" if isinstance(group, click.Group) else f"{name!r} is one word too many"
+            raise click.UsageError(f"{what} in {context.command_path}.", context)
+        context = click.Context(command, info_name=name, parent=context)
+    text = context.get_help()
+    current().answer({"command": context.command_path, "help": text}, lambda: click.echo(text))
+    return None

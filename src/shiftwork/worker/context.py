@@ -16,7 +16,8 @@ from shiftwork.model import check
 from shiftwork.model.errors import InputError, OperationTimeout, StoreError, TaskCancelled, TaskFailed
 from shiftwork.model.reports import MessageKind, TaskResult
 from shiftwork.model.states import FINAL, SETTLED, State
-from shiftwork.model.task import FailedDependency, NewTask, Submitted, Task, Usage, Wait
+from shiftwork.model.task import FailedDependency, NewTask, Task, Usage, Wait
+from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.task_types.typed_task import OneInput
 from shiftwork.waits.model import Failures
@@ -253,7 +254,9 @@ class Context(Durable, Content):
             elif answer.action != "continue":
                 self.cancel()
 
-    async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None) -> list[Submitted]:
+    async def spawn(
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None
+    ) -> list[TaskHandle[Any]]:
         """Add subtasks to this task's DAG and continue; a later run of the handler gets the same ones.
 
         A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
@@ -360,7 +363,7 @@ class Context(Durable, Content):
             raise InputError(was, where="inputs", hint=hint)
         return [each.id for each in made]
 
-    async def _spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None) -> list[Submitted]:
+    async def _spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None) -> list[TaskHandle[Any]]:
         numbered = self._numbered(name or _spawn_name(tasks))
         return await persist(lambda: self._queue.spawn(self.token, tasks, name=numbered))
 
