@@ -50,7 +50,7 @@ HOT = [
     Hot(
         "end_edges",
         {"items": [(uuid("child", n), uuid("running", n + 1), "1") for n in range(1, 201)]},
-        "edges_pkey",
+        "edges_",
         200,
     ),
     Hot("ends_of", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),

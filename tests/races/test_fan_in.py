@@ -96,9 +96,10 @@ async def test_dependent_that_continues_is_not_stranded_by_concurrent_ends(store
     """In each round one handle submits dependents while others fail, complete and cancel what they depend on."""
     rounds = 40
     own: dict[str, Any] = {"settings": {"on_dependency_failed": "continue"}} if setting == "task" else {}
+    if setting == "workspace":
+        async with Queue.open(store_url) as queue:  # the others read it when they open: none has older settings
+            await queue.settings.set("on_dependency_failed", "continue")
     async with handles(store_url, 4) as queues:
-        if setting == "workspace":
-            await queues[0].settings.set("on_dependency_failed", "continue")
         parts = await queues[0].submit_many([PART] * rounds)
         by_id = {each.id: each.token for each in await take_all(queues[0], "worker", rounds)}
         tokens = [by_id[each.id] for each in parts]
