@@ -47,12 +47,6 @@ HOT = [
     ),
     Hot("ties_of", {"items": [(uuid("ready", n), uuid("ready", n)) for n in range(1, 201)]}, "idx_edges_", 200),
     Hot("satisfy_edges", {"items": [(uuid("running", n),) for n in range(1, 201)]}, "idx_edges_", 400),
-    Hot(
-        "end_edges",
-        {"items": [(uuid("child", n), uuid("running", n + 1), "1") for n in range(1, 201)]},
-        "edges_",
-        200,
-    ),
     Hot("ends_of", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("lock_lineages", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("runtimes_of_agent", {"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder", 50),
