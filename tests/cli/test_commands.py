@@ -24,7 +24,7 @@ DAG = {
 # a command line, in which {ready} stands for a task just made; a word of the text; a word of the JSON
 COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
-    ("submit code --wait 1s", "ready", '"status": "ready"'),
+    ("submit code --wait-for-room 1s", "ready", '"status": "ready"'),
     ("submit code --delay 10m --expires 1h", "pending", '"status": "pending"'),
     ("submit code --at 2001-01-01", "ready", '"status": "ready"'),
     ("backpressure", "no limit is set", '"state": "normal"'),
@@ -193,6 +193,9 @@ COMMANDS = [
     ("prove --tasks 40 --agents 2 --every 0.3", "outside actions done twice", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
+    ("config", "SHIFTWORK_STORE", '"source": "SHIFTWORK_STORE"'),
+    ("help dlq retry", "Usage: shiftwork dlq retry", '"command": "shiftwork dlq retry"'),
+    ("submit code --payload a=1 --payload b:=2 --prompt Hello --retry strategy=fixed", "ready", '"status": "ready"'),
 ]
 # They have tests of their own.
 STARTS = {"work", "demo", "serve", "mcp", "metrics", "bridge loki", "bridge redis", "sinks test", "snapshot list"}

@@ -30,9 +30,10 @@ from shiftwork.model.errors import (
 from shiftwork.model.outcome import Token, parse_token
 from shiftwork.model.reports import Completion, Failure
 from shiftwork.model.task import Usage
+from shiftwork.operation import current
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.upkeep import upkeep
-from shiftwork.worker import provider_errors, threads
+from shiftwork.worker import lifespan, provider_errors, threads
 from shiftwork.worker.calling import as_coroutine, describe, in_line, in_log
 from shiftwork.worker.context import Context, Done, Fail, Release, Suspended
 from shiftwork.worker.declaration import Declaration
@@ -89,6 +90,8 @@ class Runner:
         self._worker = worker
         self._queue: AnyQueue
         self._calls = {type_: as_coroutine(handler) for type_, handler in worker.handlers.items()}
+        self._opened: lifespan.Opened = {}
+        """What the lifespans of the worker have opened."""
         self._delivery: ResultDelivery
         self._sender: Sender
         self._loop: asyncio.AbstractEventLoop
@@ -113,6 +116,15 @@ class Runner:
         self._delivery = ResultDelivery(self._queue, self._open_outbox(url), self.summary, self._stopping)
         self._sender = Sender(self._queue, self._delivery, self.summary, self._spawn_report, self._forget)
         self._recovery = Recovery(self._queue, self.runtime_id, self._worker.handlers)
+        with current.using(self._queue):
+            async with lifespan.entered(self._worker.lifespans, self._stopping, self.stop) as opened:
+                if opened is None:
+                    return self.summary
+                self._opened = opened
+                return await self._recoverably(url, until_idle=until_idle)
+
+    async def _recoverably(self, url: str | None, *, until_idle: bool) -> Summary:
+        """Work as a process that others of this machine see the end of."""
         self._recovery.begin()
         try:
             return await self._work_until_stopped(url, until_idle=until_idle)
@@ -349,7 +361,7 @@ class Runner:
                 await self._stopping.wait()
 
     def _begin(self, assignment: Assignment) -> None:
-        work = _RunningHandler(assignment, Context(self._queue, assignment, self._slow_for))
+        work = _RunningHandler(assignment, Context(self._queue, assignment, self._slow_for, self._opened))
         self._work[work.claim] = work
         work.task = self._loop.create_task(self._execute(work))
 
