@@ -21,6 +21,7 @@ from shiftwork.cli.operating import duties, events, pause, purge, rebalance, res
 from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
+from shiftwork.cli.results import result
 from shiftwork.cli.serving import serve
 from shiftwork.cli.setup import (
     VERSION_HELP,
@@ -53,7 +54,7 @@ def main() -> None:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Tasks": [
-        *[submit, list_, show_task, explain, history, steps],
+        *[submit, result, list_, show_task, explain, history, steps],
         *[cancel, rerun, update, dlq, dags],
     ],
     "Work": [
