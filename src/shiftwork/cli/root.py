@@ -6,18 +6,19 @@ import click
 
 from shiftwork.cli.artifacts import artifacts
 from shiftwork.cli.capacity import backpressure
-from shiftwork.cli.changing import cancel, rerun, update
+from shiftwork.cli.changing import rerun, update
 from shiftwork.cli.copying import copy, restore, snapshot
 from shiftwork.cli.doctor import doctor
 from shiftwork.cli.effects import effects
+from shiftwork.cli.filtering import cancel, priority, purge, retry
 from shiftwork.cli.fleet import agents
 from shiftwork.cli.groups import Root
 from shiftwork.cli.letters import dlq
-from shiftwork.cli.looking import explain, history, list_, show_task
+from shiftwork.cli.looking import explain, history, list_, search, show_task
 from shiftwork.cli.mcp import mcp
 from shiftwork.cli.metering import metrics
 from shiftwork.cli.observing import alerts, dags, failures
-from shiftwork.cli.operating import duties, events, pause, purge, rebalance, resume, status
+from shiftwork.cli.operating import duties, events, pause, rebalance, resume, status
 from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
@@ -42,11 +43,11 @@ def main() -> None:
 
 
 COMMANDS: list[click.Command] = [
-    *[submit, list_, show_task, explain, history, steps],
+    *[submit, list_, search, show_task, explain, history, steps],
     *[claim, start, heartbeat, progress, message, complete, verdict, fail, release],
     *[step, effects, artifacts],
     *[wait, signal, approvals, approve, answer],
-    *[cancel, rerun, update, dlq, dags],
+    *[cancel, retry, rerun, update, priority, dlq, dags],
     *[watch, status, backpressure, metrics, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
     *[breakers, cooldowns, limits],
     *[budgets, costs],
