@@ -66,5 +66,6 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shiftwork needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	@echo "Making .venv (once; a minute or so) ..."
 	@$(PYTHON) -m venv .venv
-	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[postgres,client,server,s3,redis,mcp,otel,secrets,dev]'
+	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt 'pip>=25.1' # the first that knows --group
+	@$(PY) -m pip install --disable-pip-version-check -qq -c constraints.txt -e '.[all]' --group dev
 	@touch $@

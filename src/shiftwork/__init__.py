@@ -11,25 +11,29 @@ if TYPE_CHECKING:
     from shiftwork.client import AnyQueue, Client, open_queue
     from shiftwork.client.blocking import SyncQueue
     from shiftwork.engine.assignment import Assignment, ClaimResult
-    from shiftwork.model.errors import ShiftworkError
+    from shiftwork.model.errors import ResultTimeout, ShiftworkError, TaskCancelled, TaskFailed
     from shiftwork.model.reports import Completion, Failure, Heartbeat
     from shiftwork.model.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
+    from shiftwork.operation.handle import DagHandle, TaskHandle
     from shiftwork.queue import Queue
-    from shiftwork.worker import Context, Done, Fail, Release, WaitExpired, Worker
+    from shiftwork.task_types.typed_task import TypedTask
+    from shiftwork.worker import Context, Done, Fail, Lifespan, Release, WaitExpired, Worker
 
 __version__ = "0.1.0"
 
 _HOME = {
     **dict.fromkeys(("AnyQueue", "Client", "open_queue"), "client"),
     "SyncQueue": "client.blocking",
-    "ShiftworkError": "model.errors",
+    **dict.fromkeys(("ResultTimeout", "ShiftworkError", "TaskCancelled", "TaskFailed"), "model.errors"),
+    **dict.fromkeys(("DagHandle", "TaskHandle"), "operation.handle"),
     **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage", "Wait"), "model.task"),
     **dict.fromkeys(("Agent", "NewAgent"), "agents.model"),
     "Artifact": "artifacts.model",
     **dict.fromkeys(("Assignment", "ClaimResult"), "engine.assignment"),
     "Queue": "queue",
     **dict.fromkeys(("Completion", "Failure", "Heartbeat"), "model.reports"),
-    **dict.fromkeys(("Context", "Done", "Fail", "Release", "WaitExpired", "Worker"), "worker"),
+    "TypedTask": "task_types.typed_task",
+    **dict.fromkeys(("Context", "Done", "Fail", "Lifespan", "Release", "WaitExpired", "Worker"), "worker"),
 }
 
 __all__ = [
@@ -42,20 +46,27 @@ __all__ = [
     "Completion",
     "Context",
     "Dag",
+    "DagHandle",
     "Done",
     "Fail",
     "Failure",
     "Heartbeat",
+    "Lifespan",
     "NewAgent",
     "NewDag",
     "NewTask",
     "Queue",
     "Release",
     "Result",
+    "ResultTimeout",
     "ShiftworkError",
     "Submitted",
     "SyncQueue",
     "Task",
+    "TaskCancelled",
+    "TaskFailed",
+    "TaskHandle",
+    "TypedTask",
     "Usage",
     "Wait",
     "WaitExpired",

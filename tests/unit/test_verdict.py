@@ -6,8 +6,9 @@ import pytest
 
 from shiftwork.model.errors import InputError
 from shiftwork.model.task import NewVerdict, Output
+from shiftwork.validation import commands
 from shiftwork.validation import policy as verdict
-from shiftwork.validation.policy import Trial
+from shiftwork.validation.commands import Trial
 
 
 @pytest.mark.parametrize(
@@ -41,15 +42,15 @@ def test_pathological_pattern_ends_quickly(pattern: str) -> None:
     ],
 )
 def test_output_test_command_is_a_line_or_a_list(schema: Any, command: Trial) -> None:
-    assert verdict.command_of(schema) == command
-    assert verdict.tests_of({"validation": "test-pass", "validation_schema": schema}) == command
+    assert commands.command_of(schema) == command
+    assert commands.tests_of({"validation": "test-pass", "validation_schema": schema}) == command
 
 
 @pytest.mark.parametrize(
     "output", [None, {}, {"validation": "test-pass"}, {"validation": "regex", "validation_schema": "a"}]
 )
 def test_output_without_test_command_has_no_tests(output: dict[str, Any] | None) -> None:
-    assert verdict.tests_of(output) is None
+    assert commands.tests_of(output) is None
 
 
 @pytest.mark.parametrize("timeout", [True, "5", -1, 0])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shiftwork import Client, Queue
-from shiftwork.agents import presence
+from shiftwork.agents.process import Process
 from shiftwork.model.errors import InputError
 from shiftwork.worker import Context, Worker
 from shiftwork.worker.roster import Note, Roster
@@ -99,7 +99,7 @@ async def test_roster_files_of_another_host_are_ignored(server: Running) -> None
         roster = Roster(client.url, "default")
         entry = roster.enter("theirs")
         assert entry is not None
-        elsewhere = presence.Process("another machine", os.getpid(), "1")
+        elsewhere = Process("another machine", os.getpid(), "1")
         entry.write(Note("theirs", "another host", elsewhere))
         entry.close(remove=False)
         assert list(roster.of_the_dead()) == []

@@ -9,16 +9,17 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import click
 
 from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
+from shiftwork.config import DEFAULT, without_password
 from shiftwork.model import ids
 from shiftwork.model.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.model.states import CLAIMED_STATES, State
+from shiftwork.model.text import without_secrets
 
 if TYPE_CHECKING:
     from shiftwork.control.model import MaintenanceJob
@@ -71,7 +72,7 @@ def doctor() -> Answer:
 
 
 async def examine(shell: Shell) -> list[Finding]:
-    found = list(_place(shell.store))
+    found = [_address(shell), *_place(shell.store)]
     try:
         queue = await shell.open_database()
     except (StoreNeedsMigration, StoreNewer) as error:
@@ -85,6 +86,16 @@ async def examine(shell: Shell) -> list[Finding]:
             except ShiftworkError as error:
                 found.append(Finding("error", name, error.what, error.hint))
     return found
+
+
+def _address(shell: Shell) -> Finding:
+    """Which queue is meant: one of another folder is the commonest reason why a task cannot be found."""
+    what = f"{without_password(shell.store)}, from {shell.address.store.source}"
+    if _file(shell.store) is not None and shell.address.store.source == DEFAULT:
+        return Finding(
+            "ok", "address", f"{what}, in {Path.cwd()}", "Pin it with shiftwork.toml: each folder has its own."
+        )
+    return Finding("ok", "address", what)
 
 
 def _place(url: str) -> list[Finding]:
@@ -135,7 +146,7 @@ async def _engine(queue: Queue) -> list[Finding]:
         rows = await _ask(dsn, "select current_setting('server_version') as version")
         engine = f"PostgreSQL {rows[0]['version']}"
     return [
-        Finding("ok", "store", f"{engine} at {_without_password(queue.url)}"),
+        Finding("ok", "store", f"{engine} at {without_secrets(queue.url)}"),
         Finding("ok", "schema", "up to date"),
     ]
 
@@ -154,12 +165,6 @@ async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
             await connection.close()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
         raise translate(error) from error
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query="").geturl() if at else url
 
 
 async def _clock(queue: Queue) -> list[Finding]:
@@ -366,8 +371,8 @@ async def _redis(url: str) -> Finding:
         finally:
             await client.aclose()
     except (redis.exceptions.RedisError, OSError, ValueError) as error:
-        return Finding("error", "redis", f"{_without_password(url)} does not answer: {error}", START_REDIS)
-    return Finding("ok", "redis", f"Redis {version} at {_without_password(url)}")
+        return Finding("error", "redis", f"{without_secrets(url)} does not answer: {error}", START_REDIS)
+    return Finding("ok", "redis", f"Redis {version} at {without_secrets(url)}")
 
 
 async def _quotas(queue: Queue) -> list[Finding]:

@@ -27,7 +27,6 @@ OTHER_WORDS = {
     **dict.fromkeys(("init", "setup", "upgrade"), "migrate"),
     **dict.fromkeys(("check", "diagnose", "health"), "doctor"),
     **dict.fromkeys(("reprioritise", "reprioritize", "prio"), "priority"),
-    "help": "--help",
 }
 """Words of other programs for what has another name here."""
 
@@ -43,7 +42,7 @@ def suggestion(error: click.exceptions.NoSuchCommand | click.exceptions.NoSuchOp
         return _nearest(error.option_name, options)
     known = command.list_commands(context) if isinstance(command, click.Group) else []
     other = OTHER_WORDS.get(error.command_name) if context.parent is None else None
-    return other if other in {*known, "--help"} else _nearest(error.command_name, known)
+    return other if other in known else _nearest(error.command_name, known)
 
 
 def _nearest(word: str, known: Iterable[str]) -> str | None:

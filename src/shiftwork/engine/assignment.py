@@ -14,7 +14,7 @@ from shiftwork.model.outcome import Token, parse_token
 from shiftwork.model.task import Task
 
 if TYPE_CHECKING:
-    from shiftwork.validation.policy import Trial
+    from shiftwork.validation.commands import Trial
 
 
 class Terms(NamedTuple):
@@ -125,7 +125,7 @@ class Assignment:
     @property
     def tests(self) -> Trial | None:
         """What its output must pass before it is submitted, where it asks for that."""
-        from shiftwork.validation.policy import tests_of  # noqa: PLC0415  # few tasks have tests, and a client is light
+        from shiftwork.validation.commands import tests_of  # noqa: PLC0415  # few tasks have tests, and a client is light
 
         if self._body is None:
             return tests_of(self.task().output)

@@ -53,6 +53,11 @@ class InputError(ShiftworkError):
     hint = "Correct the field named and send the request again; nothing was changed."
 
 
+class InvalidConfig(InputError):
+    code = "invalid_config"
+    hint = "Correct shiftwork.toml, or name the queue with --store or SHIFTWORK_STORE."
+
+
 class BadText(InputError):
     code = "bad_text"
     hint = "Remove NUL bytes and lone surrogates; text must be valid UTF-8."
@@ -83,6 +88,13 @@ class UnknownDependency(InputError):
 class UnknownReference(InputError):
     code = "unknown_reference"
     hint = "Put the artifact first, or name a task that is a dependency or has completed; nothing was changed."
+
+
+class InvalidPayload(InputError):
+    """A payload does not fit the schema that is registered for its type; `errors` lists what is wrong."""
+
+    code = "invalid_payload"
+    hint = "`shiftwork types NAME` shows the schema of the type; nothing was added."
 
 
 class IdempotencyKeyRequired(InputError):
@@ -182,6 +194,70 @@ class WrongState(ConflictError):
     hint = "Read the task's status; this verb is not allowed from it."
 
 
+class TaskFailed(ConflictError):
+    """The task whose result was waited for failed for good; the facts say why, and what its last attempt handed in."""
+
+    code = "task_failed"
+    hint = "`shiftwork show TASK` has every attempt; run it again with `shiftwork dlq retry TASK`."
+
+    @property
+    def task_id(self) -> str:
+        return str(self.facts["task_id"])
+
+    @property
+    def reason(self) -> str | None:
+        """The reason of the last failure: `timeout`, `agent_error`, ..."""
+        return self._fact("reason")
+
+    @property
+    def error(self) -> str | None:
+        """What the last attempt reported."""
+        return self._fact("error")
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts failed."""
+        return int(self.facts.get("attempts", 0))
+
+    @property
+    def data(self) -> Any:
+        """What the last attempt handed in with its failure."""
+        return self.facts.get("data")
+
+    def _fact(self, name: str) -> str | None:
+        value = self.facts.get(name)
+        return None if value is None else str(value)
+
+
+class TaskCancelled(ConflictError):
+    """The task whose result was waited for was cancelled."""
+
+    code = "task_cancelled"
+    hint = "It has no result and will have none; submit it again, or rerun it."
+
+    @property
+    def task_id(self) -> str:
+        return str(self.facts["task_id"])
+
+
+class ResultTimeout(ConflictError):
+    """The task has not ended in the time that the caller waited for its result. The task continues."""
+
+    code = "result_timeout"
+    hint = "Wait longer; `shiftwork explain TASK` says why a task is not running."
+
+    @property
+    def task_id(self) -> str | None:
+        found = self.facts.get("task_id")
+        return None if found is None else str(found)
+
+    @property
+    def status(self) -> str | None:
+        """The state that the task was in when the time was up."""
+        found = self.facts.get("status")
+        return None if found is None else str(found)
+
+
 class EffectInFlight(ConflictError):
     code = "effect_in_flight"
     hint = "Another claim is at this effect; try again when it has ended, and take its result then."
@@ -236,6 +312,13 @@ class AgentUnavailable(ConflictError):
 class OperationTimeout(ShiftworkError):
     code = "operation_timeout"
     hint = "Nothing was changed; try again when the store is less busy."
+
+
+class LifespanFailed(ShiftworkError):
+    """What a worker opens at its start could not be opened."""
+
+    code = "lifespan_failed"
+    hint = "Fix what it raised and start the worker again; nothing was claimed."
 
 
 class TooManyRequests(ShiftworkError):

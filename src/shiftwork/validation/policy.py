@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -11,6 +11,7 @@ from shiftwork.model.errors import InputError
 from shiftwork.model.task import NewVerdict, Output
 from shiftwork.validation import patterns
 from shiftwork.validation import schema as schemas
+from shiftwork.validation.commands import WHERE, command_of
 from shiftwork.validation.expansion import UnusableSchema
 
 MAX_ERRORS = 5
@@ -33,15 +34,6 @@ JUDGE_SCHEMA: dict[str, Any] = {
 }
 """What a judge submits."""
 
-_WHERE = "output.validation_schema"
-
-
-class Trial(NamedTuple):
-    """What `test-pass` runs: a line for the shell, or a program with its arguments."""
-
-    command: str | list[str]
-    timeout_sec: float | None = None
-
 
 def check_output(output: Output) -> None:
     """Refuse a validation that could never be done, when it is submitted rather than when work is done."""
@@ -56,7 +48,7 @@ def check_output(output: Output) -> None:
         command_of(schema)
 
 
-def check_schema(schema: Any, where: str = _WHERE) -> None:
+def check_schema(schema: Any, where: str = WHERE) -> None:
     """Refuse what is no JSON Schema, too large a one, or one that could take too long to validate with."""
     text = msgspec.json.encode(schema)
     if len(text) > SCHEMA_BYTES:
@@ -73,7 +65,7 @@ def _check_pattern(pattern: str) -> None:
     except ValueError:
         raise InputError(
             f"{_clip(pattern, 100)!r} is not a usable pattern",
-            where=_WHERE,
+            where=WHERE,
             hint=patterns.FIX,
         ) from None
 
@@ -82,29 +74,8 @@ def pattern_of(schema: Any) -> str:
     """The pattern of `regex`: the text itself, or `{"pattern": text}`."""
     pattern = schema.get("pattern") if isinstance(schema, dict) and schema.keys() == {"pattern"} else schema
     if not isinstance(pattern, str) or not pattern:
-        raise InputError('regex takes a pattern, or {"pattern": ...}', where=_WHERE)
+        raise InputError('regex takes a pattern, or {"pattern": ...}', where=WHERE)
     return pattern
-
-
-def command_of(schema: Any) -> Trial:
-    """The command of `test-pass`: a line, or `{"command": line or list, "timeout_sec": number}`."""
-    fields = schema if isinstance(schema, dict) else {"command": schema}
-    command: Any = fields.get("command")
-    limit: Any = fields.get("timeout_sec")
-    words = command if isinstance(command, list) else [command]
-    usable = words and all(isinstance(word, str) and "\0" not in word for word in words) and words[0].strip()
-    limited = limit is None or (isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0)
-    if not usable or not limited or fields.keys() - Trial._fields:
-        what = 'test-pass takes a command, or {"command": line or list of words, "timeout_sec": more than 0}'
-        raise InputError(what, where=_WHERE)
-    return Trial(command, limit)
-
-
-def tests_of(output: Mapping[str, Any] | None) -> Trial | None:
-    """The command that a task's output must pass; None where it names none."""
-    asked = output is not None and output.get("validation") == "test-pass"
-    schema = output.get("validation_schema") if output is not None and asked else None
-    return None if schema is None else command_of(schema)
 
 
 def against_schema(schema: Any, data: Any) -> list[str]:

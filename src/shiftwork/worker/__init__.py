@@ -2,6 +2,18 @@
 
 from shiftwork.worker.context import Context, Done, Fail, Release, Subtask, WaitExpired
 from shiftwork.worker.durable import Happened, NotHappened
+from shiftwork.worker.lifespan import Lifespan
 from shiftwork.worker.worker import Worker
 
-__all__ = ["Context", "Done", "Fail", "Happened", "NotHappened", "Release", "Subtask", "WaitExpired", "Worker"]
+__all__ = [
+    "Context",
+    "Done",
+    "Fail",
+    "Happened",
+    "Lifespan",
+    "NotHappened",
+    "Release",
+    "Subtask",
+    "WaitExpired",
+    "Worker",
+]

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from shiftwork.model import check
 from shiftwork.model.errors import InputError
+from shiftwork.task_types.model import Options, TypeOptions
+from shiftwork.task_types.signature import Signature
+from shiftwork.task_types.typed_task import TypedTask
 from shiftwork.worker.calling import Handler
+from shiftwork.worker.context import Context
+from shiftwork.worker.lifespan import Enter, Lifespan
+from shiftwork.worker.typed_handlers import check_handler, handler_of
 
 H = TypeVar("H", bound=Handler)
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class TaskDecorator(Protocol):
+    """What `@worker.task(...)` does with a function."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TypedTask[P, R]: ...
 
 
 class Declaration:
@@ -49,17 +75,68 @@ class Declaration:
         """Whether commands of `test-pass` are run; off, since anyone who may submit would run programs on this
         machine."""
         self.handlers: dict[str, Handler] = {}
+        self.tasks: dict[str, TypedTask[Any, Any]] = {}
+        """Those of the handlers that are typed, by type."""
+        self.lifespans: list[Lifespan[Any]] = []
 
     def handler(self, type: str) -> Callable[[H], H]:  # the task's word
         """Register the function that does tasks of this type; plain functions are run in a thread."""
 
         def register(function: H) -> H:
-            if type in self.handlers:
-                raise InputError(f"type {type!r} has a handler already: {self.handlers[type]!r}", where="type")
-            self.handlers[type] = function
+            check_handler(function, type)
+            self._register(type, function)
             return function
 
         return register
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> TypedTask[P, R]: ...
+
+    @overload
+    def task(self, *, type: str | None = None, **options: Unpack[Options]) -> TaskDecorator: ...
+
+    def task(self, function: Any = None, /, *, type: str | None = None, **options: Any) -> Any:  # type: ignore[misc]  # mypy compares the names of unpacked options
+        """Register a typed function: its parameters are the payload, its return value is the result.
+
+        The type is the function's name unless `type` says otherwise. A first parameter annotated `Context` gets the
+        context. The other options become settings of the type and a limit of its fleet when the worker starts.
+        """
+        if function is None:
+            return lambda decorated: self._typed(decorated, type, options)
+        return self._typed(function, type, options)
+
+    def _typed(self, function: Any, type: str | None, options: dict[str, Any]) -> TypedTask[..., Any]:
+        if isinstance(function, TypedTask) or not callable(function):
+            raise InputError(f"@worker.task takes a function, not {function!r}", where="task")
+        name = check.name(getattr(function, "__name__", "") if type is None else type, "type")
+        given = check.read(options, TypeOptions, f"options of {name}")
+        task: TypedTask[..., Any] = TypedTask(name, function, Signature(function, Context), given)
+        self._register(name, handler_of(task))
+        self.tasks[name] = task
+        return task
+
+    def _register(self, type: str, handler: Handler) -> None:
+        if type in self.handlers:
+            raise InputError(f"type {type!r} has a handler already: {self.handlers[type]!r}", where="type")
+        self.handlers[type] = handler
+
+    def lifespan(self, function: Enter[T]) -> Lifespan[T]:
+        """Register what this process opens once: an async generator that yields it, or what makes a context manager.
+
+        It is entered before the first claim and left after the last result. `clients.of(ctx)` is what it yielded.
+        """
+        made = Lifespan(function)
+        self.lifespans.append(made)
+        return made
 
     def must_have_handlers(self) -> None:
         if not self.handlers:

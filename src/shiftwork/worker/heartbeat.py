@@ -14,13 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from shiftwork.agents import presence
 from shiftwork.client.client import Client
 from shiftwork.client.opening import is_server
 from shiftwork.model.errors import Forbidden, NotFound, NotYourClaim, ShiftworkError, Unauthorized
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.queue import Queue
-from shiftwork.upkeep import upkeep
+from shiftwork.upkeep import opened_here, upkeep
 from shiftwork.worker.delivery import ASKED_SEC, ResultDelivery, Summary
 from shiftwork.worker.outbox import Outbox
 
@@ -161,11 +159,7 @@ class HeartbeatThread:
     async def _work(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with await self._open() as queue:
-            if isinstance(queue, Queue):
-                held = self._held
-                await presence.announce(
-                    queue.engine, queue.workspace, held.runtime_id, self._outbox.folder, held.agent_id
-                )
+            await self._announce(queue)
             pulse = self._make(queue)
             await pulse.beat()
             self._ready.set()
@@ -173,9 +167,20 @@ class HeartbeatThread:
                 return
             await self._until_stopped(self._stop, queue, pulse)
 
+    async def _announce(self, queue: AnyQueue) -> None:
+        if (opened := opened_here(queue)) is not None:
+            from shiftwork.agents import presence  # noqa: PLC0415  # a worker of a server loads no engine
+
+            held = self._held
+            await presence.announce(
+                opened.engine, opened.workspace, held.runtime_id, self._outbox.folder, held.agent_id
+            )
+
     async def _open(self) -> AnyQueue:
         if is_server(self._url):
             return await Client.open(self._url, workspace=self._workspace, patience_sec=ASKED_SEC)
+        from shiftwork.queue import Queue  # noqa: PLC0415  # a worker of a server loads no engine
+
         return await Queue.open(self._url, workspace=self._workspace, pool_size=2)
 
     async def _until_stopped(self, stop: asyncio.Event, queue: AnyQueue, pulse: Heartbeater) -> None:

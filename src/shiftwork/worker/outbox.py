@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from shiftwork.agents import presence
+from shiftwork.agents import process as processes
 from shiftwork.model.reports import TaskFailure, TaskResult
 
 log = logging.getLogger("shiftwork.worker")
@@ -30,7 +30,7 @@ class StoredResult(msgspec.Struct, forbid_unknown_fields=True):
     result: TaskResult | None = None
     failure: TaskFailure | None = None
     """How it failed, where it has no result."""
-    by: presence.Process | None = None
+    by: processes.Process | None = None
     """The process that wrote it down."""
 
 
@@ -71,7 +71,7 @@ class Outbox:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._written: set[str] = set()
-        self._writers: dict[Path, presence.Process | None] = {}
+        self._writers: dict[Path, processes.Process | None] = {}
         """Of files that were looked at; one that cannot be read has none."""
 
     @property
@@ -84,7 +84,7 @@ class Outbox:
         if self._folder is None:
             return False
         try:
-            text = msgspec.json.encode(msgspec.structs.replace(kept, by=presence.this_process()))
+            text = msgspec.json.encode(msgspec.structs.replace(kept, by=processes.this_process()))
             msgspec.json.decode(text, type=StoredResult)  # no one could submit what cannot be read again
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._write(self._file(kept.token), text)
@@ -147,7 +147,7 @@ class Outbox:
         """The same of processes of this machine that are gone. A file is read once, however long its writer lives."""
         files = self._files()
         self._writers = {file: self._writers[file] for file in files if file in self._writers}
-        is_gone = functools.cache(presence.is_gone)
+        is_gone = functools.cache(processes.is_gone)
         for file in files:
             if file not in self._writers:
                 kept = self._read(file)

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Collection
 
-from shiftwork.agents import presence
 from shiftwork.agents.model import Runtime
 from shiftwork.client.client import Client
 from shiftwork.model import reasons
@@ -16,7 +15,7 @@ from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import State
 from shiftwork.model.task import Task
 from shiftwork.operation.interface import AnyQueue
-from shiftwork.queue import Queue
+from shiftwork.upkeep import opened_here
 from shiftwork.worker.roster import Roster, RosterEntry
 
 log = logging.getLogger("shiftwork.worker")
@@ -73,8 +72,10 @@ class Recovery:
 
     async def of_the_dead(self) -> None:
         """What processes of this machine held that are gone, whatever they were called."""
-        if isinstance(self._queue, Queue):
-            self._record(await presence.reclaim_gone_now(self._queue.engine, self._queue.workspace))
+        if (opened := opened_here(self._queue)) is not None:
+            from shiftwork.agents import presence  # noqa: PLC0415  # a worker of a server loads no engine
+
+            self._record(await presence.reclaim_gone_now(opened.engine, opened.workspace))
         for runtime_id, entry in self._roster.of_the_dead() if self._roster is not None else ():
             try:
                 self._record(await self._queue.runtimes.recover(runtime_id))

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from shiftwork.agents import presence
+from shiftwork.agents import process as processes
 from shiftwork.model.errors import InputError
 from shiftwork.worker.outbox import default_folder
 
@@ -31,7 +31,7 @@ class Note(msgspec.Struct, frozen=True):
 
     runtime_id: str
     host: str
-    process: presence.Process | None
+    process: processes.Process | None
 
 
 class RosterEntry:
@@ -76,7 +76,7 @@ class Roster:
         except OSError as error:
             log.warning("no note of this runtime is kept, so its work waits for its lease if it dies: %s", error)
             return None
-        entry.write(Note(runtime_id, socket.gethostname(), presence.this_process()))
+        entry.write(Note(runtime_id, socket.gethostname(), processes.this_process()))
         return entry
 
     def of_the_dead(self) -> Iterator[tuple[str, RosterEntry]]:
@@ -99,9 +99,9 @@ def _is_dead(note: Note) -> bool:
 
     A folder that several machines share may not share its locks.
     """
-    here, process = presence.this_process(), note.process
+    here, process = processes.this_process(), note.process
     if here is not None and process is not None and here.machine == process.machine:
-        return presence.is_gone(process)
+        return processes.is_gone(process)
     return note.host == socket.gethostname()
 
 

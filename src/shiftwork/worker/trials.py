@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shiftwork.validation.policy import Trial
+from shiftwork.validation.commands import Trial
 from shiftwork.worker.delivery import clean
 from shiftwork.worker.group import Group
 

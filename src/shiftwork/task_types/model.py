@@ -1,0 +1,98 @@
+"""Types of task as callers see them: schemas of payload and result, options, and where workers disagree."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from shiftwork.model.task import Fields, Name
+
+JsonSchema = dict[str, Any]
+Attempts = Annotated[int, Meta(ge=1, le=1000)]
+Duration = Annotated[float, Meta(gt=0)]
+Boost = Annotated[float, Meta(ge=-100, le=100)]
+Delivery = Literal["at_least_once", "at_most_once"]
+Concurrency = Annotated[int, Meta(ge=1, le=10**6)]
+Requests = Annotated[int, Meta(ge=1, le=10**9)]
+Window = Annotated[float, Meta(ge=1, le=366 * 86_400)]
+
+_LIMITS = ("concurrency", "requests", "window_sec")
+
+
+class TypeOptions(Fields):
+    """What the code of a type asks for: settings of the type, and a limit that its fleet shares.
+
+    Each is named as the setting or the field of the limit that it becomes.
+    """
+
+    max_attempts: Attempts | None = None
+    timeout_sec: Duration | None = None
+    retry: dict[str, Any] | None = None
+    type_boost: Boost | None = None
+    delivery: Delivery | None = None
+    concurrency: Concurrency | None = None
+    """Claims at the same time, over all workers."""
+    requests: Requests | None = None
+    """Claims in each window, over all workers."""
+    window_sec: Window | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """These as a level of settings."""
+        return {name: value for name, value in self._given() if name not in _LIMITS}
+
+    def limit(self) -> dict[str, Any]:
+        """These as the fields of a limit; empty where none is asked for."""
+        return {name: value for name, value in self._given() if name in _LIMITS}
+
+    def _given(self) -> list[tuple[str, Any]]:
+        named = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, value) for name, value in named if value is not None]
+
+
+class Options(TypedDict, total=False):
+    """The fields of `TypeOptions` as keyword arguments."""
+
+    max_attempts: int
+    timeout_sec: float
+    retry: dict[str, Any]
+    type_boost: float
+    delivery: Delivery
+    concurrency: int
+    requests: int
+    window_sec: float
+
+
+class TypeDeclaration(Fields):
+    """A type as the code that does it declares it."""
+
+    name: Name
+    payload_schema: JsonSchema | None = None
+    """What a payload must look like; null takes any."""
+    result_schema: JsonSchema | None = None
+    options: TypeOptions = msgspec.field(default_factory=TypeOptions)
+
+
+class TypeDrift(msgspec.Struct, frozen=True):
+    """Where what is in force for a type is not what its code declares."""
+
+    what: str
+    """`payload_schema`, `result_schema`, an option, or a setting."""
+    text: str
+    agent_id: str | None = None
+    """The worker that declares it otherwise."""
+
+
+class TaskType(msgspec.Struct, frozen=True):
+    """A type of task as the queue checks it."""
+
+    name: str
+    payload_schema: JsonSchema | None
+    result_schema: JsonSchema | None
+    options: TypeOptions
+    set_by: Literal["worker", "operator"]
+    """Who set it: what an operator has saved, no worker changes."""
+    changed_at: float
+    changed_by: str
+    drift: list[TypeDrift] = []
