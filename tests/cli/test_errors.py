@@ -59,7 +59,7 @@ MISTAKES = [
     ("list --limit 0", 2, "invalid_input", "Expected `int` >= 1 (at limit)"),
     ("list --dag nothing", 3, "not_found", "there is no DAG"),
     ("list --statsu ready", 2, "usage", "No such option '--statsu' (at shiftwork list). Did you mean `--status`?"),
-    ("--versoin", 2, "usage", "No such option '--versoin' (at shiftwork). See"),
+    ("--versoin", 2, "usage", "No such option '--versoin' (at shiftwork). Did you mean `--version`?"),
     ("--since", 2, "usage", "No such option '--since' (at shiftwork). See"),
     ("tasks", 2, "usage", "No such command 'tasks' (at shiftwork). Did you mean `list`?"),
     ("dlq tasks", 2, "usage", "No such command 'tasks' (at shiftwork dlq). See"),

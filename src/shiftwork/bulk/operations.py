@@ -43,6 +43,17 @@ class Change(NamedTuple):
     priority: float | None
 
 
+class FoundPage(NamedTuple):
+    """The tasks of a page, as they were looked for."""
+
+    ids: list[str]
+    statuses: Sequence[str]
+    """States that are meant."""
+    is_full: bool
+    as_of: float
+    lag: int
+
+
 @implements(Bulk.page)
 async def page(
     call: Call,
@@ -62,22 +73,13 @@ async def page(
     if dry_run:
         return await call.read(lambda tx: _count(tx, call.workspace, action, wanted, until))
 
-    async def look(tx: Tx) -> tuple[list[str], int]:
+    async def look(tx: Tx) -> FoundPage:
         chosen = await selection.select(tx, call.workspace, wanted, as_of=until)
-        return await chosen.page(tx, cursor, limit), chosen.lag
+        found = await chosen.page(tx, cursor, limit)
+        return FoundPage(found, wanted.statuses, len(found) == limit, until, chosen.lag)
 
-    found, lag = await call.read(look)
-    done = await call.run(_apply, call.workspace, Change(action, reason, priority), found, wanted.statuses)
-    return BulkPage(
-        action,
-        counts=done.counts,
-        changed=sum(done.counts.values()),
-        skipped=len(done.refused),
-        refused=done.refused[:MAX_REFUSED],
-        next=ids.show_task(found[-1]) if len(found) == limit else None,
-        as_of=until,
-        index_lag=lag,
-    )
+    found = await call.read(look)
+    return await call.run(_apply, call.workspace, Change(action, reason, priority), found)
 
 
 def _checked(action: Action, where: TaskFilter, priority: float | None) -> CheckedFilter:
@@ -102,31 +104,28 @@ async def _count(tx: Tx, workspace: str, action: Action, wanted: CheckedFilter, 
     return BulkPage(action, counts, 0, 0, [], None, as_of, chosen.lag)
 
 
-class Applied(NamedTuple):
-    """How many of a page were changed, by the state they were in, and those that were not."""
+async def _apply(tx: Tx, engine: Engine, caller: Caller, workspace: str, wanted: Change, found: FoundPage) -> BulkPage:
+    """Change those that are still in a state that is meant; the others have moved on since they were looked for.
 
-    counts: dict[str, int]
-    refused: list[Outcome]
-
-
-async def _apply(
-    tx: Tx,
-    engine: Engine,
-    caller: Caller,
-    workspace: str,
-    wanted: Change,
-    found: Sequence[str],
-    statuses: Sequence[str],
-) -> Applied:
-    """Change those that are still in a state that is meant; the others have moved on since they were looked for."""
-    locked = await UnitOfWork(tx, engine, caller).lock(found)
+    The whole answer is made here, so that a request that is sent again gets the same, with where to go on.
+    """
+    locked = await UnitOfWork(tx, engine, caller).lock(found.ids)
     before = {row.id: str(row.status) for row in locked}
-    still = [each for each in found if before.get(each) in statuses]
+    still = [each for each in found.ids if before.get(each) in found.statuses]
     outcomes = await _do(tx, engine, caller, workspace, wanted, still) if still else []
-    moved = [_moved(each, before.get(each)) for each in found if each not in set(still)]
     done = [each for each, outcome in zip(still, outcomes, strict=True) if outcome.error is None]
     refused = [outcome for outcome in outcomes if outcome.error is not None]
-    return Applied(dict(Counter(before[each] for each in done)), refused + moved)
+    refused += [_moved(each, before.get(each)) for each in found.ids if before.get(each) not in found.statuses]
+    return BulkPage(
+        wanted.action,
+        counts=dict(Counter(before[each] for each in done)),
+        changed=len(done),
+        skipped=len(refused),
+        refused=refused[:MAX_REFUSED],
+        next=ids.show_task(found.ids[-1]) if found.is_full else None,
+        as_of=found.as_of,
+        index_lag=found.lag,
+    )
 
 
 def _moved(task_id: str, status: str | None) -> Outcome:
