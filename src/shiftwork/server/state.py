@@ -60,7 +60,7 @@ class ServerState:
         self.reads: set[asyncio.Timeout] = set()
         """How long each body is waited for that has not come yet."""
         self.hub = Hub(queue.engine.store, self.stopping)
-        self.waits = Shares("waiting claims", MAX_WAITING)
+        self.waits = Shares("waiting calls", MAX_WAITING)
         self.latencies = Latencies()
 
     def view_for(self, named: str | None) -> View | None:
