@@ -85,7 +85,7 @@ def check_new(new: NewTrigger, workspace: str, resolver: Resolver) -> None:
     _refuse_fixed_ids(template)
     sample = FiringCause("", given=templates.samples(new.parameters))
     described = describe(template, "trigger", sample)
-    prepare_all(described, workspace, resolver)
+    prepare_all(described, workspace, resolver, template)
     if described.dag is not None:
         _refuse_cycle(described.dag["tasks"])
 
