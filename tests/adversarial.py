@@ -336,6 +336,10 @@ PLACES: dict[str, Pattern | NoCaller | str] = {
     "cli/values.py:_parse": "words of the command line",
     "cli/values.py:_word": "words of the command line",
     "cli/work.py:_words": NoCaller("splits an option that the one who runs the program typed"),
+    **dict.fromkeys(
+        (f"config.py:{name}" for name in ("_PLACE", "_check", "_line_of", "parsed")),
+        NoCaller("reads a file of the one who runs the program"),
+    ),
     "client/executor.py:_HEADER": Pattern(("!",)),
     "snapshots/snapshot_folder.py:_NAME": Pattern(("20260101T000000.",), largest=255),
     "snapshots/snapshot_folder.py:time_of": NoCaller("reads names that _NAME has matched"),

@@ -16,7 +16,7 @@ FEATURES = {
     "notifications", "observe", "providers", "snapshots", "steps", "task_types", "triggers", "validation", "waits",
 }  # fmt: skip
 ENGINE = {"model", "settings", "store", "engine", "operation", "features", "tracing"} | FEATURES
-INNER = ENGINE | {"queue", "upkeep", "logs"}
+INNER = ENGINE | {"queue", "upkeep", "logs", "config"}
 ANY = None
 
 # folder: (folders of shiftwork it may import besides itself, third-party packages it may import)
@@ -28,13 +28,15 @@ RULES: dict[str, tuple[set[str], set[str] | None]] = {
     # where work comes from, and what is said of it in the log; OpenTelemetry only where it is in use
     "tracing": (set(), {"opentelemetry"}),
     "logs": ({"model", "tracing"}, {"msgspec"}),
+    # which queue is meant where no one names it
+    "config": ({"model"}, set()),
     # the engine and the features may import one another
     "engine": (ENGINE, ANY),
     **dict.fromkeys(FEATURES, (ENGINE, ANY)),
     "operation": (ENGINE, ANY),
     "features": (set(), set()),
     # the queue on a store, and what a process that has opened one does beside its work
-    "queue": (ENGINE, ANY),
+    "queue": (ENGINE | {"config"}, ANY),
     "upkeep": (ENGINE | {"queue"}, ANY),
     "testing": (INNER | {"worker"}, ANY),
     # what servers and clients say to each other

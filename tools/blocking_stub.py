@@ -20,7 +20,7 @@ QUEUE = """class SyncQueue:
     @classmethod
     def open(
         cls,
-        url: str = ...,
+        url: str | None = ...,
         *,
         workspace: str | None = ...,
         actor: str = ...,

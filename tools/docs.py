@@ -124,6 +124,10 @@ its [code](errors.md). If there is no queue, `submit`, `work`, `migrate`, `setti
 | exit code | meaning |
 |---|---|
 {codes}
+
+| about | commands |
+|---|---|
+{commands}
 """
 
 
@@ -132,10 +136,16 @@ def cli_page() -> str:
     common = common_options(environment=True)
     options = "\n".join(f"| `{_flags(o)}` | {f'`{o.envvar}`' if o.envvar else '-'} | {o.help} |" for o in common)
     codes = "\n".join(f"| {int(code)} | {meaning} |" for code, meaning in EXIT_CODES.items())
-    pages = [CLI_INTRODUCTION.format(options=options, codes=codes)]
     root = click.Context(cli, info_name="shiftwork")
+    titles = cli.sections(list(cli.commands)).items()
+    listed = "\n".join(f"| {title} | {', '.join(map(_link, names))} |" for title, names in titles if names)
+    pages = [CLI_INTRODUCTION.format(options=options, codes=codes, commands=listed)]
     pages += [_command(command, click.Context(command, root, name)) for name, command in cli.commands.items()]
     return "\n".join(pages)
+
+
+def _link(name: str) -> str:
+    return f"[`{name}`](#shiftwork-{name})"
 
 
 def _command(command: click.Command, context: click.Context) -> str:

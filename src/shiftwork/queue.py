@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
+from shiftwork import config
 from shiftwork.artifacts.connect import open_blob_store
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.participants import PARTICIPANTS
@@ -33,7 +34,7 @@ class Queue(AnyQueue):
     @classmethod
     def open(  # an option each
         cls,
-        url: str = "sqlite:///shiftwork.db",
+        url: str | None = None,
         *,
         workspace: str = "default",
         profile: str | None = None,
@@ -49,6 +50,8 @@ class Queue(AnyQueue):
     ) -> Opening[Queue]:
         """Open the queue at `sqlite:///path` or `postgresql://…`; creates its schema if there is none.
 
+        Without an address it is that of SHIFTWORK_STORE, of the nearest `shiftwork.toml`, or `sqlite:///shiftwork.db`.
+
         Await it, or use it with `async with`. Artifacts are stored in the folder or at the `s3://bucket/prefix` named
         here or by SHIFTWORK_ARTIFACTS, else beside the SQLite file; snapshots in the folder named here or by
         SHIFTWORK_SNAPSHOTS, else beside the SQLite file. Notifications go to addresses that are not public only with
@@ -60,10 +63,11 @@ class Queue(AnyQueue):
 
         async def opened() -> Queue:
             check_workspace(workspace)
-            blob_store = open_blob_store(artifacts, url)
-            folder = open_folder(snapshots, url)
+            place = url or config.address().store.value or config.DEFAULT_STORE
+            blob_store = open_blob_store(artifacts, place)
+            folder = open_folder(snapshots, place)
             secrets = open_secret_box(secrets_key)
-            store = await open_store(url, clock=clock, migrate_schema=migrate, **options)
+            store = await open_store(place, clock=clock, migrate_schema=migrate, **options)
             try:
                 engine = Engine(store, profile or "standard", seed, blob_store, folder, secrets, PARTICIPANTS)
                 engine.private_sinks = private_sinks or os.environ.get(PRIVATE_SINKS, "") in {"1", "true", "yes"}

@@ -190,6 +190,9 @@ COMMANDS = [
     ("prove --tasks 40 --agents 2 --every 0.3", "outside actions done twice", '"lost": 0'),
     ("completion bash", "_SHIFTWORK_COMPLETE=bash_complete", '"shell": "bash"'),
     ("version", "shiftwork 0", '"python"'),
+    ("config", "SHIFTWORK_STORE", '"source": "SHIFTWORK_STORE"'),
+    ("help dlq retry", "Usage: shiftwork dlq retry", '"command": "shiftwork dlq retry"'),
+    ("submit code --payload a=1 --payload b:=2 --prompt Hello --retry strategy=fixed", "ready", '"status": "ready"'),
 ]
 # They have tests of their own.
 STARTS = {"work", "demo", "serve", "mcp", "metrics", "bridge loki", "bridge redis", "sinks test", "snapshot list"}

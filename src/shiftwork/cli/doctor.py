@@ -16,6 +16,7 @@ import click
 from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current
+from shiftwork.config import DEFAULT, without_password
 from shiftwork.model import ids
 from shiftwork.model.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.model.states import CLAIMED_STATES, State
@@ -71,7 +72,7 @@ def doctor() -> Answer:
 
 
 async def examine(shell: Shell) -> list[Finding]:
-    found = list(_place(shell.store))
+    found = [_address(shell), *_place(shell.store)]
     try:
         queue = await shell.open_database()
     except (StoreNeedsMigration, StoreNewer) as error:
@@ -85,6 +86,16 @@ async def examine(shell: Shell) -> list[Finding]:
             except ShiftworkError as error:
                 found.append(Finding("error", name, error.what, error.hint))
     return found
+
+
+def _address(shell: Shell) -> Finding:
+    """Which queue is meant: one of another folder is the commonest reason why a task cannot be found."""
+    what = f"{without_password(shell.store)}, from {shell.address.store.source}"
+    if _file(shell.store) is not None and shell.address.store.source == DEFAULT:
+        return Finding(
+            "ok", "address", f"{what}, in {Path.cwd()}", "Pin it with shiftwork.toml: each folder has its own."
+        )
+    return Finding("ok", "address", what)
 
 
 def _place(url: str) -> list[Finding]:

@@ -52,6 +52,19 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return [*self.commands, *(name for name in self._derived if name not in self.commands)]
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every command with its whole first sentence, in sections where the group has them."""
+        shown = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        for title, names in self.sections(list(shown)).items():
+            rows = [(name, shown[name].get_short_help_str(sys.maxsize)) for name in names if not shown[name].hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def sections(self, names: list[str]) -> dict[str, list[str]]:
+        """Titles of help, and the commands under each."""
+        return {"Commands": names}
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, cmd_name) or self._derived.get(cmd_name)
 
@@ -80,6 +93,20 @@ def listing(
 
 class Root(Group):
     """The program: runs a command, and ends the process with the code its outcome has."""
+
+    def add_section(self, title: str, commands: Sequence[click.Command]) -> None:
+        """Commands that help lists under one title."""
+        for command in commands:
+            self.add_command(command)
+        self._sections[title] = [str(command.name) for command in commands]
+
+    @functools.cached_property
+    def _sections(self) -> dict[str, list[str]]:
+        return {}
+
+    def sections(self, names: list[str]) -> dict[str, list[str]]:
+        listed = {name for each in self._sections.values() for name in each}
+        return {**self._sections, "Other": [name for name in names if name not in listed]}
 
     def main(
         self,

@@ -183,7 +183,14 @@ _decision("escalate", "Leave it open for someone else to decide.")
 
 @dlq.command()
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True)
-@click.option("--payload", type=values.json_object, metavar="JSON", help="The corrected payload; - for stdin.")
+@click.option(
+    "--payload",
+    type=values.payload_part,
+    multiple=True,
+    callback=values.merged,
+    metavar="KEY=TEXT|KEY:=JSON|JSON",
+    help="The corrected payload, whole, as `submit` takes it. Repeatable.",
+)
 @click.option("--note", help="The reason, recorded in the history.")
 @with_queue()
 async def replay(

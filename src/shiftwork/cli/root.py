@@ -22,7 +22,16 @@ from shiftwork.cli.protecting import breakers, cooldowns, limits
 from shiftwork.cli.proving import prove
 from shiftwork.cli.quotas import quotas
 from shiftwork.cli.serving import serve
-from shiftwork.cli.setup import VERSION_HELP, completion, migrate, settings, show_version, version
+from shiftwork.cli.setup import (
+    VERSION_HELP,
+    completion,
+    migrate,
+    settings,
+    show_config,
+    show_help,
+    show_version,
+    version,
+)
 from shiftwork.cli.sinks import deliveries, sinks
 from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
@@ -42,20 +51,27 @@ def main() -> None:
     """A durable task queue for fleets of AI agents, on SQLite or PostgreSQL."""
 
 
-COMMANDS: list[click.Command] = [
-    *[submit, list_, show_task, explain, history, steps],
-    *[claim, start, heartbeat, progress, message, complete, verdict, fail, release],
-    *[step, effects, artifacts],
-    *[wait, signal, approvals, approve, answer],
-    *[cancel, rerun, update, dlq, dags],
-    *[watch, status, backpressure, metrics, alerts, failures, agents, events, pause, resume, purge, rebalance, duties],
-    *[breakers, cooldowns, limits],
-    *[budgets, costs],
-    *[triggers],
-    *[sinks, deliveries],
-    *[snapshot, restore, copy],
-    *[quotas],
-    *[settings, tokens, migrate, doctor, prove, serve, work, bridge, mcp, demo, completion, version],
-]
-for command in COMMANDS:
-    main.add_command(command)
+SECTIONS: dict[str, list[click.Command]] = {
+    "Tasks": [
+        *[submit, list_, show_task, explain, history, steps],
+        *[cancel, rerun, update, dlq, dags],
+    ],
+    "Work": [
+        *[work, claim, start, heartbeat, progress, message, complete, verdict, fail, release],
+        *[step, effects, artifacts, wait, mcp],
+    ],
+    "People": [approvals, approve, answer, signal],
+    "Watch": [watch, status, agents, alerts, failures, events, metrics, costs],
+    "Protection": [breakers, cooldowns, limits, budgets, quotas, backpressure],
+    "Automation": [triggers, sinks, deliveries],
+    "Operate": [
+        *[serve, pause, resume, purge, rebalance, duties],
+        *[settings, tokens, migrate, doctor, prove, bridge],
+    ],
+    "Data": [snapshot, restore, copy],
+    "This program": [demo, show_config, show_help, completion, version],
+}
+"""Every command, under the title of help that it is listed with."""
+
+for title, commands in SECTIONS.items():
+    main.add_section(title, commands)

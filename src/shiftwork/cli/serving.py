@@ -11,6 +11,7 @@ import click
 
 from shiftwork import logs, tracing
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
+from shiftwork.config import without_password
 from shiftwork.model.errors import InputError
 from shiftwork.settings.resolve import PROFILES
 
@@ -95,7 +96,7 @@ def serve(  # noqa: PLR0913  # an option each
 ) -> Answer:
     """Serve the queue over HTTP until stopped. The API is described at /openapi.json."""
     shell = current()
-    if shell.workspace not in {None, "default"}:
+    if "workspace" in shell.given and shell.workspace != "default":
         refuse("a server serves all workspaces: callers name theirs, or their token does")
     try:
         from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
@@ -140,6 +141,10 @@ def _log_to(file: Path | None, *, json: bool) -> None:
 
 def _announce(shell: Shell, url: str) -> None:
     """One line, for anyone who started it and waits to know the port."""
-    line = json.dumps({"url": url}) if shell.json else f"Shiftwork serves {shell.store} on {url}. Ctrl-C stops it."
+    line = (
+        json.dumps({"url": url})
+        if shell.json
+        else f"Shiftwork serves {without_password(shell.store)} on {url}. Ctrl-C stops it."
+    )
     click.echo(line)
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Commands that set the queue up: `settings`, `migrate`, `completion`, `version`."""
+"""Commands that set the queue up: `settings`, `migrate`, `config`, `completion`, `version`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shiftwork import config
 from shiftwork.cli import printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.groups import Group
@@ -116,6 +117,24 @@ async def _schema(shell: Shell, *, create: bool) -> str:
         return f"{newest.number:04d}_{newest.name}"
 
 
+@click.command("config", cls=Command)
+def show_config() -> Answer:
+    """Show which queue is meant and what says so: an option, the environment, shiftwork.toml or the default."""
+    shell = current()
+    store, workspace, token = shell.address
+    file = config.nearest()
+    read = "read" if store.source in {str(file), config.DEFAULT} else f"not read: {store.source} names the store"
+    rows = [
+        ("store", config.without_password(shell.store), store.source),
+        ("workspace", workspace.value or "default", workspace.source),
+        ("token", "set" if token.value else None, token.source if token.value else "-"),
+        ("file", None if file is None else str(file), "-" if file is None else read),
+    ]
+    answer = {name: {"value": value, "source": source} for name, value, source in rows}
+    shell.answer(answer, lambda: printing.table(["key", "value", "from"], rows))
+    return None
+
+
 VERSION_HELP = "Show the version and exit."
 
 
@@ -154,4 +173,21 @@ def completion(kind: str) -> Answer:
     root = click.get_current_context().find_root()
     script = made(root.command, {}, "shiftwork", "_SHIFTWORK_COMPLETE").source()
     current().answer({"shell": kind, "script": script}, lambda: click.echo(script))
+    return None
+
+
+@click.command("help", cls=Command)
+@click.argument("names", metavar="[COMMAND]...", nargs=-1)
+def show_help(names: tuple[str, ...]) -> Answer:
+    """Show the help of the program or of a COMMAND, as its option --help does."""
+    context = click.get_current_context().find_root()
+    for name in names:
+        group = context.command
+        command = group.get_command(context, name) if isinstance(group, click.Group) else None
+        if command is None:
+            what = f"No such command {name!r}" if isinstance(group, click.Group) else f"{name!r} is one word too many"
+            raise click.UsageError(f"{what} in {context.command_path}.", context)
+        context = click.Context(command, info_name=name, parent=context)
+    text = context.get_help()
+    current().answer({"command": context.command_path, "help": text}, lambda: click.echo(text))
     return None

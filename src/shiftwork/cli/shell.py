@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
-from shiftwork import tracing
+from shiftwork import config, tracing
 from shiftwork.cli import printing
 from shiftwork.cli.codes import ExitCode
+from shiftwork.config import Chosen
 from shiftwork.model.errors import InputError, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 Answer = int | None
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-DEFAULT_STORE = "sqlite:///shiftwork.db"
 KINDS = frozenset({"sqlite", "postgresql", "postgres", "http", "https"})
 
 PATIENCE_SEC = 2.0
@@ -36,20 +37,31 @@ class Shell:
     """One call of the command line."""
 
     def __init__(self) -> None:
-        self._store = DEFAULT_STORE
-        self.token: str | None = None
-        self.workspace: str | None = None
+        self.given: dict[str, Chosen] = {}
+        """What the options name, by their names."""
         self.actor = ""
         self.json = False
 
+    @functools.cached_property
+    def address(self) -> config.Address:
+        """Which queue is meant; found when it is first used, since what is typed last counts."""
+        return config.address(self.given.get("store"), self.given.get("workspace"), self.given.get("token"))
+
     @property
     def store(self) -> str:
-        """Where the queue is; looked at when it is used, since what is typed last counts."""
-        return usable(self._store)
+        return usable(self.address.store.value or "", self.address.store.source)
 
     @store.setter
     def store(self, url: str) -> None:
-        self._store = url
+        self.address = self.address._replace(store=self.address.store._replace(value=url))
+
+    @property
+    def workspace(self) -> str | None:
+        return self.address.workspace.value
+
+    @property
+    def token(self) -> str | None:
+        return self.address.token.value
 
     async def open(self, *, create: bool = False) -> AnyQueue:
         """The queue. Only a command that brings something in makes one where there is none."""
@@ -67,8 +79,17 @@ class Shell:
         self.refuse_server()
         if not create:
             refuse_absent(self.store)
-        workspace = self.workspace or "default"
-        return await Queue.open(self.store, workspace=workspace, actor=self.actor or person(), migrate=create)
+        workspace, is_new = self.workspace or "default", self._is_first_here()
+        opened = await Queue.open(self.store, workspace=workspace, actor=self.actor or person(), migrate=create)
+        if is_new:
+            elsewhere = "set --store, SHIFTWORK_STORE or shiftwork.toml to use another"
+            click.echo(f"Created {self.store} in {Path.cwd()}; {elsewhere}.", err=True)
+        return opened
+
+    def _is_first_here(self) -> bool:
+        """Whether the default file of this folder is yet to be made: a person may have meant the queue of another."""
+        default = self.address.store == Chosen(config.DEFAULT_STORE)
+        return default and not Path(config.DEFAULT_STORE.removeprefix("sqlite:///")).exists()
 
     @property
     def _is_server(self) -> bool:
@@ -94,13 +115,13 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def usable(url: str) -> str:
+def usable(url: str, source: str = "--store") -> str:
     """Refuse what a command can open no queue at."""
-    refuse_memory(url, "--store")
+    refuse_memory(url, source)
     scheme = url.partition("://")[0]
     if scheme not in KINDS:
         hint = "Use sqlite:///file.db, postgresql://… or a server at http://…"
-        raise InputError(f"{scheme or url!r} is not a kind of store", where="--store", hint=hint)
+        raise InputError(f"{scheme or url!r} is not a kind of store", where=source, hint=hint)
     return url
 
 
@@ -127,7 +148,8 @@ def refuse_absent(url: str) -> None:
         raise StoreUnavailable(
             f"there is no queue at {path}",
             where="--store",
-            hint="Name another with --store or SHIFTWORK_STORE, or make this one with `shiftwork migrate`.",
+            hint="Name another with --store, SHIFTWORK_STORE or shiftwork.toml, or make this one with "
+            "`shiftwork migrate`.",
         )
 
 
@@ -184,8 +206,12 @@ def _remember(context: click.Context, option: click.Parameter, value: Any) -> No
     if isinstance(value, str):
         filled(context, option, value)
         readable(value)
-    if value:
-        setattr(shell, str(option.name), value)
+    name = str(option.name)
+    if value and name in config.Address._fields:
+        typed = context.get_parameter_source(name) is not ParameterSource.ENVIRONMENT
+        shell.given[name] = Chosen(value, option.opts[0] if typed else config.VARIABLES[name])
+    elif value:
+        setattr(shell, name, value)
 
 
 def filled(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -210,7 +236,12 @@ def common_options(*, environment: bool) -> list[click.Option]:
         return click.Option([name], help=text, expose_value=False, callback=_remember, **known, **attributes)
 
     return [
-        option("--store", f"Where the queue is [default: {DEFAULT_STORE}].", "SHIFTWORK_STORE", metavar="URL"),
+        option(
+            "--store",
+            f"Where the queue is [default: shiftwork.toml, or {config.DEFAULT_STORE}].",
+            "SHIFTWORK_STORE",
+            metavar="URL",
+        ),
         option("--token", "Lets you in where that is a server, http://host:port.", "SHIFTWORK_TOKEN", metavar="SECRET"),
         option("--workspace", "Which workspace of it [default: default].", "SHIFTWORK_WORKSPACE", metavar="NAME"),
         option("--actor", "The actor to record [default: human:$USER].", "SHIFTWORK_ACTOR", metavar="NAME"),

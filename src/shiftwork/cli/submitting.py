@@ -19,15 +19,29 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
         refuse("TYPE or --file is needed")
     if given is not None and (kind is not None or any(value not in (None, ()) for value in fields.values())):
         refuse("with --file, the tasks are described in the file alone")
+    if fields["prompt"] is not None and "prompt" in (fields["payload"] or {}):
+        refuse("give the prompt once: as --prompt, or in --payload")
+    if fields["prompt"] is not None and not fields["prompt"].strip():
+        refuse("--prompt must not be empty")
 
 
 @click.command(cls=Command)
 @click.argument("kind", metavar="[TYPE]", required=False)
 @click.option(
     "--payload",
-    type=values.json_object,
-    metavar="JSON",
-    help="The payload: a JSON object, or - for standard input.",
+    "-p",
+    type=values.payload_part,
+    multiple=True,
+    callback=values.merged,
+    metavar="KEY=TEXT|KEY:=JSON|JSON",
+    help="A field of the payload as text or as JSON, @file for the value of a file; or the whole payload as a JSON "
+    "object, - for standard input. Repeatable.",
+)
+@click.option(
+    "--prompt",
+    type=values.text_or_file,
+    metavar="TEXT",
+    help="What the agent is to do: payload.prompt. @file for a file, - for standard input.",
 )
 @click.option("--title", help="A title for people.")
 @click.option("--priority", type=values.NUMBER, help="0 (first) to 100 (last); 50 unless given.")
@@ -41,6 +55,14 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
 @click.option("--deadline", type=values.when, help="ISO time, or from now: 15m, 2h, 3d.")
 @click.option("--timeout", "timeout_sec", type=values.NUMBER, help="Timeout of an attempt, in seconds.")
 @click.option("--max-attempts", type=int, help="Attempts before it is a dead letter.")
+@click.option(
+    "--retry",
+    type=values.setting_part,
+    multiple=True,
+    callback=values.merged,
+    metavar="KEY=VALUE|JSON",
+    help="How this task is retried, as in the settings retry.*: strategy=fixed, initial_delay_sec=2. Repeatable.",
+)
 @click.option(
     "--estimated-cost", "estimated_cost_usd", type=values.NUMBER, help="Dollars an agent must have left to take it."
 )
@@ -69,7 +91,7 @@ async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any,
     A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
     """
     if given is None:
-        await _submit_one(shell, queue, {"type": kind, **values.given_fields(fields, queue.now())}, wait)
+        await _submit_one(shell, queue, {"type": kind, **_fields(fields, queue.now())}, wait)
     elif isinstance(given, list):
         made = await queue.submit_many(given, wait=wait)
         shell.answer(made, lambda: _list(made))
@@ -80,6 +102,13 @@ async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any,
     else:
         await _submit_one(shell, queue, given, wait)
     return None
+
+
+def _fields(options: dict[str, Any], now: float) -> dict[str, Any]:
+    """The options as fields of a task; a prompt is part of the payload, where workers look for it."""
+    fields = values.given_fields(options, now)
+    prompt = fields.pop("prompt", None)
+    return fields if prompt is None else {**fields, "payload": {**fields.get("payload", {}), "prompt": prompt}}
 
 
 async def _submit_one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait: float) -> None:

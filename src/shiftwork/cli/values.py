@@ -97,6 +97,46 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
+def payload_part(text: str) -> dict[str, Any]:
+    """A JSON object, `key=text`, `key:=JSON`, either with `@file` for the value, or `-` for standard input."""
+    if text == STDIN or text.lstrip()[:1] == "{":
+        return json_object(text)
+    key, value = _pair(text, "key:=JSON")
+    if not key.endswith(":"):
+        return {key: _read_file(value[1:]) if value.startswith("@") else value}
+    if key == ":":
+        raise click.BadParameter(f"{text!r} has no key before :=")
+    try:
+        return {key[:-1]: json_value(value)}
+    except click.BadParameter as error:
+        raise click.BadParameter(f"{key[:-1]}: {error.message}; write {key[:-1]}=... for text") from None
+
+
+def setting_part(text: str) -> dict[str, Any]:
+    """A JSON object, or `key=value`, where the value is JSON or a plain word."""
+    if text.lstrip()[:1] == "{":
+        return json_object(text)
+    key, value = _pair(text, "a JSON object")
+    return {key: word_or_json(value)}
+
+
+def _pair(text: str, other: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise click.BadParameter(f"{text!r} is not key=value, and not {other}")
+    return key.strip(), value
+
+
+def merged(_context: click.Context, _option: click.Parameter, parts: tuple[dict[str, Any], ...]) -> Any:
+    """Several parts as one object; None where none was given."""
+    known: dict[str, Any] = {}
+    for part in parts:
+        if twice := next((key for key in part if key in known), None):
+            raise click.BadParameter(f"{twice!r} is given twice")
+        known |= part
+    return known if parts else None
+
+
 def json_value(text: str) -> Any:
     """Any JSON, `@file` to read it from a file, or `-` for standard input."""
     if text == STDIN:
@@ -110,6 +150,13 @@ def json_file(name: str) -> dict[str, Any] | list[Any]:
     if not isinstance(found, dict | list):
         raise click.BadParameter(f"expected a task, a list of tasks or a DAG, got {_kind(found)}")
     return found
+
+
+def text_or_file(text: str) -> str:
+    """A text as typed, `@file` to read it from a file, or `-` for standard input."""
+    if text == STDIN:
+        return _read_stdin()
+    return _read_file(text[1:]) if text.startswith("@") else text
 
 
 def text_file(name: str) -> str:

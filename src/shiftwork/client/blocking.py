@@ -112,7 +112,7 @@ class SyncQueue(_Blocking):
     _source: AnyQueue
 
     @classmethod
-    def open(cls, url: str = "sqlite:///shiftwork.db", **options: Any) -> Self:
+    def open(cls, url: str | None = None, **options: Any) -> Self:
         """As `open_queue` does: a database, or the server at `http://host:port`."""
         loop = _Loop()
         try:

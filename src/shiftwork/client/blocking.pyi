@@ -315,7 +315,7 @@ class SyncQueue:
     @classmethod
     def open(
         cls,
-        url: str = ...,
+        url: str | None = ...,
         *,
         workspace: str | None = ...,
         actor: str = ...,

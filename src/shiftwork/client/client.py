@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Self
 
 import msgspec
 
+from shiftwork import config
 from shiftwork.access.api import Account
 from shiftwork.access.model import Me
 from shiftwork.client.executor import CallerIdentity, HttpExecutor, actor_header, header
@@ -17,7 +17,6 @@ from shiftwork.operation.declare import operation_of
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.operation.opening import Opening
 
-TOKEN = "SHIFTWORK_TOKEN"  # noqa: S105  # the name of a variable
 TIMEOUT_SEC = 30.0
 PATIENCE_SEC = 10.0
 
@@ -41,16 +40,17 @@ class Client(AnyQueue):
         timeout_sec: float = TIMEOUT_SEC,
         patience_sec: float = PATIENCE_SEC,
     ) -> Opening[Self]:
-        """Connect to the server at `http://host:port`, with the token given or that of SHIFTWORK_TOKEN.
+        """Connect to the server at `http://host:port`.
 
-        Await it, or use it with `async with`. An answer may take `timeout_sec`. While the server cannot be reached, a
-        call is sent again for `patience_sec`.
+        Await it, or use it with `async with`. Without a token it is that of SHIFTWORK_TOKEN, or that in the file
+        SHIFTWORK_TOKEN_FILE. An answer may take `timeout_sec`. While the server cannot be reached, a call is sent again
+        for `patience_sec`.
         """
 
         async def opened() -> Self:
             if workspace is not None:
                 check.name(workspace, "workspace")
-            secret = token or os.environ.get(TOKEN) or None
+            secret = token or (found.value if (found := config.token_of_environment()) else None)
             if secret is not None:
                 header(secret, "token")
             speaker = CallerIdentity(actor_header(actor), workspace=workspace)

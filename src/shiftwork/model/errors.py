@@ -53,6 +53,11 @@ class InputError(ShiftworkError):
     hint = "Correct the field named and send the request again; nothing was changed."
 
 
+class InvalidConfig(InputError):
+    code = "invalid_config"
+    hint = "Correct shiftwork.toml, or name the queue with --store or SHIFTWORK_STORE."
+
+
 class BadText(InputError):
     code = "bad_text"
     hint = "Remove NUL bytes and lone surrogates; text must be valid UTF-8."
