@@ -16,7 +16,8 @@ from shiftwork.model import check
 from shiftwork.model.errors import InputError, OperationTimeout, StoreError
 from shiftwork.model.reports import MessageKind, TaskResult
 from shiftwork.model.states import State
-from shiftwork.model.task import NewTask, Submitted, Task, Usage, Wait
+from shiftwork.model.task import NewTask, Task, Usage, Wait
+from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.content import Content
 from shiftwork.worker.durable import Durable, persist
@@ -223,7 +224,9 @@ class Context(Durable, Content):
             elif answer.action != "continue":
                 self.cancel()
 
-    async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None) -> list[Submitted]:
+    async def spawn(
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None
+    ) -> list[TaskHandle[Any]]:
         """Add subtasks to this task's DAG and continue; a later run of the handler gets the same ones.
 
         A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
@@ -247,7 +250,7 @@ class Context(Durable, Content):
 
     async def _spawn(
         self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None, *, wait: bool
-    ) -> list[Submitted]:
+    ) -> list[TaskHandle[Any]]:
         numbered = self._numbered(name or _spawn_name(tasks))
         return await persist(lambda: self._queue.spawn(self.token, tasks, wait=wait, name=numbered))
 
