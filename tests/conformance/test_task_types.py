@@ -214,7 +214,7 @@ async def test_change_of_a_type_is_an_event_and_repeating_it_is_none(queue: Queu
     await agent(queue, "ada", declared(result=NUMBER, max_attempts=5))
     await queue.types.remove("summarise")
     events = [event for event in (await queue.events()).events if event.verb.startswith("type_")]
-    assert [(event.names, event.data["changed"] if "changed" in event.data else None) for event in events] == [
+    assert [(event.names, event.data.get("changed")) for event in events] == [
         (["type.saved"], ["payload_schema", "result_schema", "options"]),
         (["type.saved"], ["result_schema", "options"]),
         (["type.removed"], None),

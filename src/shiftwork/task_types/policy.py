@@ -63,9 +63,8 @@ def check_payload(type: str, payload: Mapping[str, Any], schema: bytes, where: s
         return
     errors = [f"{'.'.join(map(str, each.path)) or 'payload'}: {_short(each.what)}" for each in found]
     place = ".".join([where, *map(str, found[0].path)])
-    raise InvalidPayload(
-        f"the payload does not fit type {type!r}: {'; '.join(errors)}", where=place, type=type, errors=errors
-    )
+    what = f"the payload does not fit type {type!r}: {'; '.join(errors)}"
+    raise InvalidPayload(what, where=place, type=type, errors=errors)
 
 
 def steps_of(payload: Mapping[str, Any], schema: bytes) -> float:
