@@ -94,6 +94,8 @@ class Context(Durable, Content):
         self._cancelled = False
         self._should_yield = False
         self._work_dir: str | None = None
+        self.cost_usd = 0.0
+        """What this attempt has cost so far, by what it has noted."""
         self._waited: dict[str, int] = defaultdict(int)
 
     @property
@@ -199,6 +201,7 @@ class Context(Durable, Content):
             raise InputError(f"{cost_usd!r} is not an amount of money", where="cost_usd")
         used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out, "model": model}
         self._record(check.read(used, Usage, "usage"))
+        self.cost_usd += cost_usd
 
     def usage(self) -> Usage | None:
         """What is noted and not yet booked."""
