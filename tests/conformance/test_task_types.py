@@ -214,7 +214,7 @@ async def test_change_of_a_type_is_an_event_and_repeating_it_is_none(queue: Queu
     await agent(queue, "ada", declared(result=NUMBER, max_attempts=5))
     await queue.types.remove("summarise")
     events = [event for event in (await queue.events()).events if event.verb.startswith("type_")]
-    assert [(event.names, event.data.get("changed")) for event in events] == [
+    assert [(event.names, (event.data or {}).get("changed")) for event in events] == [
         (["type.saved"], ["payload_schema", "result_schema", "options"]),
         (["type.saved"], ["result_schema", "options"]),
         (["type.removed"], None),
@@ -263,7 +263,11 @@ async def settings_of(queue: Queue, *keys: str) -> list[tuple[Any, str]]:
 
 
 async def test_options_become_settings_of_the_type_with_their_origin(queue: Queue) -> None:
-    options = {"max_attempts": 7, "timeout_sec": 60, "retry": {"strategy": "fixed", "initial_delay_sec": 3}}
+    options: dict[str, Any] = {
+        "max_attempts": 7,
+        "timeout_sec": 60,
+        "retry": {"strategy": "fixed", "initial_delay_sec": 3},
+    }
     await agent(queue, "ada", declared(**options))
     code = "code of type summarise"
     keys = ("max_attempts", "timeout_sec", "retry.strategy", "retry.initial_delay_sec")
