@@ -95,7 +95,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def prepare_all(
-    described: Template, workspace: str, resolver: Resolver, template: Template | None = None
+    described: Template, workspace: str, resolver: Resolver, now: float, template: Template | None = None
 ) -> tuple[list[Prepared], DagFields]:
     """The tasks as they are submitted, checked as any are.
 
@@ -104,7 +104,7 @@ def prepare_all(
     if described.task is not None:
         new = check.read(described.task, NewTask, "task")
         is_fixed = template is None or _has_fixed_payload(template.task, described.task)
-        return [prepare(new, workspace, resolver, check_payload=is_fixed)], DagFields()
+        return [prepare(new, workspace, resolver, now, check_payload=is_fixed)], DagFields()
     dag = check.read(described.dag, NewDag, "dag")
     most = resolver.settings().bounds.batch
     if len(dag.tasks) > most:
@@ -116,7 +116,7 @@ def prepare_all(
     batch = []
     for n, new in enumerate(dag.tasks):
         is_fixed = _has_fixed_payload(written[n], filled[n])
-        batch.append(prepare(new, workspace, resolver, f"dag.tasks[{n}]", plans, check_payload=is_fixed))
+        batch.append(prepare(new, workspace, resolver, now, f"dag.tasks[{n}]", plans, check_payload=is_fixed))
     title, author = check.text(dag.title, "dag.title"), check.text(dag.created_by, "dag.created_by")
     return batch, DagFields(True, title, author, ceiling(dag.budget_ceiling_usd))  # noqa: FBT003  # together
 
@@ -185,7 +185,7 @@ async def _create(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger,
     actor = caller.actor if cause.by_hand else trigger.actor
     described = describe(trigger.template, actor, cause)
     resolver = await engine.settings_cache.load(tx, trigger.workspace)
-    batch, dag = prepare_all(described, trigger.workspace, resolver)
+    batch, dag = prepare_all(described, trigger.workspace, resolver, tx.now)
     lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
     by = Caller(actor, caller.request_id, trigger.workspace)
     return await submit(tx, engine, by, trigger.workspace, batch, lanes, dag)
