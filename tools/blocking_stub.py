@@ -132,9 +132,11 @@ def _used(annotation: str) -> set[str]:
 
 
 def _home(name: str, module: str) -> Home:
-    """Where a name that a module uses is defined. What is awaited item by item there is iterated here."""
+    """Where a name that a module uses is defined. What is awaited there is iterated here, and what has it blocks."""
     if name == "AsyncIterator":
         return "collections.abc", "Iterator"
+    if name in {"TaskHandle", "DagHandle"}:
+        return "shiftwork.client.blocking_handles", f"Sync{name}"
     for node in _tree(module).body:
         if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
             return str(node.module), name

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from shiftwork.client import AnyQueue, Client, open_queue
     from shiftwork.client.blocking import SyncQueue
     from shiftwork.engine.assignment import Assignment, ClaimResult
-    from shiftwork.model.errors import ShiftworkError
+    from shiftwork.model.errors import ResultTimeout, ShiftworkError, TaskCancelled, TaskFailed
     from shiftwork.model.reports import Completion, Failure, Heartbeat
     from shiftwork.model.task import Dag, NewDag, NewTask, Result, Submitted, Task, Usage, Wait
+    from shiftwork.operation.handle import DagHandle, TaskHandle
     from shiftwork.queue import Queue
     from shiftwork.task_types.typed_task import TypedTask
     from shiftwork.worker import Context, Done, Fail, Lifespan, Release, WaitExpired, Worker
@@ -23,7 +24,8 @@ __version__ = "0.1.0"
 _HOME = {
     **dict.fromkeys(("AnyQueue", "Client", "open_queue"), "client"),
     "SyncQueue": "client.blocking",
-    "ShiftworkError": "model.errors",
+    **dict.fromkeys(("ResultTimeout", "ShiftworkError", "TaskCancelled", "TaskFailed"), "model.errors"),
+    **dict.fromkeys(("DagHandle", "TaskHandle"), "operation.handle"),
     **dict.fromkeys(("Dag", "NewDag", "NewTask", "Result", "Submitted", "Task", "Usage", "Wait"), "model.task"),
     **dict.fromkeys(("Agent", "NewAgent"), "agents.model"),
     "Artifact": "artifacts.model",
@@ -44,6 +46,7 @@ __all__ = [
     "Completion",
     "Context",
     "Dag",
+    "DagHandle",
     "Done",
     "Fail",
     "Failure",
@@ -55,10 +58,14 @@ __all__ = [
     "Queue",
     "Release",
     "Result",
+    "ResultTimeout",
     "ShiftworkError",
     "Submitted",
     "SyncQueue",
     "Task",
+    "TaskCancelled",
+    "TaskFailed",
+    "TaskHandle",
     "TypedTask",
     "Usage",
     "Wait",

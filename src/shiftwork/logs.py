@@ -46,13 +46,13 @@ class PlainLines(logging.Formatter):
         return "\n".join(f"  {line}" for line in printable(super().formatException(ei)).split("\n"))
 
 
-def set_up(*, json: bool, file: Path | None = None) -> None:
-    """Send what the program logs to standard error, or to a file."""
+def set_up(*, json: bool, file: Path | None = None, quiet: bool = False) -> None:
+    """Send what the program logs to standard error, or to a file; with `quiet`, only warnings and errors."""
     if file is not None and not file.exists():
         os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     handler = logging.FileHandler(file, encoding="utf-8") if file is not None else logging.StreamHandler(sys.stderr)
     people = PlainLines("%(asctime)s %(name)s %(levelname)s %(message)s")
     handler.setFormatter(JsonLines() if json else people)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, handlers=[handler], force=True)
     # It tells each try to reach a database that is away, with a traceback; that it is away the store says itself.
     logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)

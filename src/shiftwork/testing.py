@@ -5,7 +5,7 @@ from __future__ import annotations
 from shiftwork.maintenance.loop import run_once
 from shiftwork.model.task import Task
 from shiftwork.queue import Queue
-from shiftwork.worker.delivery import Summary
+from shiftwork.worker.delivery import COUNTS, Summary
 from shiftwork.worker.worker import Worker
 
 
@@ -37,7 +37,7 @@ async def run_until_idle(worker: Worker, queue: Queue, *, clock: MovedClock | No
     total = Summary()
     while True:
         done = await worker.run(queue, until_idle=True)
-        for field in ("completed", "failed", "released", "parked", "cancelled", "lost"):
+        for field in (*COUNTS, "cost_usd", "took_sec"):
             setattr(total, field, getattr(total, field) + getattr(done, field))
         due = [task.available_at for task in (await queue.tasks.list(status="retrying", limit=1000)).tasks]
         due += [wait.until for task in await _parked(queue) for wait in task.waits if wait.kind == "time"]

@@ -24,7 +24,7 @@ DAG = {
 # a command line, in which {ready} stands for a task just made; a word of the text; a word of the JSON
 COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
-    ("submit code --wait 1s", "ready", '"status": "ready"'),
+    ("submit code --wait-for-room 1s", "ready", '"status": "ready"'),
     ("backpressure", "no limit is set", '"state": "normal"'),
     ("bridge list", "no bridges", "[]"),
     ('dlq replay {dead} --payload {"to":"grace"} --note mended', "ready", '"status": "ready"'),

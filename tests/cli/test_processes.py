@@ -372,3 +372,60 @@ def test_fleet_reports_its_summary_in_json(tmp_path: Path) -> None:
     assert {task["status"] for task in tasks} == {"completed"}
     assert 1 <= output["completed"] <= 4  # what the killed process had completed, no one knows
     assert [path for path in tmp_path.iterdir() if path.name.startswith("shiftwork-")] == []
+
+
+def test_work_prints_what_it_does(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    call(tmp_path, "settings set max_attempts 1 --type hard")
+    tasks = [json.loads(call(tmp_path, f"submit {kind} --json").stdout)["id"] for kind in ("code", "hard")]
+    done = call(tmp_path, "work app:worker --until-idle")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "on sqlite:///shiftwork.db; types: code, deadly, hard; up to 1 task at once" in done.stderr
+    assert f"{tasks[0]} (code): completed; took " in done.stderr
+    assert f"{tasks[1]} (hard): failed, dead_lettered; took " in done.stderr
+    assert re.search(r"\ncompleted  1\nfailed     1\ntime       \d+(\.\d)? m?s\n$", done.stderr), done.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_quiet_work_prints_only_errors(tmp_path: Path, processes: int) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    call(tmp_path, "submit code")
+    done = call(tmp_path, f"work app:worker --until-idle --quiet --processes {processes}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    call(tmp_path, "submit hard")
+    assert "ValueError: no" in call(tmp_path, "work app:worker --max-tasks 1 -q").stderr
+
+
+def test_work_prints_json_lines_for_machines(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    task = json.loads(call(tmp_path, "submit code --json").stdout)["id"]
+    done = call(tmp_path, "work app:worker --until-idle --json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    (first,) = [line for line in lines if "concurrency" in line]
+    assert (first["types"], first["concurrency"], first["store"]) == (
+        ["code", "deadly", "hard"],
+        1,
+        "sqlite:///shiftwork.db",
+    )
+    (line,) = [line for line in lines if "outcome" in line]
+    assert (line["task_id"], line["type"], line["outcome"], line["cost_usd"]) == (task, "code", "completed", 0.0)
+
+
+def test_fleet_prints_one_summary(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    call(tmp_path, "submit code")
+    done = call(tmp_path, "work app:worker --until-idle --processes 2")
+    assert "\ncompleted  1\nfailed     0\nprocesses  2\ntime " in done.stderr
+
+
+def test_work_ends_after_max_tasks(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    for _ in range(3):
+        call(tmp_path, "submit code")
+    done = call(tmp_path, "work app:worker --max-tasks 2 --json")
+    assert json.loads(done.stdout)["completed"] == 2
+    assert len(json.loads(call(tmp_path, "list --status ready --json").stdout)["tasks"]) == 1
+    refused = call(tmp_path, "work app:worker --max-tasks 2 --processes 2")
+    assert refused.returncode == 2
+    assert "--max-tasks is for one process; leave out --processes" in refused.stderr
+    assert call(tmp_path, "work app:worker --max-tasks 0").returncode == 2

@@ -9,7 +9,7 @@ import pytest
 
 from shiftwork import SyncQueue
 from shiftwork.client import blocking as module
-from shiftwork.model.errors import NotFound, StoreClosed, StoreUnavailable
+from shiftwork.model.errors import NotFound, ResultTimeout, StoreClosed, StoreUnavailable, TaskCancelled
 from tests.client.serving import served
 from tools import blocking_stub
 
@@ -42,6 +42,32 @@ def test_task_is_submitted_completed_and_read(sync: SyncQueue) -> None:
     assert sync.result(made.id).data == {"m": 2}
     with pytest.raises(NotFound):
         sync.get("nothing")
+
+
+def test_handle_blocks_until_its_task_ends(sync: SyncQueue) -> None:
+    handle = sync.submit(type="code")
+    with pytest.raises(ResultTimeout, match="it is ready"):
+        handle.result(timeout=0.01)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(handle.result, 30)
+        (taken,) = sync.claim("ada", start=True)
+        sync.complete(taken.token, {"m": 2})
+        assert waiting.result(30) == {"m": 2}
+    assert sync.result(handle).data == {"m": 2}
+    assert (handle.get().status, handle.explain().status) == ("completed", "completed")
+
+
+def test_handles_of_a_batch_and_a_dag_block(sync: SyncQueue) -> None:
+    (lone,) = sync.submit_many([{"type": "code"}])
+    assert lone.cancel("enough").status == "cancelled"
+    with pytest.raises(TaskCancelled, match="enough"):
+        lone.result()
+    dag = sync.submit_dag({"tasks": [{"type": "code", "key": "a"}, {"type": "code", "key": "b"}]})
+    for agent in ("ada", "bob"):
+        (taken,) = sync.claim(agent, start=True)
+        sync.complete(taken.token, taken.id)
+    assert [task.result(timeout=30) for task in dag] == [task.id for task in dag]
+    assert dag.dag_id == dag[0].dag_id
 
 
 def test_many_threads_share_one_client(sync: SyncQueue) -> None:

@@ -371,8 +371,8 @@ async def test_backpressure_reports_remaining_room_per_level(queue: Queue) -> No
 async def test_submit_with_wait_is_accepted_when_room_appears(queue: Queue) -> None:
     await limit(queue, 1)
     await submit(queue, LOW)
-    waiting = asyncio.create_task(queue.submit(type="code", priority=LOW, wait=60))
-    batch = asyncio.create_task(queue.submit_many([{"type": "code", "priority": LOW}], wait=60))
+    waiting = asyncio.create_task(queue.submit(type="code", priority=LOW, wait_for_room=60))
+    batch = asyncio.create_task(queue.submit_many([{"type": "code", "priority": LOW}], wait_for_room=60))
     for _ in range(2):
         await _until_taken(queue)
     assert {(await waiting).status, (await batch)[0].status} == {"ready"}
@@ -388,6 +388,6 @@ async def test_submit_with_wait_is_refused_after_its_timeout(queue: Queue) -> No
     await limit(queue, 1)
     await submit(queue, LOW)
     with pytest.raises(QueueFull):
-        await queue.submit(type="code", priority=LOW, wait=0.01)
+        await queue.submit(type="code", priority=LOW, wait_for_room=0.01)
     with pytest.raises(InputError, match="expected 0 to 86400 seconds"):
-        await queue.submit(type="code", wait=-1)
+        await queue.submit(type="code", wait_for_room=-1)

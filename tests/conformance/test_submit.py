@@ -135,7 +135,7 @@ async def test_refused_submit_does_not_affect_others_of_its_flush(queue: Queue) 
     answers = await asyncio.gather(
         *(queue.submit(type="code", id=name) for name in ("a", "mine", "b")), return_exceptions=True
     )
-    assert [type(answer).__name__ for answer in answers] == ["Submitted", "IdInUse", "Submitted"]
+    assert [type(answer).__name__ for answer in answers] == ["TaskHandle", "IdInUse", "TaskHandle"]
 
 
 @pytest.mark.requirement("F-005", "F-087")

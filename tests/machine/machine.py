@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from shiftwork.model.errors import (
     UnknownDependency,
     WrongState,
 )
+from shiftwork.model.task import Submitted
 from shiftwork.testing import MovedClock, pass_time
 from tests.machine import tables
 from tests.machine.model import (
@@ -133,7 +134,7 @@ class Machine(RuleBasedStateMachine):
     @rule(batch=st.lists(specs, min_size=1, max_size=3), how=st.sampled_from(["many", "dag", "join"]), at=index)
     def submit(self, batch: list[Spec], how: str, at: int) -> None:
         plan = Plan(self.model, batch, self.root_of)
-        call = self.queue.submit_many(plan.written)
+        call: Coroutine[Any, Any, Sequence[Submitted]] = self.queue.submit_many(plan.written)
         dags = self.dags()
         if how == "dag":
             call.close()

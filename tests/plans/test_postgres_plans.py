@@ -15,10 +15,12 @@ from tests.plans.asked import CLAIM, NOW, PLACE, Hot, explain, explain_prepared,
 from tests.plans.backlog import DEEP_LANE, LANES, WHOLE_DAG, uuid
 from tests.services import Databases
 
+CLAIMS = [(uuid("ready", n), "running", "a", "a", "h", NOW, NOW, NOW, NOW, NOW) for n in range(1, 501)]
 LOOK = {"bound": TARGETED, "workspace": "default"}
 HOT = [
     Hot("lock_claimer", {**LOOK, "agent": "a", "runtime": "a"}, "idx_tasks_claimable", DEEP_LANE + 1),
     Hot("lock_claimer", {**LOOK, "agent": "agent-7", "runtime": None}, "idx_tasks_holder", DEEP_LANE + 51),
+    Hot("find_work", {**LOOK, "items": [("agent-7",), ("agent-8",)]}, "idx_tasks_holder", DEEP_LANE + 102),
     Hot("take_from_lane", {"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
     Hot("take_from_lane", {"lane": DEEP_LANE, "count": 100, **PLACE}, "idx_tasks_claimable", 100),
     Hot("lane_heads", {"lanes": [(n, *START) for n in range(1, 51)], "count": 8}, "idx_tasks_claimable", 400),
@@ -29,6 +31,7 @@ HOT = [
         400,
     ),
     Hot("claim_tasks", {"items": [(uuid("ready", n),) for n in range(1, 501)], **CLAIM}, "tasks_pkey", 500),
+    Hot("claim_tasks_of_many", {"items": CLAIMS, "now": NOW}, "tasks_pkey", 500),
     Hot("lock_claims", {"items": [(uuid("running", n),) for n in range(1, 501)]}, "tasks_pkey", 500),
     Hot(
         "complete_tasks",

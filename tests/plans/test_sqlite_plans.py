@@ -36,6 +36,17 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
         {"bound": TARGETED, "workspace": "default", "agent": "agent-7", "runtime": "agent-7"},
         "idx_tasks_claimable",
     ),
+    "find_work": (
+        {"bound": TARGETED, "workspace": "default", "items": [("agent-7",), ("agent-8",)]},
+        "idx_tasks_holder",
+    ),
+    "claim_tasks_of_many": (
+        {
+            "items": [(uuid(n), "running", "a", "a", None, NOW, None, None, None, NOW) for n in range(1, 501)],
+            "now": NOW,
+        },
+        "sqlite_autoindex_tasks_1",
+    ),
     "ties_of": ({"items": [(uuid(n), uuid(n)) for n in range(1, 201)]}, "idx_edges_"),
     "take_from_lane": ({"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable"),
     "lane_heads": ({"lanes": [(n, *START) for n in range(1, LANES + 1)], "count": 8}, "idx_tasks_claimable"),

@@ -48,7 +48,7 @@ async def test_client_waits_for_room_in_a_full_queue(api: Running) -> None:
         with pytest.raises(QueueFull):
             await client.submit(NOOP)
         assert (await client.control.backpressure()).full == ["low", "medium", "high"]
-        waiting = asyncio.create_task(client.submit(NOOP, wait=60))
+        waiting = asyncio.create_task(client.submit(NOOP, wait_for_room=60))
         await client.claim("a", start=True)
         assert (await waiting).status == "ready"
 

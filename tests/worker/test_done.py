@@ -129,7 +129,7 @@ async def test_unreported_task_is_released_at_the_end(shop: Queue, store_url: st
         await until(lambda: knows(shop, "worker"))
         (runner,) = worker._runners
         for held in [(await shop.claim(agent, start=True))[0] for agent in ("one", "two")]:
-            work = _RunningHandler(held, Context(shop, held, lambda: 0.0))
+            work = _RunningHandler(held, Context(shop, held, lambda: 0.0), 0.0)
             work.task = asyncio.create_task(asyncio.sleep(0))
             await work.task
             runner._work[work.claim] = work

@@ -117,7 +117,7 @@ async def test_late_result_of_a_resumed_process_changes_nothing(shop: Queue, mil
     assert await stop(zombie) == 0
     assert (await shop.result(task)).data == other.pid
     assert await done_once(shop, [task])
-    assert "lost=1" in mill.log()
+    assert "stopped: 1 lost in " in mill.log()
 
 
 async def test_fleet_stops_without_losing_tasks(shop: Queue, mill: Mill) -> None:

@@ -46,6 +46,17 @@ on conflict (workspace, id) do update set status = 'active', seen_at = excluded.
   heartbeat_at = coalesce(excluded.heartbeat_at, runtimes.heartbeat_at)
 returning (select max(g.until) from gates g where g.workspace = :workspace and g.kind = 'slowdown' and g.until > :now) as slow_until
 
+-- name: runtimes_seen
+-- rows items: id text
+select r.id, r.status, r.seen_at from {items} join runtimes r on r.workspace = :workspace and r.id = items.id
+
+-- name: see_runtimes
+-- rows items: id text
+insert into runtimes (workspace, id, status, seen_at, registered_at)
+select cast(:workspace as text), items.id, 'active', cast(:now as {postgres: double precision}{sqlite: real}),
+  cast(:now as {postgres: double precision}{sqlite: real}) from {items} where true
+on conflict (workspace, id) do update set status = 'active', seen_at = excluded.seen_at
+
 -- name: set_runtime_status
 update runtimes set status = :status where workspace = :workspace and id = :id returning id
 

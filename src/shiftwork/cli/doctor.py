@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import click
 
@@ -20,6 +19,7 @@ from shiftwork.config import DEFAULT, without_password
 from shiftwork.model import ids
 from shiftwork.model.errors import ShiftworkError, StoreNeedsMigration, StoreNewer
 from shiftwork.model.states import CLAIMED_STATES, State
+from shiftwork.model.text import without_secrets
 
 if TYPE_CHECKING:
     from shiftwork.control.model import MaintenanceJob
@@ -146,7 +146,7 @@ async def _engine(queue: Queue) -> list[Finding]:
         rows = await _ask(dsn, "select current_setting('server_version') as version")
         engine = f"PostgreSQL {rows[0]['version']}"
     return [
-        Finding("ok", "store", f"{engine} at {_without_password(queue.url)}"),
+        Finding("ok", "store", f"{engine} at {without_secrets(queue.url)}"),
         Finding("ok", "schema", "up to date"),
     ]
 
@@ -165,12 +165,6 @@ async def _ask(dsn: str, query: str, *values: Any) -> list[Any]:
             await connection.close()
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
         raise translate(error) from error
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query="").geturl() if at else url
 
 
 async def _clock(queue: Queue) -> list[Finding]:
@@ -377,8 +371,8 @@ async def _redis(url: str) -> Finding:
         finally:
             await client.aclose()
     except (redis.exceptions.RedisError, OSError, ValueError) as error:
-        return Finding("error", "redis", f"{_without_password(url)} does not answer: {error}", START_REDIS)
-    return Finding("ok", "redis", f"Redis {version} at {_without_password(url)}")
+        return Finding("error", "redis", f"{without_secrets(url)} does not answer: {error}", START_REDIS)
+    return Finding("ok", "redis", f"Redis {version} at {without_secrets(url)}")
 
 
 async def _quotas(queue: Queue) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from shiftwork.model.task import Submitted
 
 
-def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:  # noqa: ARG001  # of both ways
+def _check(*, kind: str | None, given: Any, wait_for_room: float, **fields: Any) -> None:  # noqa: ARG001  # of both ways
     if given is None and kind is None:
         refuse("TYPE or --file is needed")
     if given is not None and (kind is not None or any(value not in (None, ()) for value in fields.values())):
@@ -78,29 +79,30 @@ def _check(*, kind: str | None, given: Any, wait: float, **fields: Any) -> None:
     help='JSON of a task, a list of tasks, or a DAG {"title", "tasks": [...]}; - for standard input.',
 )
 @click.option(
-    "--wait",
+    "--wait-for-room",
     type=values.duration,
     default="0s",
     metavar="DURATION",
-    help="How long to wait if the queue is full.",
+    help="How long to wait for room if the queue is full.",
 )
 @with_queue(create=True, check=_check)
-async def submit(shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, wait: float, **fields: Any) -> Answer:
+async def submit(
+    shell: Shell, queue: AnyQueue, *, kind: str | None, given: Any, wait_for_room: float, **fields: Any
+) -> Answer:
     """Submit a task of TYPE, or what is in a file.
 
     A list or a DAG goes in whole or not at all; its tasks may depend on each other by their "key".
     """
     if given is None:
-        await _submit_one(shell, queue, {"type": kind, **_fields(fields, queue.now())}, wait)
+        await _submit_one(shell, queue, {"type": kind, **_fields(fields, queue.now())}, wait_for_room)
     elif isinstance(given, list):
-        made = await queue.submit_many(given, wait=wait)
+        made = await queue.submit_many(given, wait_for_room=wait_for_room)
         shell.answer(made, lambda: _list(made))
     elif "tasks" in given:
-        made = await queue.submit_dag(given, wait=wait)
-        dag_id = made[0].dag_id if made else None
-        shell.answer({"dag_id": dag_id, "tasks": made}, lambda: _list(made, dag_id))
+        dag = await queue.submit_dag(given, wait_for_room=wait_for_room)
+        shell.answer({"dag_id": dag.dag_id, "tasks": dag}, lambda: _list(dag, dag.dag_id))
     else:
-        await _submit_one(shell, queue, given, wait)
+        await _submit_one(shell, queue, given, wait_for_room)
     return None
 
 
@@ -111,8 +113,8 @@ def _fields(options: dict[str, Any], now: float) -> dict[str, Any]:
     return fields if prompt is None else {**fields, "payload": {**fields.get("payload", {}), "prompt": prompt}}
 
 
-async def _submit_one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait: float) -> None:
-    made = await queue.submit(fields, wait=wait)
+async def _submit_one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait_for_room: float) -> None:
+    made = await queue.submit(fields, wait_for_room=wait_for_room)
     shell.answer(made, lambda: click.echo(_line(made)))
 
 
@@ -120,7 +122,7 @@ def _line(made: Submitted) -> str:
     return f"{made.id} {made.status}" + (" (was there already)" if made.duplicate else "")
 
 
-def _list(made: list[Submitted], dag_id: str | None = None) -> None:
+def _list(made: Sequence[Submitted], dag_id: str | None = None) -> None:
     if dag_id:
         click.echo(dag_id)
     printing.table(

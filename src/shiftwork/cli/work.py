@@ -106,14 +106,14 @@ def _for_commands(function: Callable[..., Answer]) -> Callable[..., Answer]:
     help="The runtime it is, the same after a restart: what it held before is recovered [default: a new one].",
 )
 @click.option("--until-idle", is_flag=True, help="End when there is nothing left to do.")
+@click.option("--max-tasks", type=click.IntRange(min=1), metavar="N", help="Claim at most N tasks, and end with them.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only warnings and errors: no line per task, no summary.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
     envvar="SHIFTWORK_LOG_FORMAT",
     show_envvar=True,
-    help="For people, or one JSON object a line.",
+    help="For people, or one JSON object a line [default: text, with --json json].",
 )
 @_for_commands
 def work(
@@ -123,15 +123,19 @@ def work(
     concurrency: int | None,
     runtime_id: str | None,
     until_idle: bool,
-    log_format: str,
+    max_tasks: int | None,
+    quiet: bool,
+    log_format: str | None,
     **program: Any,
 ) -> Answer:
     """Run the worker that a module declares, or a command for every task, until it is stopped.
 
     The options from --type on are for a command. It works on one task at a time unless --concurrency says otherwise.
 
-    With --json it prints at its end what became of the tasks, of all its processes together; `silent` counts those
-    processes that were killed, and whose share is not in it. What handlers print goes to standard error.
+    On standard error it prints what it works on, a line for each task (one line a second where there are many) and a
+    summary. With --json these lines are JSON, and the summary is a document on standard output, of all its processes
+    together; `silent` counts those processes that were killed, and whose share is not in it. What handlers print then
+    goes to standard error.
     """
     shell = current()
     given = {name: value for name, value in program.items() if value is not None and value != () and value is not False}
@@ -142,18 +146,38 @@ def work(
         refuse("name a worker or a command, not both")
     else:
         target = _program(shell, runs, given).target()
-    logs.set_up(json=log_format == "json")
+    if max_tasks is not None and processes > 1:
+        refuse("--max-tasks is for one process; leave out --processes")
+    log_format = log_format or ("json" if shell.json else "text")
+    logs.set_up(json=log_format == "json", quiet=quiet)
     os.environ["SHIFTWORK_LOG_FORMAT"] = log_format  # where its children look
     if shell.token is not None:
         os.environ["SHIFTWORK_TOKEN"] = shell.token  # where this worker, its heartbeats and its children look
     from shiftwork.worker import command, summing  # noqa: PLC0415  # no worker for `--help`
 
     options: dict[str, Any] = {"processes": processes, "concurrency": concurrency, "until_idle": until_idle}
-    run = functools.partial(command.run, target, url=shell.store, runtime_id=runtime_id, **options)
+    options |= {"max_tasks": max_tasks, "runtime_id": runtime_id}
+    run = functools.partial(command.run, target, url=shell.store, **options)
     if not shell.json:
-        return run(report=None)
+        printed = not quiet and log_format == "text"
+        return run(report=(lambda *found: _print_summary(summing.total(*found))) if printed else None)
     with printed_aside() as document:
         return run(report=lambda summaries, silent: document(summing.total(summaries, silent)))
+
+
+def _print_summary(total: dict[str, Any]) -> None:
+    """As a small table, with what there was any of."""
+    from shiftwork.worker.delivery import COUNTS  # noqa: PLC0415  # no worker for `--help`
+    from shiftwork.worker.task_log import dollars, duration  # noqa: PLC0415  # likewise
+
+    rows = [(name, f"{total[name]:,}") for name in COUNTS if total[name] or name in {"completed", "failed"}]
+    rows += [("processes", str(total["processes"]))] if total["processes"] > 1 else []
+    rows += [("killed", f"{total['silent']}, whose tasks are not counted here")] if total["silent"] else []
+    rows += [("time", duration(total["took_sec"]))]
+    rows += [("cost", dollars(total["cost_usd"]))] if total["cost_usd"] else []
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name.ljust(width)}  {value}", err=True)
 
 
 def _of_module(shell: Shell, target: str | None, given: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from shiftwork.client.blocking_handles import blocking
 from shiftwork.client.opening import open_queue
 from shiftwork.model.errors import StoreClosed
 from shiftwork.operation.declare import Namespace
@@ -94,7 +95,7 @@ class _Blocking:
             answer = method(*args, **values)
             if isinstance(answer, AsyncIterator):
                 return self._items(answer)
-            return self._loop.wait(answer) if inspect.iscoroutine(answer) else answer
+            return blocking(self._loop.wait(answer), self._loop.wait) if inspect.iscoroutine(answer) else answer
 
         return call
 

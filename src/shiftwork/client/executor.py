@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from shiftwork.client.transport import Call, Transport
+from shiftwork.engine.api import MAX_RESULT_WAIT_SEC
 from shiftwork.engine.claims_api import ClaimBatch, Claims
 from shiftwork.model import check, ids
 from shiftwork.model.bounds import HEADER_TEXT, MAX_BODY_BYTES
@@ -46,6 +47,8 @@ class CallerIdentity(msgspec.Struct, frozen=True):
 
 class HttpExecutor:
     """One caller's access to a server, in one workspace."""
+
+    max_wait_sec = MAX_RESULT_WAIT_SEC
 
     def __init__(self, transport: Transport, workspace: str, speaker: CallerIdentity) -> None:
         self.transport = transport

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from shiftwork.control.model import BridgeInfo, Level, MaintenanceJob
 from shiftwork.limits.model import Backpressure
 from shiftwork.model.task import Name, Text
+from shiftwork.observe.model import WaitingWork
 from shiftwork.operation.declare import Namespace, operation
 
 
@@ -36,6 +37,14 @@ class Control(Namespace, name="control", group="Queue"):
 
         The setting `purge.mode` says whether they are cancelled or deleted. Tasks that an agent holds match only with
         `held`, or where `status` names their state.
+        """
+
+    @operation("GET /api/queue/blocked", "read")
+    async def blocked(self) -> WaitingWork:
+        """Say why work waits: how many tasks each cause keeps, and what would lift it.
+
+        It is what `explain` says of each task, summed up: what is paused, breakers, cooldowns, limits, budgets, types
+        that no agent takes, agents at capacity, dependencies, approvals, retries and waits.
         """
 
     @operation("GET /api/queue/backpressure", "read")

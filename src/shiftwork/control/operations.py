@@ -19,8 +19,9 @@ from shiftwork.limits import capacity
 from shiftwork.limits.model import Backpressure
 from shiftwork.model.errors import InputError
 from shiftwork.model.states import CLAIMED_STATES, FINAL, STORED
-from shiftwork.observe import maintenance_health
+from shiftwork.observe import causes, maintenance_health
 from shiftwork.observe.maintenance_health import Resting
+from shiftwork.observe.model import WaitingWork
 from shiftwork.operation.local import Call, implements, reading, transaction
 from shiftwork.store.store import Row, Tx
 
@@ -171,6 +172,17 @@ async def erase(tx: Tx, task_ids: list[str]) -> None:
             "tasks",
         ):
             await tx.run(f"delete_{table}", items=items)
+
+
+@implements(Control.blocked)
+async def blocked(call: Call) -> WaitingWork:
+    shared = call.shared
+    async with shared.counting:
+        known = shared.counted.get(call.workspace)
+        found, shared.counted[call.workspace] = await call.read(
+            lambda tx: causes.read(tx, call.engine, call.workspace, known)
+        )
+    return found
 
 
 @reading(Control.backpressure)

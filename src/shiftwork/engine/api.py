@@ -20,6 +20,9 @@ from shiftwork.model.errors import (
     Overloaded,
     QueueFull,
     QuotaExceeded,
+    ResultTimeout,
+    TaskCancelled,
+    TaskFailed,
     TooManyRequests,
     UnknownDependency,
     UnknownReference,
@@ -44,6 +47,7 @@ from shiftwork.model.task import (
 )
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.declare import Namespace, Operation, operation, operation_of
+from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, seconds_of
 from shiftwork.operation.parameters import Accepts
 
 T = TypeVar("T")
@@ -59,6 +63,9 @@ MAX_SUBMIT_WAIT_SEC = 86_400.0
 RETRY_SUBMIT_SEC = 0.5
 """Nothing announces room in a full queue: a producer that waits for it tries again this often."""
 MAX_EVENT_WAIT_SEC = 25.0
+MAX_RESULT_WAIT_SEC = 25.0
+ANSWERED_EARLY_SEC = 0.05
+"""A server about to stop does not wait: it is asked again after this."""
 FOLLOW_SEC = 20.0
 
 Cursor = Annotated[int, Meta(ge=0)]
@@ -76,41 +83,60 @@ class Submissions(Namespace, name="", group="Tasks"):
         """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG."""
 
 
+class Results(Namespace, name="", group="Tasks"):
+    """What `result` sends, again and again while it waits longer than a server does."""
+
+    @operation(
+        "GET /api/tasks/{task_id}/result",
+        "read",
+        errors=(NotFound, TaskFailed, TaskCancelled, ResultTimeout, TooManyRequests),
+        long_poll="wait",
+        rename={"wait": "wait_sec"},
+    )
+    async def result(self, task_id: Name, *, wait: Annotated[float, Meta(ge=0, le=MAX_RESULT_WAIT_SEC)] = 0) -> Result:
+        """Return the result of a task; with `wait`, wait that long for its end.
+
+        A task that failed, was cancelled or has not ended each has an error of its own. Of a task that was retried or
+        rerun as a new one, the newest counts. In a view: the outcome of the last attempt, also where it failed.
+        """
+
+
 class Everyday(Namespace, name="", group="Tasks"):
     """What producers and readers do every day."""
 
     async def submit(
-        self, task: NewTask | Mapping[str, Any] | None = None, *, wait: float = 0, **fields: Unpack[TaskFields]
-    ) -> Submitted:
-        """Submit one task, given as a `NewTask`, a mapping, or keyword arguments.
+        self, task: NewTask | Mapping[str, Any] | None = None, *, wait_for_room: float = 0, **fields: Unpack[TaskFields]
+    ) -> TaskHandle[Any]:
+        """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
-        While the queue is full, it is tried again for `wait` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds.
         """
         if task is not None and fields:
             raise TypeError("give the task or its fields, not both")
         new = check.read(fields if task is None else task, NewTask, "task")
-        made: Submitted = await self._when_there_is_room(_SUBMIT, {"task": new}, wait)
-        return made
+        return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room))
 
-    async def submit_many(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait: float = 0) -> list[Submitted]:
+    async def submit_many(
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: float = 0
+    ) -> list[TaskHandle[Any]]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
 
-        While the queue is full, it is tried again for `wait` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds.
         """
         if not tasks:
             return []
         new = [check.read(task, NewTask, f"tasks[{place}]") for place, task in enumerate(tasks)]
-        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait)
-        return made
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room)
+        return [TaskHandle.of(self, each) for each in made]
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait: float = 0) -> list[Submitted]:
-        """Submit tasks and edges as one DAG, all or nothing. Every answer names the DAG.
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: float = 0) -> DagHandle:
+        """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
 
-        While the queue is full, it is tried again for `wait` seconds.
+        While the queue is full, it is tried again for `wait_for_room` seconds.
         """
         new = check.read(dag, NewDag, "dag")
-        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait)
-        return made
+        made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room)
+        return DagHandle([TaskHandle.of(self, each) for each in made])
 
     def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: float) -> Awaitable[Any]:
         if wait == 0:
@@ -124,9 +150,31 @@ class Everyday(Namespace, name="", group="Tasks"):
         Over HTTP its ETag begins with its version, which a change may be made conditional on.
         """
 
-    @operation("GET /api/tasks/{task_id}/result", "read", errors=(NotFound,))
-    async def result(self, task_id: Name) -> Result:
-        """Return what the task came to: its status, result or error, how long it took, and who did it."""
+    async def result(self, task: str | TaskHandle[Any], *, wait: Patience = 0) -> Result:
+        """Return the result of a task, by its id or handle; with `wait`, wait that long for its end.
+
+        `wait` is in seconds or a timedelta; None waits as long as it takes. Raises `TaskFailed`, `TaskCancelled`,
+        `ResultTimeout` when it has not ended in time, and `NotFound`. Of a task that was retried or rerun as a new one,
+        the newest counts.
+        """
+        task_id = task.id if isinstance(task, Submitted) else task
+        given = _RESULT.parameters.read({"task_id": task_id})
+        found: Result = await self._in_turns(_RESULT, given, wait)
+        return found
+
+    async def _in_turns(self, operation: Operation, given: dict[str, Any], wait: Patience) -> Any:
+        """Ask, and ask again while the answer is that it has not ended: a server waits for 25 seconds at most."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds_of(wait)
+        while True:
+            asked = loop.time()
+            waited = min(max(0.0, deadline - asked), self._executor.max_wait_sec)
+            try:
+                return await self._executor.perform(operation, {**given, "wait": waited})
+            except ResultTimeout:
+                if loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(0 if loop.time() - asked >= waited else ANSWERED_EARLY_SEC)
 
     @operation("POST /api/tasks/{task_id}/cancel", "operate", errors=(NotFound, WrongState, VersionConflict))
     async def cancel(self, task_id: Name, reason: Text = "cancelled", *, version: int | None = None) -> Outcome:
@@ -182,12 +230,13 @@ class Everyday(Namespace, name="", group="Tasks"):
 
 _SUBMIT = operation_of(Submissions.submit)
 _SUBMIT_DAG = operation_of(Submissions.submit_dag)
+_RESULT = operation_of(Results.result)
 
 
 async def _when_there_is_room(submit: Callable[[], Awaitable[T]], wait: float) -> T:
     """Submit; while the queue is full, try again until the time is up."""
     if not 0 < wait <= MAX_SUBMIT_WAIT_SEC:
-        raise InputError(f"expected 0 to {MAX_SUBMIT_WAIT_SEC:g} seconds, got {wait!r}", where="wait")
+        raise InputError(f"expected 0 to {MAX_SUBMIT_WAIT_SEC:g} seconds, got {wait!r}", where="wait_for_room")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
     while True:

@@ -10,6 +10,7 @@ import msgspec
 
 from shiftwork.agents import liveness
 from shiftwork.artifacts import inputs
+from shiftwork.artifacts.model import Input
 from shiftwork.budgets.allocator import BudgetAllocator, day_begins, open_allocator
 from shiftwork.budgets.booking import tell_closed
 from shiftwork.engine import lease_policy, read
@@ -46,7 +47,7 @@ class _Terms(NamedTuple):
     charged: bool
 
 
-class _Grant:
+class Grant:
     """What the claims of one kind in one answer share."""
 
     __slots__ = ("now", "request", "rows", "settings", "shown", "terms")
@@ -59,8 +60,21 @@ class _Grant:
         self.shown = Terms(terms.limits.ack_by, terms.limits.run_until, settings.heartbeat_interval_sec)
         self.rows: list[Row] = []
 
+    def add(self, row: Row, context: read.TaskContext, inputs: list[Input]) -> Assignment:
+        """One more task on these terms."""
+        self.rows.append(row)
+        return Assignment(
+            Token(row["id"], row["fence"] + 1),
+            row["type"],
+            self.shown,
+            functools.partial(_task, row, self, context),
+            body=row["body"],
+            model=context.model,
+            inputs=inputs,
+        )
 
-def _task(row: Row, grant: _Grant, context: read.TaskContext) -> Task:
+
+def _task(row: Row, grant: Grant, context: read.TaskContext) -> Task:
     """Every field as of the claim, with what failed before and what it depended on."""
     terms, request, now = grant.terms, grant.request, grant.now
     claimed = blank_row(**{name: value for name, value in row.items() if name not in _EXTRA})
@@ -93,6 +107,8 @@ class ClaimAnswer(NamedTuple):
     """There are more ready tasks than one claim looks at; the next claim of this agent continues behind them."""
     look_again_sec: float | None = None
     """After how long the first of the tasks that are kept for other agents may be had."""
+    plenty: bool = False
+    """As much work was there as several claims asked for at once: there is likely more."""
 
 
 async def claim(tx: Tx, engine: Engine, caller: Caller, request: ClaimRequest) -> ClaimAnswer:
@@ -222,6 +238,11 @@ async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> ClaimFilter:
     """What an agent announced, narrowed by what this claim asks for; one that announced nothing is as it says now."""
     if not agent["announced"]:
         await _restate(tx, request, agent)
+    return filter_for(request, agent)
+
+
+def filter_for(request: ClaimRequest, agent: Row) -> ClaimFilter:
+    if not agent["announced"]:
         types = None if request.types is None else frozenset(request.types)
         return ClaimFilter(request.agent_id, types, frozenset(request.capabilities), frozenset(request.models))
 
@@ -236,11 +257,19 @@ async def _wants(tx: Tx, request: ClaimRequest, agent: Row) -> ClaimFilter:
 
 async def _restate(tx: Tx, request: ClaimRequest, agent: Row) -> None:
     """Keep what others read about the agent true."""
-    types = None if request.types is None else _names(request.types)
-    stated = types, _names(request.capabilities), _names(request.models)
-    if stated != (agent["types"], agent["capabilities"], agent["models"]):
-        names = dict(zip(("types", "capabilities", "models"), stated, strict=True))
+    if not is_as_stated(request, agent):
+        names = dict(zip(("types", "capabilities", "models"), _stated(request), strict=True))
         await tx.run("restate_agent", workspace=request.workspace, id=request.agent_id, **names)
+
+
+def is_as_stated(request: ClaimRequest, agent: Row) -> bool:
+    """Whether the claim says of its agent what its row says; one that announced itself is as its row says."""
+    return agent["announced"] or _stated(request) == (agent["types"], agent["capabilities"], agent["models"])
+
+
+def _stated(request: ClaimRequest) -> tuple[str | None, str, str]:
+    types = None if request.types is None else _names(request.types)
+    return types, _names(request.capabilities), _names(request.models)
 
 
 class _Eligible(NamedTuple):
@@ -281,39 +310,27 @@ async def assign(
     if not chosen:
         await work.save_events()
         return []
-    grants = _Grants(await engine.settings_cache.load(tx, request.workspace), request, agent, allocator, tx.now)
+    grants = Grants(await engine.settings_cache.load(tx, request.workspace), request, agent, allocator, tx.now)
     context = await read.before_claim(tx, chosen)
     edges = {id_: extra.dependencies for id_, extra in context.items()}
     found = await inputs.resolve(tx, request.workspace, chosen, edges)
     assignments = []
     for row in chosen:
-        grant = grants.of(row)
-        grant.rows.append(row)
         extra = context.get(row["id"], read.NOTHING)
         if row["id"] in admitted.models:
             extra = extra._replace(model=admitted.models[row["id"]])
-        assignments.append(
-            Assignment(
-                Token(row["id"], row["fence"] + 1),
-                row["type"],
-                grant.shown,
-                functools.partial(_task, row, grant, extra),
-                body=row["body"],
-                model=extra.model,
-                inputs=found.get(row["id"], []),
-            )
-        )
+        assignments.append(grants.of(row).add(row, extra, found.get(row["id"], [])))
     for grant in grants.all:
         await _write(tx, caller, grant)
     granted = sum(grant.terms.granted * len(grant.rows) for grant in grants.all)
     await _record(tx, request, agent, granted, chosen[-1]["type"], claim_filter)
     for grant in grants.all:
-        work.add_events(_events(caller, grant))
+        work.add_events(claimed_events(caller, grant))
     await work.save_events()
     return assignments
 
 
-class _Grants:
+class Grants:
     """Works out the terms of a claim, once for all tasks that are alike."""
 
     def __init__(
@@ -324,10 +341,10 @@ class _Grants:
         self._request = request
         self._agent = agent
         self._now = now
-        self._alike: dict[Any, _Grant] = {}
-        self.all: list[_Grant] = []
+        self._alike: dict[Any, Grant] = {}
+        self.all: list[Grant] = []
 
-    def of(self, row: Row) -> _Grant:
+    def of(self, row: Row) -> Grant:
         if row["own_settings"]:
             return self._make(row, own_settings(msgspec.json.decode(row["body"])))
         key = row["type"], row["timeout_sec"], self._purse.grants.get(row["id"])
@@ -336,7 +353,7 @@ class _Grants:
             found = self._alike[key] = self._make(row, None)
         return found
 
-    def _make(self, row: Row, own: dict[str, Any] | None) -> _Grant:
+    def _make(self, row: Row, own: dict[str, Any] | None) -> Grant:
         settings = self._resolver.settings(row["type"], own)
         running = self._request.start or settings.auto_start
         limits = _limits(settings, row, self._agent, running=running, now=self._now)
@@ -344,11 +361,11 @@ class _Grants:
         granted = self._purse.grants.get(row["id"])
         started = self._now if running else None
         terms = _Terms(status.value, started, limits, granted or 0, granted is not None)
-        self.all.append(_Grant(self._request, terms, settings, self._now))
+        self.all.append(Grant(self._request, terms, settings, self._now))
         return self.all[-1]
 
 
-async def _write(tx: Tx, caller: Caller, grant: _Grant) -> None:
+async def _write(tx: Tx, caller: Caller, grant: Grant) -> None:
     request, terms = grant.request, grant.terms
     await tx.run(
         "claim_tasks",
@@ -375,7 +392,7 @@ def _limits(settings: Settings, row: Row, agent: Row, *, running: bool, now: flo
     return lease_policy.at_claim(settings, timeout_sec=row["timeout_sec"], claim_ttl_sec=ttl, now=now)
 
 
-def _events(caller: Caller, grant: _Grant) -> list[tuple[Any, ...]]:
+def claimed_events(caller: Caller, grant: Grant) -> list[tuple[Any, ...]]:
     agent_id, now = grant.request.agent_id, grant.now
     messages = dict(grant.request.messages)
     path = _TO_CLAIMED if grant.terms.started_at is None else _TO_RUNNING

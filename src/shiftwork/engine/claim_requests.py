@@ -15,8 +15,10 @@ from shiftwork.engine import finish, idempotency
 from shiftwork.engine.assignment import Assignment
 from shiftwork.engine.claim import ClaimAnswer, claim
 from shiftwork.engine.claim_waiters import MayTake
-from shiftwork.engine.engine import StillAllowed
+from shiftwork.engine.coalesce import Coalescer
+from shiftwork.engine.engine import Caller, StillAllowed
 from shiftwork.engine.idempotency import Repeated
+from shiftwork.engine.joint_claim import Asked, claim_together
 from shiftwork.engine.lanes import ClaimFilter
 from shiftwork.engine.pick import ClaimRequest
 from shiftwork.model.errors import AgentUnavailable, AgentUnregistered, InputError, ShiftworkError
@@ -25,6 +27,10 @@ from shiftwork.operation.local import Call
 MIN_POLL_SEC = 0.01
 CONTENDED_SEC = 0.05
 """Until a waiting claim looks again at work that someone else had locked, who may leave it ready."""
+OVERLAP_SEC = 0.05
+"""A claim that waits for a lock keeps those that come after it waiting no longer than this."""
+APART_SEC = 1.0
+"""Where no claim of a batch was plain, the claims of its workspace are made one by one for this long."""
 MAX_TARGETS = 100
 """Agents with work of their own that one claim for a whole runtime looks at."""
 
@@ -118,7 +124,7 @@ async def _adopt(call: Call, claims: Sequence[ScriptClaim]) -> None:
 async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
     idempotent = call.caller.idempotency
     if idempotent is None:
-        return await call.run_each_time(claim, request)
+        return await _claim_jointly(call, request)
     verb = functools.partial(call.in_transaction, claim, (request,), {})
     answer = await call.engine.store.run(
         functools.partial(
@@ -128,6 +134,36 @@ async def _claim_here(call: Call, request: ClaimRequest) -> ClaimAnswer:
     if answer.assignments:
         idempotent.next_step()
     return answer
+
+
+async def _claim_jointly(call: Call, request: ClaimRequest) -> ClaimAnswer:
+    """With the claims that come at the same moment, where all of them are plain."""
+    if asyncio.get_running_loop().time() < call.shared.claims_apart_until.get(call.workspace, 0.0):
+        return await call.run_each_time(claim, request)
+    answer: ClaimAnswer | None = await _joint_claims(call).call(Asked(request, call.caller))
+    return await call.run_each_time(claim, request) if answer is None else answer
+
+
+def _joint_claims(call: Call) -> Coalescer[Asked, ClaimAnswer | None]:
+    """What joins the claims of a workspace of all callers: each carries its own."""
+    key = (claim_together, call.workspace)
+    found = call.shared.coalescers.get(key)
+    if found is None:
+        joined = type(call)(call.shared, call.workspace, Caller())
+        found = call.shared.coalescers[key] = Coalescer(
+            functools.partial(_claim_batch, joined), lambda: call.engine.store.operation_max_sec, OVERLAP_SEC
+        )
+    return found
+
+
+async def _claim_batch(call: Call, asked: Sequence[Asked]) -> list[ClaimAnswer | None]:
+    if len(asked) == 1:
+        alone = type(call)(call.shared, call.workspace, asked[0].caller)
+        return [await alone.run_each_time(claim, asked[0].request)]
+    answers = await call.run_each_time(claim_together, call.workspace, asked)
+    if not any(answers):
+        call.shared.claims_apart_until[call.workspace] = asyncio.get_running_loop().time() + APART_SEC
+    return answers
 
 
 async def _give_back_later(call: Call, claiming: asyncio.Future[ClaimAnswer]) -> None:
@@ -162,11 +198,14 @@ async def _wait_and_look(call: Call, look: Look, may_take: MayTake, wait: float)
     async with call.shared.claim_waiters.waiting(may_take) as waiter:
         while True:
             waiter.woken.clear()  # before the look: what comes meanwhile is looked at again
+            waiter.looking = True
             answer = await look()
+            waiter.looking = False
+            waiter.ready, waiter.plenty = answer.ready, answer.plenty
             left = deadline - loop.time()
             if answer.assignments or left <= 0:
                 return answer
-            call.shared.claim_waiters.pass_on(waiter, answer.ready)
+            call.shared.claim_waiters.pass_on(waiter)
             # No one announces that a full agent has room again, or that a lock is let go: it looks more often.
             pause = settings.poll_interval_sec if answer.at_capacity else settings.fallback_poll_sec
             pause = pause if answer.look_again_sec is None else min(pause, answer.look_again_sec)

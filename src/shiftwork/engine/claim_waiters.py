@@ -19,13 +19,21 @@ class Waiter:
     def __init__(self, may_take: MayTake) -> None:
         self.may_take = may_take
         self.woken = asyncio.Event()
+        self.looking = False
+        """Whether it looks for work at this moment: what comes meanwhile is for another one first."""
         self.lanes: frozenset[int] = frozenset()
+        self.ready: frozenset[int] | None = None
+        """Lanes that held work after its last look, as far as it knows."""
+        self.plenty = False
+        """Whether that look found as much as was asked for."""
         self.tried: frozenset[int] = frozenset()
         """Who has looked at these lanes before, and found nothing or enough."""
 
 
 class ClaimWaiters:
-    """Wakes one claim per lane with news; it wakes the next once it has looked, so a burst is not a stampede."""
+    """Wakes one claim per lane with news. It wakes the next once it has looked, or two where there is plenty: a burst
+    is soon taken, and it is no stampede.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,10 +53,10 @@ class ClaimWaiters:
                 await asyncio.sleep(0)  # inside: who is cancelled here must not stay, and be woken for nothing
             yield waiter
         finally:
-            self.pass_on(waiter)
             self._waiters.pop(id(waiter), None)
+            self.pass_on(waiter)
 
-    def pass_on(self, waiter: Waiter, ready: frozenset[int] | None = None) -> None:
+    def pass_on(self, waiter: Waiter) -> None:
         """Whether or not it found work, there may be more in its lanes, or someone else who can take it.
 
         Where it saw which lanes hold work, the empty ones are not passed on: else every task would make all waiters
@@ -56,11 +64,12 @@ class ClaimWaiters:
         is not judged by it.
         """
         lanes, tried = waiter.lanes, waiter.tried | {id(waiter)}
-        if ready is not None and not waiter.woken.is_set():
-            lanes &= ready
+        if waiter.ready is not None and not waiter.woken.is_set():
+            lanes &= waiter.ready
         waiter.lanes = waiter.tried = frozenset()
-        if lanes:
-            self.wake(lanes, tried)
+        for _ in range(2 if waiter.plenty else 1):
+            if lanes:
+                self.wake(lanes, tried)
 
     async def _listen(self) -> None:
         async with self._store.lane_wakes() as wakes:
@@ -74,12 +83,18 @@ class ClaimWaiters:
                 waiter.woken.set()
             return
         for lane in lanes:
-            idle = (w for key, w in self._waiters.items() if key not in tried and not w.woken.is_set())
-            able = next((w for w in idle if w.may_take(lane)), None)
+            able = self._able(lane, tried, looking=False) or self._able(lane, tried, looking=True)
             if able is not None:
                 able.lanes |= {lane}
                 able.tried |= tried
                 able.woken.set()
+
+    def _able(self, lane: int, tried: frozenset[int], *, looking: bool) -> Waiter | None:
+        """The claim that has waited longest among those that may take the lane and know nothing of it yet."""
+        idle = (
+            w for key, w in self._waiters.items() if w.looking is looking and not w.woken.is_set() and key not in tried
+        )
+        return next((w for w in idle if w.may_take(lane)), None)
 
     async def close(self) -> None:
         self._closed = True

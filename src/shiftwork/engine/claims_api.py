@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from shiftwork.engine.api import Everyday
 from shiftwork.engine.assignment import Assignment, ClaimResult
 from shiftwork.model.errors import (
     AgentUnavailable,
@@ -31,7 +32,7 @@ from shiftwork.model.errors import (
     UnknownSetting,
     WrongState,
 )
-from shiftwork.model.outcome import Outcome
+from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import (
     Completion,
     CompletionItem,
@@ -44,6 +45,7 @@ from shiftwork.model.reports import (
 )
 from shiftwork.model.task import Name, NewTask, NewVerdict, Submitted, Task, Text, Usage
 from shiftwork.operation.declare import Namespace, operation
+from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.parameters import MAX_BATCH, Accepts, ClaimToken
 
 MAX_CLAIM_WAIT_SEC = 25.0
@@ -148,6 +150,27 @@ class WorkerVerbs(Namespace, name="", group="Working"):
     @operation("POST /api/tasks/{task_id}/release", "work", errors=HOLDING)
     async def release(self, token: ClaimToken, reason: Text | None = None) -> Outcome:
         """Give a task back without cost."""
+
+    async def spawn(
+        self,
+        token: str | Token,
+        tasks: Sequence[NewTask | Mapping[str, Any]],
+        *,
+        wait: bool = False,
+        name: str | None = None,
+    ) -> list[TaskHandle[Any]]:
+        """Add subtasks to the task's own DAG. With `wait` its slot is released until they are done.
+
+        With a `name` this happens once in the life of the task, like a step: called again, also by a later attempt, it
+        spawns nothing and answers with the same subtasks; where they are all done, `wait` gives nothing back.
+        """
+        made = await Spawning(self._executor).spawn(token, tasks, wait=wait, name=name)
+        queue = Everyday(self._executor)
+        return [TaskHandle.of(queue, each) for each in made]
+
+
+class Spawning(Namespace, name="", group="Working"):
+    """What `spawn` sends."""
 
     @operation(
         "POST /api/tasks/{task_id}/spawn",

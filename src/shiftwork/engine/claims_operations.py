@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from shiftwork import tracing
 from shiftwork.engine import claim_lookup, claim_requests, finish, leases, read
 from shiftwork.engine import spawn as spawning
 from shiftwork.engine.assignment import ClaimResult
-from shiftwork.engine.claims_api import ClaimBatch, Claims, WorkerVerbs
+from shiftwork.engine.claims_api import ClaimBatch, Claims, Spawning, WorkerVerbs
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.fence import Verb, for_each
 from shiftwork.engine.leases import Beat
@@ -101,7 +101,14 @@ async def _each(call: Call, verb: Verb, items: Sequence[Any]) -> list[Outcome]:
 
 @implements(WorkerVerbs.start)
 async def start_one(call: Call, token: str | Token) -> Outcome:
-    return only(await start(call, [token]))
+    if call.caller.idempotency is not None:
+        return only(await start(call, [token]))
+    answer: Outcome = await call.coalescer(_start).call((await call.token(token), call.caller.request_id))
+    return answer.unwrap()
+
+
+async def _start(call: Call, items: Sequence[tuple[Token, str | None]]) -> list[Outcome]:
+    return await call.run(leases.start, [token for token, _ in items], _requests(items))
 
 
 @implements(ClaimBatch.start)
@@ -114,7 +121,20 @@ async def heartbeat_one(
     call: Call, token: str | Token, progress: Any = None, usage: GivenUsage = None
 ) -> HeartbeatReply:
     beat = Beat(await call.token(token), _json_or_none(progress), check_usage(usage) or NO_USAGE)
-    return (await call.run(leases.heartbeat, [beat]))[0]
+    if call.caller.idempotency is not None:
+        return (await call.run(leases.heartbeat, [beat]))[0]
+    answer: HeartbeatReply = await call.coalescer(_heartbeat).call((beat, call.caller.request_id))
+    return answer
+
+
+async def _heartbeat(call: Call, items: Sequence[tuple[Beat, str | None]]) -> list[HeartbeatReply]:
+    requests = _requests((beat.token, request_id) for beat, request_id in items)
+    return await call.run(leases.heartbeat, [beat for beat, _ in items], requests)
+
+
+def _requests(items: Iterable[tuple[Token, str | None]]) -> dict[Token, str]:
+    """The request that each claim is written under, of calls that were joined."""
+    return {token: request_id for token, request_id in items if request_id is not None}
 
 
 @implements(ClaimBatch.heartbeat)
@@ -271,7 +291,7 @@ async def release(call: Call, tokens: Sequence[str | Token], reason: str | None 
     return await _each(call, verb, await call.tokens(tokens))
 
 
-@implements(WorkerVerbs.spawn)
+@implements(Spawning.spawn)
 async def spawn(
     call: Call,
     token: str | Token,

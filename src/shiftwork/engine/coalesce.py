@@ -15,6 +15,8 @@ A = TypeVar("A")
 
 MAX_SIZE = 500
 BACKLOG = 20_000
+MAX_OVERLAPPING = 4
+"""Flushes under way at once, where they may overlap."""
 _THE_CALLERS_OWN = (InputError, ConflictError, NotFound)
 
 
@@ -34,9 +36,17 @@ class Coalescer(Generic[I, A]):
     left is given up before its batch begins, so that it takes no others with it.
     """
 
-    def __init__(self, run: Callable[[Sequence[I]], Awaitable[Sequence[A]]], longest: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        run: Callable[[Sequence[I]], Awaitable[Sequence[A]]],
+        longest: Callable[[], float],
+        overlap_sec: float | None = None,
+    ) -> None:
         self._run = run
         self._longest = longest
+        self._overlap_sec = overlap_sec
+        """After this long the next flush does not wait for the one before it, which may wait for a lock; None waits."""
+        self._overlapping: set[asyncio.Task[None]] = set()
         self._calls: deque[_Call[I, A]] = deque()
         self._room = asyncio.Event()
         self._room.set()
@@ -81,7 +91,18 @@ class Coalescer(Generic[I, A]):
         while self._calls:
             calls = [self._calls.popleft() for _ in range(min(MAX_SIZE, len(self._calls)))]
             self._room.set()
-            await self._answer([call for call in calls if not call.answer.done()])
+            open_calls = [call for call in calls if not call.answer.done()]
+            if self._overlap_sec is None or len(self._overlapping) >= MAX_OVERLAPPING:
+                await self._answer(open_calls)
+            else:
+                await self._answer_for_a_while(open_calls, self._overlap_sec)
+
+    async def _answer_for_a_while(self, calls: list[_Call[I, A]], seconds: float) -> None:
+        """Run the batch, and wait for it no longer than this."""
+        answering = asyncio.create_task(self._answer(calls))
+        self._overlapping.add(answering)
+        answering.add_done_callback(self._overlapping.discard)
+        await asyncio.wait({answering}, timeout=seconds)
 
     async def _answer(self, calls: list[_Call[I, A]]) -> None:
         """Run the batch; what fails on one caller's data is halved until the bad item is alone."""

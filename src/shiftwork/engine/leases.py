@@ -36,10 +36,13 @@ class Beat(NamedTuple):
     usage: Usage = NO_USAGE
 
 
-async def start(tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token]) -> list[Outcome]:
-    """The agent has begun: acknowledged, from now on it must beat."""
+async def start(
+    tx: Tx, engine: Engine, caller: Caller, tokens: Sequence[Token], requests: Mapping[Token, str] | None = None
+) -> list[Outcome]:
+    """The agent has begun: acknowledged, from now on it must beat. `requests` are those of joined calls."""
     rows = await lock_claims(tx, caller, tokens)
     work = UnitOfWork(tx, engine, caller)
+    work.requests = dict(requests or {})
     outcomes, saved = [], []
     begun: set[Token] = set()
     for token in tokens:
@@ -98,7 +101,7 @@ def emit_for_claim(
             verb,
             path,
             actor,
-            work.caller.request_id,
+            work.request_of(row["id"], row["fence"]),
             fence,
             None,
             data,
@@ -106,10 +109,13 @@ def emit_for_claim(
     )
 
 
-async def heartbeat(tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat]) -> list[HeartbeatReply]:
+async def heartbeat(
+    tx: Tx, engine: Engine, caller: Caller, beats: Sequence[Beat], requests: Mapping[Token, str] | None = None
+) -> list[HeartbeatReply]:
     """Extend the leases of the tasks named, book what they used, and tell each whether to continue."""
     rows = await lock_claims(tx, caller, [beat.token for beat in beats])
     work = UnitOfWork(tx, engine, caller)
+    work.requests = dict(requests or {})
     answers, live = [], []
     for beat in beats:
         row = rows.get(beat.token.id)
@@ -208,7 +214,7 @@ async def _save_progress(tx: Tx, work: UnitOfWork, items: Sequence[tuple[Row, st
     for row, value in items:
         work.add_event(
             [tx.now, row["workspace"], row["id"], row["dag_id"], "progress", None, f"agent:{row['agent_id']}"]
-            + [work.caller.request_id, row["fence"], None, {"progress": msgspec.Raw(value.encode())}]
+            + [work.request_of(row["id"], row["fence"]), row["fence"], None, {"progress": msgspec.Raw(value.encode())}]
         )
 
 

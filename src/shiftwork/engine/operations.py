@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from shiftwork import tracing
-from shiftwork.engine import change, event_log, read
+from shiftwork.engine import change, event_log, read, results
 from shiftwork.engine import submit as submitting
-from shiftwork.engine.api import Batch, Everyday, Submissions, Tasks
+from shiftwork.engine.api import Batch, Everyday, Results, Submissions, Tasks
 from shiftwork.engine.engine import Caller, Engine
 from shiftwork.engine.prepare import Plans, Prepared, prepare, traced
 from shiftwork.engine.submit import DagFields, ceiling, lanes_of
@@ -108,12 +108,16 @@ async def get_many(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_
     return await read.tasks(tx, engine, workspace, [uuid for uuid in found if uuid is not None])
 
 
-@reading(Everyday.result)
-async def result(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_id: str) -> Result:
-    task = await get(tx, engine, caller, workspace, task_id)
-    if task.result is None:
-        raise NotFound(f"task {task.id} has no result yet: it is {task.status}", task_id=task.id, status=task.status)
-    return task.result
+@implements(Results.result)
+async def result(call: Call, task_id: str, *, wait: float = 0) -> Result:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    while True:
+        task = await call.read(lambda tx: results.answering_task(tx, call.engine, call.workspace, task_id))
+        left = deadline - loop.time()
+        if task.status in results.ENDED or left <= 0:
+            return results.result_of(task)
+        await asyncio.sleep(min(left, POLL_SEC))
 
 
 @reading(Everyday.explain)

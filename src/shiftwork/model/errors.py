@@ -187,6 +187,70 @@ class WrongState(ConflictError):
     hint = "Read the task's status; this verb is not allowed from it."
 
 
+class TaskFailed(ConflictError):
+    """The task whose result was waited for failed for good; the facts say why, and what its last attempt handed in."""
+
+    code = "task_failed"
+    hint = "`shiftwork show TASK` has every attempt; run it again with `shiftwork dlq retry TASK`."
+
+    @property
+    def task_id(self) -> str:
+        return str(self.facts["task_id"])
+
+    @property
+    def reason(self) -> str | None:
+        """The reason of the last failure: `timeout`, `agent_error`, ..."""
+        return self._fact("reason")
+
+    @property
+    def error(self) -> str | None:
+        """What the last attempt reported."""
+        return self._fact("error")
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts failed."""
+        return int(self.facts.get("attempts", 0))
+
+    @property
+    def data(self) -> Any:
+        """What the last attempt handed in with its failure."""
+        return self.facts.get("data")
+
+    def _fact(self, name: str) -> str | None:
+        value = self.facts.get(name)
+        return None if value is None else str(value)
+
+
+class TaskCancelled(ConflictError):
+    """The task whose result was waited for was cancelled."""
+
+    code = "task_cancelled"
+    hint = "It has no result and will have none; submit it again, or rerun it."
+
+    @property
+    def task_id(self) -> str:
+        return str(self.facts["task_id"])
+
+
+class ResultTimeout(ConflictError):
+    """The task has not ended in the time that the caller waited for its result. The task continues."""
+
+    code = "result_timeout"
+    hint = "Wait longer; `shiftwork explain TASK` says why a task is not running."
+
+    @property
+    def task_id(self) -> str | None:
+        found = self.facts.get("task_id")
+        return None if found is None else str(found)
+
+    @property
+    def status(self) -> str | None:
+        """The state that the task was in when the time was up."""
+        found = self.facts.get("status")
+        return None if found is None else str(found)
+
+
 class EffectInFlight(ConflictError):
     code = "effect_in_flight"
     hint = "Another claim is at this effect; try again when it has ended, and take its result then."

@@ -1,6 +1,11 @@
-"""Text that callers wrote, made safe to print on a terminal or in a log."""
+"""Text that callers wrote, and addresses, made safe to print on a terminal or in a log."""
 
 from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+SHOWN_OF_QUERIES = frozenset({"schema"})
+"""What of an address's query is printed; the rest may be a password or the name of a file with one."""
 
 
 def printable(text: str) -> str:
@@ -15,3 +20,13 @@ def one_line(text: str) -> str:
 
 def _escape(character: str) -> str:
     return "    " if character == "\t" else character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def without_secrets(url: str) -> str:
+    """An address as it may be printed: without its password and what else may be one."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] in SHOWN_OF_QUERIES])
+    if not at and query == parts.query:
+        return url
+    return parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query).geturl()

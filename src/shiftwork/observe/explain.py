@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from shiftwork.budgets import operations as budgets
-from shiftwork.budgets import policy as budget
 from shiftwork.budgets.allocator import HOLD as HELD_BY_BUDGET
 from shiftwork.compat.external.published import HOLD as PUBLISHED
 from shiftwork.engine import rank
@@ -24,7 +23,7 @@ from shiftwork.limits import gates
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.states import IN_HAND, SETTLED, State
-from shiftwork.model.task import dollars
+from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Explanation, Share
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
@@ -222,36 +221,12 @@ async def _ready(tx: Tx, engine: Engine, case: _Case, able: list[Row]) -> list[B
         who = [(agent, filter_of(agent)) for agent in able]
         holds += [Blocker(*reason) for reason in gates.reasons(closed, resolver, case.lane, who, tx.now)]
     if not able:
-        lifts = "register an agent that has what it needs"
-        holds.append(Blocker("no_agent", f"no registered agent can take it: it needs {_needs(case)}", lifts))
+        needs = takers.needs(row.type, case.needs.capabilities, row.target_agent_id)
+        holds.append(Blocker("no_agent", f"no registered agent can take it: it needs {needs}", takers.REGISTER))
         return holds
-    willing = [agent for agent in able if agent["status"] == "active"]
+    willing = takers.active(able)
     holds += await _kept(tx, engine, case, willing, closed)
-    if not willing:
-        holds.append(
-            Blocker(
-                "agents_away",
-                "every agent that could take it is draining, offline or failed",
-                "set one active",
-            )
-        )
-    elif all(_is_full(agent) for agent in willing):
-        holds.append(
-            Blocker(
-                "capacity",
-                "every agent that could take it is at capacity",
-                "one of them finishes, or another joins",
-            )
-        )
-    elif all(_is_short(agent, row.estimated_cost) for agent in willing):
-        holds.append(
-            Blocker(
-                HELD_BY_BUDGET,
-                f"no able agent has {dollars(row.estimated_cost):.2f} USD left" if row.estimated_cost else _BROKE,
-                "raise an agent's budget",
-            )
-        )
-    return holds
+    return holds + takers.blockers(willing, row.estimated_cost)
 
 
 async def _serial(tx: Tx, row: TaskRow) -> Blocker:
@@ -263,13 +238,6 @@ async def _serial(tx: Tx, row: TaskRow) -> Blocker:
     return Blocker(serial_keys.HOLD, what, "that task ends", tasks=[shown])
 
 
-def _needs(case: _Case) -> str:
-    wanted = [f"type {case.row.type}", *(f"capability {c}" for c in case.needs.capabilities)]
-    if case.row.target_agent_id:
-        wanted.append(f"being agent {case.row.target_agent_id}")
-    return ", ".join(wanted)
-
-
 MAX_ASKED = 50
 """Agents of which it is looked up whether a task is kept from them for a better one."""
 
@@ -278,7 +246,7 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
     """That it is kept from some agents for others, and until when."""
     if case.row.hold:
         return []
-    for agent in [agent for agent in willing if not _is_full(agent)][:MAX_ASKED]:
+    for agent in [agent for agent in willing if not takers.is_full(agent)][:MAX_ASKED]:
         view = gates.Gates(closed, case.resolver, agent, filter_of(agent), tx.now)
         preferences = Preferences(tx, engine, agent, view, None)
         if not preferences.concern(case.raw, case.lane):
@@ -287,19 +255,6 @@ async def _kept(tx: Tx, engine: Engine, case: _Case, willing: Sequence[Row], clo
             what = f"it is kept for {', '.join(wait.agents[:5])} for some seconds, since {wait.why}"
             return [Blocker("preference", what, "one of them takes it, or the time passes", wait.until)]
     return []
-
-
-def _is_full(agent: Row) -> bool:
-    limit = agent["max_concurrent_tasks"]
-    return limit is not None and agent["current_tasks"] >= limit
-
-
-_BROKE = "no able agent has money left"
-
-
-def _is_short(agent: Row, cost: int | None) -> bool:
-    left = budget.left(agent["budget"], agent["spent"], agent["granted"])
-    return left is not None and budget.grant(cost, 1, [left]) is None
 
 
 MAX_AHEAD = 10_000

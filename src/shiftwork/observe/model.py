@@ -98,6 +98,37 @@ class Explanation(msgspec.Struct, frozen=True):
     """Its fair share, where tasks take turns."""
 
 
+class Cause(msgspec.Struct, frozen=True):
+    """One reason why tasks wait, what would lift it, and how many tasks it keeps."""
+
+    kind: str
+    tasks: int
+    what: str
+    lifts: str
+    until: float | None = None
+    """When it lifts by itself, as far as is known."""
+    types: list[str] = []
+    """Types of the tasks: up to ten, those with most tasks first."""
+
+
+class WaitingWork(msgspec.Struct, frozen=True):
+    """Why work waits, summed up. Each task is counted once, under what must be lifted first."""
+
+    calculated_at: float
+    counted_at: float
+    """When the tasks were counted: seconds ago, or up to 30 s with more than 100,000."""
+    running: int
+    """Tasks that agents hold."""
+    waiting: int
+    causes: list[Cause]
+    """Those with most tasks first."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs although work waits."""
+        return bool(self.waiting) and not self.running
+
+
 class RecentFailure(msgspec.Struct, frozen=True):
     """A failed attempt, whatever became of its task."""
 

@@ -49,17 +49,29 @@ class TaskCounts(NamedTuple):
     """Tasks by state and tier."""
     depth: dict[str, int]
     """Waiting tasks by the level that counts now."""
+    by_lane: dict[tuple[int, str, str | None], int]
+    """Waiting tasks by lane, state and hold."""
 
     def serves(self, now: float, period: float) -> bool:
         """Whether it may be told again: counting has become expensive, and it is not too old."""
         return sum(self.counts.values()) + sum(self.archived.values()) > FEW and 0 <= now - self.at < period
 
 
+async def count_tasks(
+    tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None, recent_sec: float = 0.0
+) -> TaskCounts:
+    """The tasks counted now; what is `known` is used as long as it serves, or is no older than `recent_sec`."""
+    settings = (await engine.settings_cache.load(tx, workspace)).settings()
+    if known is not None and (
+        known.serves(tx.now, settings.maintenance.metrics_sec) or 0 <= tx.now - known.at < recent_sec
+    ):
+        return known
+    return await _count(tx, workspace, strict=settings.ordering == "strict_level")
+
+
 async def read(tx: Tx, engine: Engine, workspace: str, known: TaskCounts | None) -> tuple[Status, TaskCounts]:
     """The status now; what was `known` of the counts is used as long as it serves."""
-    settings = (await engine.settings_cache.load(tx, workspace)).settings()
-    if known is None or not known.serves(tx.now, settings.maintenance.metrics_sec):
-        known = await _count(tx, workspace, strict=settings.ordering == "strict_level")
+    known = await count_tasks(tx, engine, workspace, known)
     agents = await tx.all("list_agents", workspace=workspace)
     failures = await tx.all("recent_failures", workspace=workspace, count=FAILURES)
     status = Status(
@@ -93,6 +105,7 @@ async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
     tiers: Counter[str] = Counter()
     by_tier: Counter[tuple[str, str]] = Counter()
     depth = dict.fromkeys(_LEVELS, 0)
+    by_lane: Counter[tuple[int, str, str | None]] = Counter()
     await tx.run("read_whole_tables")
     for row in await tx.all("task_counts", workspace=workspace, strict=strict, **rank.STRICT_BELOW):
         total, tier, level = int(row["total"]), _TIERS[row["tier"]], row["level"]
@@ -101,12 +114,13 @@ async def _count(tx: Tx, workspace: str, *, strict: bool) -> TaskCounts:
         by_tier[row["status"], tier] += total
         if row["status"] in WAITING:
             tiers[tier] += total
+            by_lane[row["lane"], row["status"], row["hold"]] += total
             depth[_LEVEL_OF[row["tier"]] if level == _NO_LEVEL else _LEVELS[level]] += total
     tombstones = await tx.one("tombstone_count", workspace=workspace)
     archived = {row["status"]: int(row["total"]) for row in await tx.all("archive_counts", workspace=workspace)}
     plain = {name: dict(of_type) for name, of_type in types.items()}
     erased = int(tombstones["total"]) if tombstones else 0
-    return TaskCounts(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier), depth)
+    return TaskCounts(tx.now, dict(counts), plain, dict(tiers), erased, archived, dict(by_tier), depth, dict(by_lane))
 
 
 def _presence(agents: Sequence[Row]) -> dict[str, int]:

@@ -157,6 +157,8 @@ class Executor(Protocol):
     """Runs operations for one caller in one workspace."""
 
     workspace: str
+    max_wait_sec: float
+    """How long one call may wait for something to happen."""
 
     async def execute(self, operation: Operation, values: dict[str, Any]) -> Any:
         """Check the values given, run the operation, and return its answer or raise its error."""

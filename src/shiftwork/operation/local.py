@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
@@ -37,6 +38,8 @@ class Shared:
         self.engine = engine
         self.claim_waiters = ClaimWaiters(engine.store)
         self.coalescers: dict[tuple[Any, ...], Coalescer[Any, Any]] = {}
+        self.claims_apart_until: dict[str, float] = {}
+        """By workspace, until when (on the loop's clock) claims are not joined, since none was plain."""
         self.counting = asyncio.Lock()
         self.counted: dict[str, TaskCounts] = {}
         self.measured = MetricsCache()
@@ -60,6 +63,8 @@ class Shared:
 
 class Call:
     """One caller's access to the engine, in one workspace; the executor of a local queue."""
+
+    max_wait_sec = math.inf
 
     def __init__(self, shared: Shared, workspace: str, caller: Caller) -> None:
         self.shared = shared

@@ -13,7 +13,7 @@ from shiftwork.dags.model import DagPage, DagSummary
 from shiftwork.dead_letters.api import DeadLetters
 from shiftwork.engine.api import Submissions
 from shiftwork.engine.assignment import ClaimResult
-from shiftwork.engine.claims_api import WorkerVerbs
+from shiftwork.engine.claims_api import Spawning
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Dag, Page, Result, Submitted, Task
 from shiftwork.operation.declare import operation_of
@@ -87,7 +87,7 @@ _SHAPES: dict[Any, Callable[[Reference], Schema]] = {
     Outcome: lambda of: of("Task"),
     OutcomeReply: lambda of: of("Task"),
     Submitted | list[Submitted]: lambda of: {"anyOf": [of("Task"), _listed(of("Task"))]},
-    operation_of(WorkerVerbs.spawn).reply: lambda of: _object({"tasks": _listed(of("Task"))}),
+    operation_of(Spawning.spawn).reply: lambda of: _object({"tasks": _listed(of("Task"))}),
     SubmittedBatch: lambda of: _object({"tasks": _listed(of("Task"))}),
     operation_of(Submissions.submit_dag).reply: lambda of: _object({"tasks": _listed(of("Task"))}),
     operation_of(Dags.add_tasks).reply: lambda of: _object({"tasks": _listed(of("Task"))}),

@@ -52,14 +52,21 @@ class AgentWorker(Worker):
         for type_ in dict.fromkeys(given.types):  # a type that is named twice is done once
             self.handler(type_)(self._do)
 
-    async def run(self, store: str | AnyQueue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:
+    async def run(
+        self,
+        store: str | AnyQueue,
+        *,
+        until_idle: bool = False,
+        max_tasks: int | None = None,
+        runtime_id: str | None = None,
+    ) -> Summary:
         """As any worker; besides, no process of a command outlives the runner that started it."""
         self._folders.make()
         self.agent_id = self.agent_id or default_agent_id()
         if killed := await asyncio.to_thread(self._folders.end_orphans):
             log.warning("%d processes that an earlier runner left behind were ended", killed)
         with self._folders.kept():
-            return await super().run(store, until_idle=until_idle, runtime_id=runtime_id)
+            return await super().run(store, until_idle=until_idle, max_tasks=max_tasks, runtime_id=runtime_id)
 
     async def _do(self, context: Context) -> Done:
         """The handler of all types: one run of the command."""

@@ -34,6 +34,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     runtime_id: str
     concurrency: int | None = None
     until_idle: bool = False
+    quiet: bool = False
+    """Warnings and errors only."""
     pipes: tuple[int, int] | None = None
     """Where it says why it ends, and what ends with the fleet."""
 

@@ -100,6 +100,7 @@ def run(
     processes: int = 1,
     concurrency: int | None = None,
     until_idle: bool = False,
+    max_tasks: int | None = None,
     agent_id: str | None = None,
     runtime_id: str | None = None,
     say: Callable[[str], None] | None = None,
@@ -117,8 +118,9 @@ def run(
             options: dict[str, Any] = {"until_idle": until_idle, "runtime_id": runtime_id}
             return asyncio.run(Fleet(target, worker, url, processes, concurrency, **options).run())
     tracing.set_up("shiftwork-worker")
+    run_worker = worker.run(url, until_idle=until_idle, max_tasks=max_tasks, runtime_id=runtime_id)
     with fast_runner() as runner:
-        return run_on(runner, _run_one(worker, url, say, report, until_idle=until_idle, runtime_id=runtime_id))
+        return run_on(runner, _run_one(run_worker, say, report))
 
 
 def run_fast(main: Coroutine[Any, Any, T]) -> T:
@@ -145,16 +147,9 @@ def fast_runner() -> asyncio.Runner:
 
 
 async def _run_one(
-    worker: Worker,
-    url: str,
-    say: Callable[[str], None] | None,
-    report: summing.Report | None,
-    *,
-    until_idle: bool,
-    runtime_id: str | None,
+    running: Coroutine[Any, Any, Summary], say: Callable[[str], None] | None, report: summing.Report | None
 ) -> int:
-    summary = await worker.run(url, until_idle=until_idle, runtime_id=runtime_id)
-    log.info("done: %s", summary)
+    summary = await running
     if report is not None:
         report([summary], 0)
     if say is not None:
@@ -185,7 +180,7 @@ def main() -> int:
     """A process of a fleet."""
     start = child.started_with()
     say = child.begin(start.pipes)
-    logs.set_up(json=os.environ.get(LOG_FORMAT) == "json")
+    logs.set_up(json=os.environ.get(LOG_FORMAT) == "json", quiet=start.quiet)
     report = summing.noting()
     try:
         return run(

@@ -16,7 +16,8 @@ from shiftwork.model import check
 from shiftwork.model.errors import InputError, OperationTimeout, StoreError
 from shiftwork.model.reports import MessageKind, TaskResult
 from shiftwork.model.states import State
-from shiftwork.model.task import NewTask, Submitted, Task, Usage, Wait
+from shiftwork.model.task import NewTask, Task, Usage, Wait
+from shiftwork.operation.handle import TaskHandle
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.content import Content
 from shiftwork.worker.durable import Durable, persist
@@ -93,6 +94,8 @@ class Context(Durable, Content):
         self._cancelled = False
         self._should_yield = False
         self._work_dir: str | None = None
+        self.cost_usd = 0.0
+        """What this attempt has cost so far, by what it has noted."""
         self._waited: dict[str, int] = defaultdict(int)
 
     @property
@@ -198,6 +201,7 @@ class Context(Durable, Content):
             raise InputError(f"{cost_usd!r} is not an amount of money", where="cost_usd")
         used = {"cost_usd": cost_usd, "tokens_in": tokens_in, "tokens_out": tokens_out, "model": model}
         self._record(check.read(used, Usage, "usage"))
+        self.cost_usd += cost_usd
 
     def usage(self) -> Usage | None:
         """What is noted and not yet booked."""
@@ -223,7 +227,9 @@ class Context(Durable, Content):
             elif answer.action != "continue":
                 self.cancel()
 
-    async def spawn(self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None) -> list[Submitted]:
+    async def spawn(
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, name: str | None = None
+    ) -> list[TaskHandle[Any]]:
         """Add subtasks to this task's DAG and continue; a later run of the handler gets the same ones.
 
         A spawn is known by its `name`, else by the types of the tasks; the same once more is another spawn, in the
@@ -247,7 +253,7 @@ class Context(Durable, Content):
 
     async def _spawn(
         self, tasks: Sequence[NewTask | Mapping[str, Any]], name: str | None, *, wait: bool
-    ) -> list[Submitted]:
+    ) -> list[TaskHandle[Any]]:
         numbered = self._numbered(name or _spawn_name(tasks))
         return await persist(lambda: self._queue.spawn(self.token, tasks, wait=wait, name=numbered))
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from shiftwork.model.outcome import Outcome, Token
 from shiftwork.model.reports import TaskFailure
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker.outbox import Outbox, StoredResult
+from shiftwork.worker.task_log import dollars, duration
 
 log = logging.getLogger("shiftwork.worker")
 F = TypeVar("F", bound=TaskFailure)
@@ -65,6 +66,14 @@ class Summary(msgspec.Struct):
     went_offline: bool = False
     went_idle: bool = False
     """It ended because there was nothing left to do."""
+    cost_usd: float = 0.0
+    """What the attempts have cost, as far as their handlers said."""
+    took_sec: float = 0.0
+
+    def __str__(self) -> str:
+        counts = [f"{getattr(self, name)} {name}" for name in COUNTS if getattr(self, name)]
+        paid = f", {dollars(self.cost_usd)}" if self.cost_usd else ""
+        return f"{', '.join(counts) or 'no task was done'} in {duration(self.took_sec)}{paid}"
 
     def count(self, status: str | None) -> None:
         """A result was submitted, and this became of it."""
@@ -72,11 +81,15 @@ class Summary(msgspec.Struct):
         self.validating += status == "validating"
         self.failed += status not in {"completed", "validating"}
 
-    def count_unwanted(self, error: ShiftworkError) -> None:
+    def count_unwanted(self, error: ShiftworkError) -> Literal["cancelled", "lost"]:
         """The queue refused a write of an attempt: its task was cancelled, or is in other hands."""
         cancelled = error.facts.get("status") == "cancelled"
         self.cancelled += cancelled
         self.lost += not cancelled
+        return "cancelled" if cancelled else "lost"
+
+
+COUNTS = [field.name for field in msgspec.structs.fields(Summary) if field.type is int]
 
 
 class ResultDelivery:

@@ -163,6 +163,7 @@ class Fleet:
             runtime_id=runtime_id,
             concurrency=self._concurrency,
             until_idle=self._until_idle,
+            quiet=not log.isEnabledFor(logging.INFO),
             pipes=(pipe, self._life),
         )
         try:

@@ -42,6 +42,7 @@ from shiftwork.worker.heartbeat import Ending, Heartbeater, HeartbeatThread
 from shiftwork.worker.outbox import Outbox, open_outbox
 from shiftwork.worker.recovery import Recovery
 from shiftwork.worker.sending import PendingResult, Sender
+from shiftwork.worker.task_log import TaskLog, log_start
 
 log = logging.getLogger("shiftwork.worker")
 MAX_CLAIM = 500
@@ -54,12 +55,13 @@ T = TypeVar("T")
 class _RunningHandler:
     """One handler at work."""
 
-    __slots__ = ("assignment", "claim", "context", "ending", "given_up", "makes_way", "task")
+    __slots__ = ("assignment", "began", "claim", "context", "ending", "given_up", "left_as", "makes_way", "task")
 
-    def __init__(self, assignment: Assignment, context: Context) -> None:
+    def __init__(self, assignment: Assignment, context: Context, began: float) -> None:
         self.assignment = assignment
         self.claim = assignment.claim
         self.context = context
+        self.began = began
         self.task: asyncio.Task[None]
         self.ending: Ending | None = None
         """Why the queue wants it stopped."""
@@ -67,6 +69,8 @@ class _RunningHandler:
         """It did not end in time when its worker was stopped."""
         self.makes_way = False
         """It was interrupted for an urgent task."""
+        self.left_as = "released"
+        """What came of an attempt without a result."""
 
     @property
     def executing(self) -> bool:
@@ -79,11 +83,16 @@ class _RunningHandler:
 class Runner:
     """One running worker process. It is the runtime of all it holds."""
 
-    def __init__(self, worker: Declaration, agent_id: str, runtime_id: str | None) -> None:
+    def __init__(
+        self, worker: Declaration, agent_id: str, runtime_id: str | None, max_tasks: int | None = None
+    ) -> None:
         self.agent_id = agent_id
         self.runtime_id = runtime_id or f"{agent_id}-{secrets.token_hex(4)}"
         self.summary = Summary()
         self._is_named = runtime_id is not None
+        self._may_claim = MAX_CLAIM if max_tasks is None else max_tasks
+        """How many tasks it may still claim, where that is limited."""
+        self._is_limited = max_tasks is not None
         self._recovery: Recovery
         self._holds_nothing = False
         """All that was claimed is settled, as far as the queue has answered."""
@@ -106,6 +115,8 @@ class Runner:
         self._reports: set[asyncio.Task[Any]] = set()
         self._slow_until = 0.0
         """Until when handlers are asked to go slow, on this machine's own clock."""
+        self._task_log: TaskLog | None = None
+        """Nothing where no one reads its lines."""
         self._no_entry: ShiftworkError | None = None
         """Why there is nothing more to be had: a server lets us in no more, or the store is damaged."""
 
@@ -125,16 +136,23 @@ class Runner:
 
     async def _recoverably(self, url: str | None, *, until_idle: bool) -> Summary:
         """Work as a process that others of this machine see the end of."""
+        self._task_log = TaskLog() if log.isEnabledFor(logging.INFO) else None
         self._recovery.begin()
+        began = time.monotonic()
         try:
             return await self._work_until_stopped(url, until_idle=until_idle)
         finally:
             self._recovery.end(holds_nothing=self._holds_nothing)
+            self.summary.took_sec = time.monotonic() - began
+            if self._task_log is not None:
+                self._task_log.close()
+            log.info("stopped: %s", self.summary, extra={"summary": msgspec.structs.asdict(self.summary)})
 
     async def _work_until_stopped(self, url: str | None, *, until_idle: bool) -> Summary:
         if self._is_named:
             await self._recovery.refuse_living()
         await self._register()
+        log_start(url or self._queue.url, self._queue.workspace, self.agent_id, self._worker.handlers, self._slots)
         await self._take_up_what_was_left(url)
         async with AsyncExitStack() as stack:
             await self._start_pulse(stack, url, until_idle=until_idle)
@@ -291,13 +309,17 @@ class Runner:
 
     async def _claim_and_work(self, *, until_idle: bool) -> None:
         while not self._stopping.is_set():
-            free = self._slots - len(self._work)
+            free = min(self._slots - len(self._work), self._may_claim)
             if free <= 0:
+                if self._may_claim <= 0 and not self._work and not self._reports:
+                    return
                 self._room.clear()
                 await self._room.wait()
                 continue
             was_idle = not self._work and not self._reports  # before the look: a report may free more work
             assignments = await self._claim(free, wait=0 if until_idle else CLAIM_WAIT_SEC)
+            if assignments and self._is_limited:
+                self._may_claim -= len(assignments)
             for assignment in assignments or ():
                 self._begin(assignment)
             await asyncio.sleep(0)  # handlers begin before more is asked for
@@ -361,7 +383,8 @@ class Runner:
                 await self._stopping.wait()
 
     def _begin(self, assignment: Assignment) -> None:
-        work = _RunningHandler(assignment, Context(self._queue, assignment, self._slow_for, self._opened))
+        began = 0.0 if self._task_log is None else self._loop.time()
+        work = _RunningHandler(assignment, Context(self._queue, assignment, self._slow_for, self._opened), began)
         self._work[work.claim] = work
         work.task = self._loop.create_task(self._execute(work))
 
@@ -373,7 +396,7 @@ class Runner:
         if work.ending is not None and not (work.ending == "cut_off" and pending is not None and not pending.failed):
             self._settle(work)
         elif pending is None:
-            self._forget(work.claim)
+            self._forget(work.claim, work.left_as)
         else:
             self._sender.send(pending)
 
@@ -409,6 +432,7 @@ class Runner:
         usage = work.context.usage()
         if isinstance(error, Suspended):
             self.summary.parked += 1
+            work.left_as = "waiting"
             return None
         if work.ending is not None:
             return None
@@ -441,7 +465,7 @@ class Runner:
 
     def _settle(self, work: _RunningHandler) -> None:
         """The queue wanted it stopped: what it spent is booked all the same."""
-        self._forget(work.claim)
+        self._forget(work.claim, "cancelled" if work.ending == "cancelled" else "lost")
         if work.ending == "cut_off":
             self._spawn_report(self._release(work, "its lease ran out while the queue could not be reached"))
         elif usage := work.context.take_usage():
@@ -458,9 +482,17 @@ class Runner:
             await work.context.book_usage()
             await self._queue.release(work.assignment.token, why)
 
-    def _forget(self, claim: Token) -> None:
-        self._work.pop(claim, None)
+    def _forget(self, claim: Token, outcome: str) -> None:
+        """Its attempt is over as far as this worker goes."""
+        work = self._work.pop(claim, None)
         self._room.set()
+        if work is None:
+            return
+        cost = work.context.cost_usd
+        if cost:
+            self.summary.cost_usd += cost
+        if self._task_log is not None:
+            self._task_log.ended(work.assignment.id, work.assignment.type, outcome, work.began, cost)
 
     def _spawn_report(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(coroutine)

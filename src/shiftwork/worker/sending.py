@@ -55,7 +55,12 @@ class Sender:
     """One batch under way at a time. Whatever goes wrong with a batch is settled for each result alone."""
 
     def __init__(
-        self, queue: AnyQueue, delivery: ResultDelivery, summary: Summary, spawn: Spawn, forget: Callable[[Token], None]
+        self,
+        queue: AnyQueue,
+        delivery: ResultDelivery,
+        summary: Summary,
+        spawn: Spawn,
+        forget: Callable[[Token, str], None],
     ) -> None:
         self._queue = queue
         self._delivery = delivery
@@ -100,8 +105,9 @@ class Sender:
             if outcome.error is None:
                 self._count(pending, outcome)
                 self._report_accepted(pending, outcome.status)
+                what = named_outcome(outcome.status, failed=pending.failed)
             elif isinstance(outcome.error, ConflictError | NotFound):
-                self._summary.count_unwanted(outcome.error)
+                what = self._summary.count_unwanted(outcome.error)
                 log.info("result rejected: %s", outcome.error)
             else:
                 if outcome.error.facts.get("booked"):
@@ -110,7 +116,7 @@ class Sender:
                 continue
             pending.answered = True
             self._delivery.answered(pending.claim)
-            self._forget(pending.claim)
+            self._forget(pending.claim, what)
 
     def _count(self, pending: PendingResult, outcome: Outcome) -> None:
         if pending.failed:
@@ -134,11 +140,15 @@ class Sender:
         return await self._queue.batch.fail([plain(p.report) for p in batch if isinstance(p.report, Failure)])
 
     async def _send_alone(self, pending: PendingResult) -> None:
+        what = "not reported"
         try:
-            self._report_accepted(pending, await self._delivery.deliver(pending.kept()))
+            status = await self._delivery.deliver(pending.kept())
+            self._report_accepted(pending, status)
             pending.answered = not self._delivery.keeps(pending.claim)
+            if pending.answered:
+                what = "rejected" if status is None else named_outcome(status, failed=pending.failed)
         finally:
-            self._forget(pending.claim)
+            self._forget(pending.claim, what)
 
     def _watch(self) -> None:
         """One look a second at all that is under way, instead of a timer for each."""
@@ -166,3 +176,10 @@ class Sender:
                     self._delivery.answered(pending.claim)
         finally:
             self._keeping = False
+
+
+def named_outcome(status: str | None, *, failed: bool) -> str:
+    """What came of an attempt, for people: a failed one names what follows."""
+    if not failed:
+        return status or "completed"
+    return "failed" if status in {None, "failed"} else f"failed, {status}"

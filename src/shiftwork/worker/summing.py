@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from shiftwork.worker.delivery import Summary
+from shiftwork.worker.delivery import COUNTS, Summary
 
 FOLDER = "SHIFTWORK_SUMMARIES"
 """Where the processes of a fleet note what they have done, where someone wants to know. The fleet alone sets it."""
 
-COUNTS = [field.name for field in msgspec.structs.fields(Summary) if field.type is int]
 Report = Callable[[Sequence[Summary], int], None]
 """Is told what each process has done, and how many ended without a word, say by SIGKILL."""
 
@@ -26,7 +25,10 @@ def total(summaries: Sequence[Summary], silent: int) -> dict[str, Any]:
     """The sum, as a document. What silent processes did is not in it."""
     counts = {name: sum(getattr(summary, name) for summary in summaries) for name in COUNTS}
     went_offline = any(summary.went_offline for summary in summaries)
-    return {"processes": len(summaries), "silent": silent, **counts, "went_offline": went_offline}
+    cost = round(sum(summary.cost_usd for summary in summaries), 6)
+    took = round(max((summary.took_sec for summary in summaries), default=0.0), 3)
+    sums = {**counts, "cost_usd": cost, "took_sec": took}
+    return {"processes": len(summaries), "silent": silent, **sums, "went_offline": went_offline}
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import socket
 
 from shiftwork.client.opening import open_queue
+from shiftwork.model.errors import InputError
 from shiftwork.operation.interface import AnyQueue
 from shiftwork.worker import signals
 from shiftwork.worker.declaration import Declaration
@@ -23,8 +24,20 @@ class Worker(Declaration):
         """What `run` does now in this process."""
         return set()
 
-    async def run(self, store: str | AnyQueue, *, until_idle: bool = False, runtime_id: str | None = None) -> Summary:
+    async def run(
+        self,
+        store: str | AnyQueue,
+        *,
+        until_idle: bool = False,
+        max_tasks: int | None = None,
+        runtime_id: str | None = None,
+    ) -> Summary:
         """Work until stopped, or until there is nothing left to claim. SIGTERM and SIGINT stop it gracefully.
+
+        With `max_tasks` it claims no more than that many tasks, and ends when they have ended.
+
+        What it does is logged as `shiftwork.worker`: a line for each task at INFO, a failing handler's traceback at
+        ERROR.
 
         In the main thread it hears them for every worker of the process; the handlers that the program had set come
         back when the last of them has ended.
@@ -34,7 +47,9 @@ class Worker(Declaration):
         does its maintenance jobs itself.
         """
         self.must_have_handlers()
-        runner = Runner(self, self.agent_id or default_agent_id(), runtime_id)
+        if max_tasks is not None and max_tasks < 1:
+            raise InputError(f"expected at least one task, got {max_tasks}", where="max_tasks")
+        runner = Runner(self, self.agent_id or default_agent_id(), runtime_id, max_tasks)
         self._runners.add(runner)
         try:
             with signals.listening(asyncio.get_running_loop(), runner.stop):

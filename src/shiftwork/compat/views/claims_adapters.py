@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shiftwork.compat.views.adapters import Instead, reads, writes
-from shiftwork.engine.claims_api import Claims, WorkerVerbs
+from shiftwork.engine.claims_api import Claims, Spawning, WorkerVerbs
 from shiftwork.model import check
 from shiftwork.model.errors import InputError
 from shiftwork.model.reports import TaskFailure, TaskResult
@@ -81,13 +81,13 @@ async def failure(request: Any, body: Any) -> dict[str, Any]:
     return _failure(request, token, request.view.failure_in(given))
 
 
-@reads(WorkerVerbs.spawn)
+@reads(Spawning.spawn)
 async def subtasks(request: Any, body: Any) -> dict[str, Any]:
     token, given = await _under_claim(request, request.all_ours(body))
     return {"token": token, **given}
 
 
-@writes(WorkerVerbs.spawn)
+@writes(Spawning.spawn)
 async def submitted(request: Any, made: Any) -> Any:
     """A document's reader wants the tasks back."""
     return await request.submitted(made)

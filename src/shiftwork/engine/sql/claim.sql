@@ -38,6 +38,26 @@ select me.*, found.lane, found.scope, found.kind, found.agent_id, found.until, f
   {postgres: me.written_by = (select s.xmin from agents s where s.workspace = :workspace and s.id = :agent)}{sqlite: true} as exact
 from me left join found on true
 
+-- name: find_work
+-- For several agents, whose rows are locked: lanes that hold work or are theirs alone, closed gates, limits, and how much
+-- each holds where that is limited.
+-- rows items: id text
+with {walk}
+select walk.lane as lane, null as scope, null as kind, null as agent_id, {postgres: null::double precision}{sqlite: null} as until,
+  {postgres: null::bigint}{sqlite: null} as held
+from walk where walk.lane is not null
+union all
+select l.id, null, null, l.target_agent_id, null, null from {items} join lanes l on l.workspace = :workspace and l.target_agent_id = items.id
+union all
+select null, g.scope, g.kind, g.agent_id, g.until, null from gates g where g.workspace = :workspace
+union all
+select null, l.key, 'limited', '', null, null from limits l where l.workspace = :workspace
+union all
+select null, null, null, items.id, null, count(*)
+from {items} join agents a on a.workspace = :workspace and a.id = items.id and a.max_concurrent_tasks is not null
+join tasks t on t.agent_id = items.id and t.workspace = :workspace and t.status <> 'validating'
+group by items.id
+
 -- name: open_lanes
 -- Lanes that hold work.
 with {walk} select walk.lane from walk where walk.lane is not null
@@ -138,6 +158,15 @@ update tasks set status = :status, fence = fence + 1, version = version + 1, age
   lost_agent_id = null, updated_at = :now
 from {items} where tasks.id = items.id
 
+-- name: claim_tasks_of_many
+-- The same for claims of several agents, none of which is charged to a budget.
+-- rows items: id uuid, status text, agent_id text, runtime_id text, holder text, started_at float, ack_by float, run_until float, lease_until float, lease_check_at float
+update tasks set status = items.status, fence = fence + 1, version = version + 1, agent_id = items.agent_id,
+  runtime_id = items.runtime_id, holder = items.holder, claimed_at = :now, started_at = items.started_at, heartbeat_at = null,
+  ack_by = items.ack_by, run_until = items.run_until, lease_until = items.lease_until, lease_check_at = items.lease_check_at,
+  granted = 0, charged = false, attempt_cost = 0, available_at = null, lost_agent_id = null, updated_at = :now
+from {items} where tasks.id = items.id
+
 -- name: waiting_targets
 -- Agents that work is meant for and waits, whose best task is best first: one probe of the claim index per lane of theirs.
 select l.target_agent_id as agent_id from lanes l join tasks t on t.id = (
@@ -161,6 +190,12 @@ select id, fence, type, status from tasks where agent_id = :agent and workspace 
 update agents set last_heartbeat = :now, granted = granted + :granted, last_type = coalesce(:type, last_type),
   asked_at = coalesce(:asked_at, asked_at), asked = coalesce(:asked, asked)
 where workspace = :workspace and id = :id
+
+-- name: note_claims
+-- The same for several agents; with whether each got work, since only that writes what it did last.
+-- rows items: id text, type text, asked json
+update agents set last_heartbeat = :now, last_type = coalesce(items.type, last_type), asked_at = :now, asked = items.asked
+from {items} where agents.workspace = :workspace and agents.id = items.id
 
 -- name: note_ask
 -- An agent that asks for work is alive, and says what it would take.

@@ -122,7 +122,7 @@ class ForeignGroup:
     async def _submit(self, order: Order) -> str:
         """The same key is the same task: one that failed before is tried again, one that is done is not."""
         try:
-            made = await self._queue.submit(
+            made: Submitted = await self._queue.submit(
                 type=order.type,
                 tool_name=order.tool_name,
                 payload=order.payload,

@@ -1,0 +1,76 @@
+"""What `submit` of a `SyncQueue` answers: the handles of tasks and DAGs, with methods that block."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+from shiftwork.model.outcome import Outcome
+from shiftwork.model.task import Submitted, Task
+from shiftwork.observe.model import Explanation
+from shiftwork.operation.handle import DagHandle, Patience, TaskHandle
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Waiting(Protocol):
+    """Runs a coroutine to its end while the caller's thread waits."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
+
+
+class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
+    """A submitted task: what became of the submission, and its result once it ends."""
+
+    @classmethod
+    def of(cls, handle: TaskHandle[R], wait: Waiting) -> SyncTaskHandle[R]:
+        made: SyncTaskHandle[R] = cls(handle.id, handle.status, handle.duplicate, handle.key, handle.dag_id)
+        made.__dict__.update(_handle=handle, _wait=wait)
+        return made
+
+    def result(self, timeout: Patience = None) -> R:
+        """Wait until the task ends and return its result; see `TaskHandle.result`."""
+        return self._wait(self._handle.result(timeout))
+
+    def get(self) -> Task:
+        """Return the task as it is now, whole."""
+        return self._wait(self._handle.get())
+
+    def cancel(self, reason: str = "cancelled") -> Outcome:
+        """Cancel the task if it has not ended, and what depends on it, as its settings say."""
+        return self._wait(self._handle.cancel(reason))
+
+    def explain(self) -> Explanation:
+        """Explain why the task is not running, and what would change that."""
+        return self._wait(self._handle.explain())
+
+    @property
+    def _handle(self) -> TaskHandle[R]:
+        handle: TaskHandle[R] = self.__dict__["_handle"]
+        return handle
+
+    @property
+    def _wait(self) -> Waiting:
+        wait: Waiting = self.__dict__["_wait"]
+        return wait
+
+
+class SyncDagHandle(list[SyncTaskHandle[Any]]):
+    """The tasks of a submitted DAG, a handle each, and the DAG they belong to."""
+
+    def __init__(self, dag: DagHandle, wait: Waiting) -> None:
+        super().__init__(SyncTaskHandle.of(task, wait) for task in dag)
+        self.dag_id = dag.dag_id
+        self._dag, self._wait = dag, wait
+
+
+def blocking(answer: Any, wait: Waiting) -> Any:
+    """An answer of a queue with every handle in it made a blocking one."""
+    if isinstance(answer, TaskHandle):
+        return SyncTaskHandle.of(answer, wait)
+    if isinstance(answer, DagHandle):
+        return SyncDagHandle(answer, wait)
+    if isinstance(answer, list) and answer and isinstance(answer[0], TaskHandle):
+        return [SyncTaskHandle.of(each, wait) for each in answer]
+    return answer

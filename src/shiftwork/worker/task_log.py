@@ -1,0 +1,110 @@
+"""Logs what a worker does: what it works on, a line for each task, and all of a second in one line at high rates."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from shiftwork.model.text import without_secrets
+
+log = logging.getLogger("shiftwork.worker")
+MAX_LINES = 20
+"""Lines a second. Above this, and as long as the rate stays above it, one line a second counts all tasks."""
+
+SHOWN_TYPES = 20
+
+
+def log_start(store: str, workspace: str, agent_id: str, types: Iterable[str], slots: int) -> None:
+    """What this worker is and does."""
+    version = sys.modules["shiftwork"].__version__  # which imports us, and is there as long as we are
+    names = sorted(types)
+    shown = ", ".join(names[:SHOWN_TYPES]) + (f" and {len(names) - SHOWN_TYPES} more" * (len(names) > SHOWN_TYPES))
+    facts: dict[str, Any] = {"version": version, "store": without_secrets(store), "workspace": workspace}
+    facts |= {"agent_id": agent_id, "types": names, "concurrency": slots}
+    log.info(
+        "shiftwork %s: agent %s works on %s%s; types: %s; up to %d task%s at once",
+        *(version, agent_id, facts["store"], "" if workspace == "default" else f", workspace {workspace}"),
+        *(shown, slots, "" if slots == 1 else "s"),
+        extra=facts,
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it: 12 ms, 3.4 s, 2 min 5 s, 1 h 2 min."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def dollars(amount: float) -> str:
+    """Cents, and more places where there are fewer."""
+    return f"${amount:.2f}" if amount >= 0.995 or round(amount, 2) == round(amount, 6) else f"${amount:.4f}"
+
+
+class TaskLog:
+    """A line for each task that ended, as long as they are few; made only where lines are wanted."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._second_ends = 0.0
+        self._ended = 0
+        """Tasks of this second."""
+        self._counts_only = False
+        """The last second had too many for lines."""
+        self._more: Counter[str] = Counter()
+        self._cost = 0.0
+
+    @property
+    def now(self) -> float:
+        return self._loop.time()
+
+    def ended(self, task_id: str, type_: str, outcome: str, began: float, cost: float) -> None:
+        now = self._loop.time()
+        if now >= self._second_ends:
+            self._begin_second(now)
+        self._ended += 1
+        if self._counts_only or self._ended > MAX_LINES:
+            if not self._more:
+                self._loop.call_at(self._second_ends, self._end_second)
+            self._more[outcome] += 1
+            self._cost += cost
+            return
+        seconds = round(now - began, 3)
+        facts = {"task_id": task_id, "type": type_, "outcome": outcome, "seconds": seconds, "cost_usd": cost}
+        paid = f", {dollars(cost)}" if cost else ""
+        log.info("%s (%s): %s; took %s%s", task_id, type_, outcome, duration(seconds), paid, extra=facts)
+
+    def close(self) -> None:
+        """Log what is counted and not yet logged."""
+        if self._more:
+            self._log_counts()
+
+    def _begin_second(self, now: float) -> None:
+        """Lines come back with the first second that has few enough tasks."""
+        self.close()
+        self._counts_only = self._ended > MAX_LINES and now < self._second_ends + 1
+        self._second_ends, self._ended = now + 1, 0
+
+    def _end_second(self) -> None:
+        if self._loop.time() >= self._second_ends:
+            self.close()
+
+    def _log_counts(self) -> None:
+        outcomes, cost, total = dict(self._more.most_common()), self._cost, self._more.total()
+        self._more.clear()
+        self._cost = 0.0
+        words = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items())
+        paid = f"; {dollars(cost)}" if cost else ""
+        facts = {"tasks": total, "outcomes": outcomes, "cost_usd": round(cost, 6)}
+        more = "" if self._counts_only else "more "
+        tasks = "task" if total == 1 else "tasks"
+        log.info("%s %s%s ended within a second: %s%s", f"{total:,}", more, tasks, words, paid, extra=facts)
