@@ -239,10 +239,13 @@ export class Worker {
     this.#log(`the end of ${running.context.id} was not reported; it waits for its lease`, error);
   }
 
+  /** The interval is known with the first claim, so it is looked at every second. */
   async #beatForever(signal: AbortSignal): Promise<void> {
+    let last = Date.now();
     while (!signal.aborted) {
-      const pause = sleep(this.#heartbeatSec * 1000, signal);
-      if (!(await pause.then(() => true, () => false))) return;
+      await sleep(Math.min(this.#heartbeatSec, 1) * 1000, signal).catch(() => {});
+      if (signal.aborted || Date.now() - last < this.#heartbeatSec * 1000) continue;
+      last = Date.now();
       await this.#beat(signal).catch((error: unknown) => {
         if (!signal.aborted) this.#log("a heartbeat did not get through", error);
       });
@@ -269,6 +272,7 @@ export class Worker {
   }
 
   #anyEnds(): Promise<unknown> {
+    if (this.#running.size === 0) return Promise.resolve(); // it has ended while we asked for more
     const stopped = new Promise((resolve) => {
       if (this.#stopping.signal.aborted) resolve(null);
       this.#stopping.signal.addEventListener("abort", resolve, { once: true });
