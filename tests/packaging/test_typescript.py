@@ -107,7 +107,9 @@ def test_what_a_handler_throws_is_the_failure(node: Node, store: str) -> None:
         const controller = new AbortController();
         worker.handle("return", () => { controller.abort(); throw new Release("later"); });
         await client.submitMany([
-          { type: "refuse", id: "refuse" }, { type: "crash", id: "crash" }, { type: "return", id: "return", priority: 99 },
+          { type: "refuse", id: "refuse" },
+          { type: "crash", id: "crash" },
+          { type: "return", id: "return", priority: 99 },
         ]);
         print(await worker.run({ signal: controller.signal }));
     """)
