@@ -281,6 +281,12 @@ class UnitOfWork:
         for kind in alert_kinds.of_letter(reason, poison=poison):
             self.alert(row.workspace, kind, row.id, type=row.type, reason=reason)
 
+    def error_of(self, row: TaskRow) -> str | None:
+        """The error of a dead letter or failed attempt of this row that is not written yet."""
+        letters = [letter[5] for letter in self._letters if letter[:2] == (row.id, row.round)]
+        attempts = [attempt[11] or attempt[12] for attempt in self._attempts if attempt[0] == row.id]
+        return next((error for error in (*letters, *reversed(attempts)) if error), None)
+
     def alert(self, workspace: str, kind: str, task_id: str | None = None, **facts: Any) -> None:
         """Raise an alert and attach its kind to the event just emitted."""
         event = self._events[-1]
@@ -465,10 +471,14 @@ class Participant:
 
 
 def dag_status(open_: int, settled: int, motion: Any, cancelled_by: str | None) -> str:
-    """Open while something can move by itself; failed when only a person can move it on."""
+    """Open while something can move by itself; failed when only a person can move it on.
+
+    What failed and every dependent went on without does not fail the DAG.
+    """
     moving = int(motion["moving"]) if motion else 0
     completed = int(motion["completed"]) if motion else 0
-    if open_ == 0:
+    survived = open_ == settled and motion is not None and not motion["unaccepted"]
+    if open_ == 0 or survived:
         return "cancelled" if cancelled_by or not completed else "completed"
     return "failed" if settled and not moving else "open"
 
