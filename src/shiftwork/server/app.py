@@ -36,6 +36,7 @@ from shiftwork.server.live import websocket
 from shiftwork.server.openapi import document
 from shiftwork.server.packing import packed
 from shiftwork.server.routes import DOORS
+from shiftwork.server.routing import Application, RouteTable
 from shiftwork.server.state import ServerState
 from shiftwork.wire import problem
 
@@ -51,9 +52,11 @@ _encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 def build(house: ServerState) -> Starlette:
     """The application over an open house."""
-    app = Starlette(
+    entrances = [(door.method, door.path, _Entrance(door)) for door in DOORS]
+    app = Application(
+        RouteTable(entrances),
         routes=[
-            *(Route(door.path, _Entrance(door), methods=[door.method]) for door in DOORS),
+            *(Route(path, entrance, methods=[method]) for method, path, entrance in entrances),
             Route("/openapi.json", _openapi),
             *(Route(f"/openapi/{name}.json", _openapi) for name in views.VIEWS),
             WebSocketRoute("/ws", websocket),
