@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -66,6 +68,13 @@ VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
     metavar="FOLDER",
     help="Let admins name this folder in the setting claim_folder. Repeatable.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Serve by this many processes on one port: one for each core.",
+)
 @click.option("--no-duties", is_flag=True, help="Leave housekeeping to other servers and workers.")
 @click.option("--test-clock", is_flag=True, help="Let callers move the clock (POST /api/testing/clock); loopback only.")
 @click.option(
@@ -88,6 +97,7 @@ def serve(  # noqa: PLR0913  # an option each
     private_sinks: bool,
     secrets_key: str | None,
     claim_folders: tuple[str, ...],
+    processes: int,
     no_duties: bool,
     test_clock: bool,
     on_below_minimum: str | None,
@@ -99,14 +109,14 @@ def serve(  # noqa: PLR0913  # an option each
     if "workspace" in shell.given and shell.workspace != "default":
         refuse("a server serves all workspaces: callers name theirs, or their token does")
     try:
-        from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
+        from shiftwork.server import processes as several  # noqa: PLC0415  # no server for `--help`
+        from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
         from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", hint="pip install 'shiftwork[server]'"
         ) from None
     _log_to(log_file, json=log_format == "json")
-    tracing.set_up("shiftwork-server")
     options = serving.Options(
         store=shell.store,
         host=host,
@@ -124,7 +134,16 @@ def serve(  # noqa: PLR0913  # an option each
         secrets_key=secrets_key,
         claim_folders=claim_folders,
     )
-    run_fast(serving.serve(options, functools.partial(_announce, shell)))
+
+    def run(options: serving.Options, listening: socket.socket | None, announce: Callable[[str], None]) -> None:
+        tracing.set_up("shiftwork-server")
+        run_fast(serving.serve(options, announce, listening))
+
+    announce = functools.partial(_announce, shell)
+    if processes == 1:
+        run(options, None, announce)
+    else:
+        several.ServerProcesses(options, processes, run).serve(announce)
     return None
 
 

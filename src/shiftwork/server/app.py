@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import logging
 import math
-import secrets
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
@@ -44,9 +42,6 @@ log = logging.getLogger("shiftwork.server")
 VIEW = "shiftwork.view"
 """Where a request keeps the view it is answered in."""
 REQUEST_ID = "x-request-id"
-_PROCESS = secrets.token_hex(4)
-_numbers = itertools.count(1)
-"""Request ids are this process's name and a number: a random one each took a system call."""
 _encoder = msgspec.json.Encoder(enc_hook=problem.encode)
 
 
@@ -235,7 +230,7 @@ def _allowed(request: Request) -> str:
 def _request_id(request: Request) -> str:
     """The caller's own, or a new one where it has none that we can keep."""
     given = request.headers.get(REQUEST_ID, "")
-    return given if reading.is_header_text(given) else f"{_PROCESS}{next(_numbers):08x}"
+    return given if reading.is_header_text(given) else request.app.state.house.new_request_id()
 
 
 def _handle(  # all of it decides who speaks
