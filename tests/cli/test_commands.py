@@ -25,6 +25,8 @@ DAG = {
 COMMANDS = [
     ("submit code", "ready", '"status": "ready"'),
     ("submit code --wait-for-room 1s", "ready", '"status": "ready"'),
+    ("submit code --delay 10m --expires 1h", "pending", '"status": "pending"'),
+    ("submit code --at 2001-01-01", "ready", '"status": "ready"'),
     ("backpressure", "no limit is set", '"state": "normal"'),
     ("bridge list", "no bridges", "[]"),
     ('dlq replay {dead} --payload {"to":"grace"} --note mended', "ready", '"status": "ready"'),
@@ -82,6 +84,7 @@ COMMANDS = [
     ("cancel {ready} {waiting} --reason unwanted", "cancelled", '"status": "cancelled"'),
     ("cancel --dag {dag}", "cancelled", '"status": "cancelled"'),
     ("rerun {done}", "ready", '"status": "ready"'),
+    ("update {ready} --at 2h --expires 2035-01-01", "pending", '"version": 2'),
     ("update {ready} --priority 5 --deadline 2030-01-01 --note hurry --version 1", "ready", '"version": 2'),
     ("update {waiting} --clear dependencies", "ready", '"status": "ready"'),
     ("dlq", "no dead letters", "[]"),
@@ -503,3 +506,15 @@ def test_file_survives_an_artifact_round_trip(terminal: Terminal, tmp_path: Path
     for line, code in {("get", "artifact:sha256-0"): 3, ("get", kept, "-o", str(tmp_path / "no" / "x")): 2}.items():
         assert terminal.run("artifacts", *line).code == code
     assert terminal.run("artifacts", "put", str(tmp_path / "absent")).code == 2
+
+
+def test_scheduled_task_is_shown_as_such(terminal: Terminal) -> None:
+    made = terminal.json("submit", "code", "--delay", "2h", "--expires", "3h")
+    assert "pending (in 2h)" in terminal.text("list")
+    shown = terminal.text("show", made["id"])
+    assert "pending (scheduled)" in shown
+    assert "starts" in shown
+    assert "expires" in shown
+    assert "it is scheduled for" in terminal.text("explain", made["id"])
+    assert "scheduled" in terminal.text("status")
+    assert terminal.json("update", made["id"], "--clear", "run_at")["status"] == "ready"

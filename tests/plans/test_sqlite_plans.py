@@ -48,10 +48,10 @@ HOT: dict[str, tuple[dict[str, Any], str]] = {
         "sqlite_autoindex_tasks_1",
     ),
     "ties_of": ({"items": [(uuid(n), uuid(n)) for n in range(1, 201)]}, "idx_edges_"),
-    "take_from_lane": ({"lane": 7, "count": 100, **PLACE}, "idx_tasks_claimable"),
+    "take_from_lane": ({"lane": 7, "count": 100, "now": NOW, **PLACE}, "idx_tasks_claimable"),
     "lane_heads": ({"lanes": [(n, *START) for n in range(1, LANES + 1)], "count": 8}, "idx_tasks_claimable"),
     "take_chosen": (
-        {"items": [(n, uuid(n), 1 + n % LANES) for n in range(1, 401)], "count": 100},
+        {"items": [(n, uuid(n), 1 + n % LANES) for n in range(1, 401)], "count": 100, "now": NOW},
         "sqlite_autoindex_tasks_1",
     ),
     "claim_tasks": ({"items": [(uuid(n),) for n in range(1, 501)], **CLAIM}, "sqlite_autoindex_tasks_1"),

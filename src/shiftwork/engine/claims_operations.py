@@ -306,7 +306,7 @@ async def spawn(
         origin = tracing.current()
         for place, task in enumerate(tasks):
             new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
-            batch.append(prepare(new, call.workspace, resolver, f"tasks[{place}]"))
+            batch.append(prepare(new, call.workspace, resolver, call.engine.store.now(), f"tasks[{place}]"))
             await let_others(new)
     if not batch:
         raise InputError("there is nothing to spawn", where="tasks")

@@ -113,16 +113,16 @@ async def cancel_dependents(work: UnitOfWork, roots: Collection[str], only: Coll
         roots = cancelled
 
 
-def cancel_row(work: UnitOfWork, row: TaskRow, reason: str) -> None:
-    """End one locked task by cancelling it."""
+def cancel_row(work: UnitOfWork, row: TaskRow, reason: str, *, verb: str = "cancelled") -> None:
+    """End one locked task by cancelling it. The verb says what ended it, and is the reason in its history."""
     fence = row.fence if row.held else None
     if row.held:
-        work.end_attempt(row, "cancelled", reason="cancelled", error=reason)
+        work.end_attempt(row, "cancelled", reason=verb, error=reason)
     path = work.move(row, "cancel")
     row.cancel_reason = reason
-    row.failure_reason = "cancelled"
+    row.failure_reason = verb
     row.hold = row.blocked_reason = row.block_check_at = row.available_at = None
-    work.emit(row, "cancelled", path, reason=reason, fence=fence)
+    work.emit(row, verb, path, reason=reason, fence=fence)
 
 
 async def _dependents(work: UnitOfWork, roots: Collection[str], only: Collection[str] | None) -> dict[str, list[str]]:

@@ -89,7 +89,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
         for place, task in enumerate(tasks):
             where = "task" if alone else f"tasks[{place}]"
             new = traced(task, origin)
-            prepared.append(prepare(new, call.workspace, resolver, where, plans))
+            prepared.append(prepare(new, call.workspace, resolver, call.engine.store.now(), where, plans))
             await let_others(new)
     return prepared
 

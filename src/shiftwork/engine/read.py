@@ -213,7 +213,16 @@ _SAME = (
         "attempts",
         "max_attempts",
     ),
-    *("deadline", "blocked_reason", "hold", "external_id", "idempotency_key", "target_agent_id", "issue_id"),
+    *(
+        "deadline",
+        "expires_at",
+        "blocked_reason",
+        "hold",
+        "external_id",
+        "idempotency_key",
+        "target_agent_id",
+        "issue_id",
+    ),
     *("trigger_type", "session_id", "work_dir", "timeout_sec", "available_at", "claimed_at", "started_at"),
     *("cancel_reason", "failure_reason"),
 )
@@ -221,7 +230,7 @@ _SAME = (
 
 _WRITTEN = (
     *("title", "tool_name", "trigger_comment_id", "trigger_summary", "created_by", "serial_key", "traceparent"),
-    *("tree_budget_usd", "settings"),
+    *("tree_budget_usd", "settings", "run_at"),
 )
 """Fields of the body that a reader sees as they were written."""
 

@@ -35,6 +35,7 @@ _NAMES: dict[str, str] = {
     "lease_expired": "task.lease_expired",
     "waited": "task.waiting",
     "cancelled": "task.cancelled",
+    "expired": "task.expired",
     "displaced": "task.displaced",
     "reviewed": "task.reviewed",
     "updated": "task.updated",

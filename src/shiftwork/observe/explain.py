@@ -23,11 +23,14 @@ from shiftwork.limits import gates
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.states import IN_HAND, SETTLED, State
+from shiftwork.model.task import SCHEDULED
+from shiftwork.model.times import shown
 from shiftwork.observe import takers
 from shiftwork.observe.model import Blocker, Explanation, Share
 from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 from shiftwork.waits import policy as guard
+from shiftwork.waits import schedule
 
 
 async def explain(tx: Tx, engine: Engine, workspace: str, uuid: str) -> Explanation:
@@ -125,6 +128,10 @@ async def _waits(tx: Tx, row: TaskRow) -> list[Blocker]:
     """What its last attempt began to wait for."""
     holds = []
     for wait in await tx.all("open_waits_of", items=[(row.root_id,)]):
+        if wait["name"] == schedule.NAME:
+            what = f"it is scheduled for {shown(wait['until'])}"
+            holds.append(Blocker(SCHEDULED, what, "the time comes, or change its run_at", wait["until"]))
+            continue
         what, lifts = {
             "time": ("a time", "the time comes"),
             "signal": (f"the signal {wait['signal']!r}", "someone sends it"),

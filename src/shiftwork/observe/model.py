@@ -167,3 +167,6 @@ class Status(msgspec.Struct, frozen=True):
     archived: int
     quota: QuotaInForce | None = None
     """What the operator of the server lets the workspace have; None where there is no limit."""
+    scheduled: int = 0
+    """Pending tasks whose time has not come."""
+    next_scheduled_at: float | None = None

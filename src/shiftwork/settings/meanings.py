@@ -27,7 +27,7 @@ MEANING: dict[str, str] = {
     "retry.backoff_multiplier": "The factor between one delay and the next.",
     "retry.max_delay_sec": "The longest delay, before jitter; null means no limit.",
     "retry.schedule_sec": "The delays of the strategy `schedule`, in order; the last one repeats.",
-    "retry.jitter": "Whether delays are spread by chance so that retries do not come all at once.",
+    "retry.jitter": "Whether delays are spread by chance, so that retries do not coincide; `fixed` ones never are.",
     "retry.jitter_range": "The smallest and the largest factor that jitter multiplies a delay by.",
     "retry.retry_on": "Failure reasons that are tried again.",
     "retry.no_retry_on": "Failure reasons that are never tried again.",

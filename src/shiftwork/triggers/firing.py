@@ -92,17 +92,19 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]  # what is not a list is refused with its name
 
 
-def prepare_all(described: Template, workspace: str, resolver: Resolver) -> tuple[list[Prepared], DagFields]:
+def prepare_all(
+    described: Template, workspace: str, resolver: Resolver, now: float
+) -> tuple[list[Prepared], DagFields]:
     """The tasks as they are submitted, checked as any are."""
     if described.task is not None:
         new = check.read(described.task, NewTask, "task")
-        return [prepare(new, workspace, resolver)], DagFields()
+        return [prepare(new, workspace, resolver, now)], DagFields()
     dag = check.read(described.dag, NewDag, "dag")
     most = resolver.settings().bounds.batch
     if len(dag.tasks) > most:
         raise TooLarge(f"{len(dag.tasks)} tasks in one DAG, at most {most}", where="dag.tasks")
     plans: Plans = {}
-    batch = [prepare(new, workspace, resolver, f"dag.tasks[{n}]", plans) for n, new in enumerate(dag.tasks)]
+    batch = [prepare(new, workspace, resolver, now, f"dag.tasks[{n}]", plans) for n, new in enumerate(dag.tasks)]
     title, author = check.text(dag.title, "dag.title"), check.text(dag.created_by, "dag.created_by")
     return batch, DagFields(True, title, author, ceiling(dag.budget_ceiling_usd))  # noqa: FBT003  # together
 
@@ -150,7 +152,7 @@ async def _create(tx: Tx, engine: Engine, caller: Caller, trigger: ArmedTrigger,
     actor = caller.actor if cause.by_hand else trigger.actor
     described = describe(trigger.template, actor, cause)
     resolver = await engine.settings_cache.load(tx, trigger.workspace)
-    batch, dag = prepare_all(described, trigger.workspace, resolver)
+    batch, dag = prepare_all(described, trigger.workspace, resolver, tx.now)
     lanes = await engine.lanes.intern_in(tx, lanes_of(batch))
     by = Caller(actor, caller.request_id, trigger.workspace)
     return await submit(tx, engine, by, trigger.workspace, batch, lanes, dag)

@@ -84,7 +84,7 @@ async def check(work: UnitOfWork, items: Mapping[str, CheckedResult], rows: Mapp
             await _miss_report(work, row, item, settings, checked)
         elif method == "llm-judge" and found is None:
             try:
-                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver)))
+                checked.awaited.append(Awaited(item, judges.prepare_judge(row, body, item.stored, resolver, work.now)))
             except InputError as error:  # no one could judge it, and no later attempt would be judged otherwise
                 checked.record(item, Verdict(method, passed=False, by=QUEUE, at=work.now, reasons=[str(error)]))
         elif method == "test-pass" and found is None:

@@ -68,16 +68,17 @@ from {items} where dags.id = items.id
 
 -- name: dag_motion
 -- Of each DAG: whether something can still move by itself, and whether something was completed; the first that is found
--- will do. A row with a successor does not count. (The last line is the task that a DAG began with, alone.)
+-- will do. A row with a successor does not count, nor one that is scheduled and waits for others besides. (The last line is the task that a DAG began with, alone.)
 -- rows items: id uuid
 select items.id as dag_id,
   exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
           where t.dag_id = items.id and t.dag_id <> t.id
             and t.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying'))
   or exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
-             where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'pending' and t.hold in ('time', 'signal', 'person'))
+             where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'pending'
+               and (t.hold in ('time', 'signal', 'person') or (t.hold = 'scheduled' and t.waiting = 1)))
   or coalesce(o.status in ('waiting_approval', 'ready', 'claimed', 'running', 'validating', 'retrying')
-              or (o.status = 'pending' and o.hold in ('time', 'signal', 'person')), false) as moving,
+              or (o.status = 'pending' and (o.hold in ('time', 'signal', 'person') or (o.hold = 'scheduled' and o.waiting = 1))), false) as moving,
   exists (select 1 from tasks t join tasks r on r.id = t.root_id and t.id = coalesce(r.newest_id, r.id)
           where t.dag_id = items.id and t.dag_id <> t.id and t.status = 'completed')
   or coalesce(o.status = 'completed', false) as completed

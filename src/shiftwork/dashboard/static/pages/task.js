@@ -2,7 +2,7 @@
 
 import { change, get, post, save, tryGet } from "../api.js";
 import { h } from "../dom.js";
-import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, table, taskLink } from "../parts.js";
+import { ask, attempt, badge, button, chip, empty, facts, json, link, meter, panel, stateOf, table, taskLink } from "../parts.js";
 import { count, label, money, now, sentence, shortId, span, when } from "../words.js";
 
 const ENDED = new Set(["completed", "cancelled", "failed", "dead_lettered"]);
@@ -29,7 +29,7 @@ export default {
     const { task } = data;
     return [
       h("p", { class: "crumbs" }, link("/tasks", "Tasks"), " / ", h("code", {}, task.id)),
-      h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), chip(task.status), h("div", { class: "actions" }, actions(data, ctx))),
+      h("div", { class: "heading" }, h("h1", {}, task.title ?? task.type), stateOf(task), h("div", { class: "actions" }, actions(data, ctx))),
       why(data),
       h("div", { class: "columns" }, h("div", {}, timeline(data), stepsOf(data), output(data), input(data)), h("div", {}, about(data), family(data), files(data), story(data))),
     ];
@@ -150,6 +150,8 @@ function about({ task }) {
       ["Started", task.started_at && when(task.started_at)],
       ["Finished", task.finished_at && when(task.finished_at)],
       ["Next attempt", task.available_at && when(task.available_at)],
+      [task.hold === "scheduled" ? "Starts" : "Was scheduled for", task.run_at && when(task.run_at)],
+      ["Expires", task.expires_at && when(task.expires_at)],
       ["Deadline", task.deadline && when(task.deadline)],
       ["Attempts", `${task.attempts} of ${task.max_attempts}`],
       ["Cost", `${money(task.cost_usd)} · ${count(task.tokens_used.input)} tokens in, ${count(task.tokens_used.output)} out`],
