@@ -2,7 +2,7 @@
 
 from starlette.types import Receive, Scope, Send
 
-from shiftwork.server.app import DOORS
+from shiftwork.server.routes import DOORS
 from shiftwork.server.routing import RouteTable
 
 

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from shiftwork.cli.shell import Answer, Command, Shell, current, refuse
 from shiftwork.config import without_password
 from shiftwork.model.errors import InputError
 from shiftwork.settings.resolve import PROFILES
+
+if TYPE_CHECKING:
+    from shiftwork.server.serve import Options
 
 VIEWS = ("native", "aegis", "loki", "factory", "redis", "coscientist")
 
@@ -109,9 +113,7 @@ def serve(  # noqa: PLR0913  # an option each
     if "workspace" in shell.given and shell.workspace != "default":
         refuse("a server serves all workspaces: callers name theirs, or their token does")
     try:
-        from shiftwork.server import processes as several  # noqa: PLC0415  # no server for `--help`
-        from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
-        from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
+        from shiftwork.server import serve as serving  # noqa: PLC0415  # no server for `--help`
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}, which is not installed", hint="pip install 'shiftwork[server]'"
@@ -134,17 +136,23 @@ def serve(  # noqa: PLR0913  # an option each
         secrets_key=secrets_key,
         claim_folders=claim_folders,
     )
+    _serve(options, processes, functools.partial(_announce, shell))
+    return None
 
-    def run(options: serving.Options, listening: socket.socket | None, announce: Callable[[str], None]) -> None:
+
+def _serve(options: Options, processes: int, announce: Callable[[str], None]) -> None:
+    from shiftwork.server import processes as several  # noqa: PLC0415  # no server for `--help`
+    from shiftwork.server import serve as serving  # noqa: PLC0415  # nor here
+    from shiftwork.worker.command import run_fast  # noqa: PLC0415  # nor here
+
+    def run(options: Options, listening: socket.socket | None, announce: Callable[[str], None]) -> None:
         tracing.set_up("shiftwork-server")
         run_fast(serving.serve(options, announce, listening))
 
-    announce = functools.partial(_announce, shell)
     if processes == 1:
         run(options, None, announce)
     else:
         several.ServerProcesses(options, processes, run).serve(announce)
-    return None
 
 
 def _log_to(file: Path | None, *, json: bool) -> None:
