@@ -112,14 +112,13 @@ async def get_many(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_
 
 @implements(Results.result)
 async def result(call: Call, task_id: str, *, wait: float = 0) -> Result:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait
-    while True:
-        task = await call.read(lambda tx: results.answering_task(tx, call.engine, call.workspace, task_id))
-        left = deadline - loop.time()
-        if task.status in results.ENDED or left <= 0:
-            return results.result_of(task)
-        await asyncio.sleep(min(left, POLL_SEC))
+    async def look() -> Task:
+        return await call.read(lambda tx: results.answering_task(tx, call.engine, call.workspace, task_id))
+
+    task = await look()
+    if wait > 0 and not results.has_ended(task):
+        task = await call.until("task", results.lineage_of(task), look, results.has_ended, wait)
+    return results.result_of(task)
 
 
 @reading(Everyday.explain)

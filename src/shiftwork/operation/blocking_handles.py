@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
+from shiftwork.dags.model import DagTask
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.task import Submitted, Task
 from shiftwork.observe.model import Explanation
@@ -68,6 +69,14 @@ class SyncDagHandle(list[SyncTaskHandle[Any]]):
         super().__init__(SyncTaskHandle.of(task, wait) for task in dag)
         self.dag_id = dag.dag_id
         self._dag, self._wait = dag, wait
+
+    def results(self, timeout: Patience = None) -> dict[str, DagTask]:
+        """Wait until the DAG ends and return what became of each task; see `DagHandle.results`."""
+        return self._wait(self._dag.results(timeout))
+
+    def result(self, timeout: Patience = None) -> dict[str, Any]:
+        """Wait until the DAG ends and return the result of each task; see `DagHandle.result`."""
+        return self._wait(self._dag.result(timeout))
 
 
 def blocking(answer: Any, wait: Waiting) -> Any:
