@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar, Unpack
 
 from msgspec import Meta
@@ -45,6 +46,7 @@ from shiftwork.model.task import (
     TaskFields,
     Text,
 )
+from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.declare import Namespace, Operation, operation, operation_of
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle, seconds_of
@@ -105,7 +107,11 @@ class Everyday(Namespace, name="", group="Tasks"):
     """What producers and readers do every day."""
 
     async def submit(
-        self, task: NewTask | Mapping[str, Any] | None = None, *, wait_for_room: float = 0, **fields: Unpack[TaskFields]
+        self,
+        task: NewTask | Mapping[str, Any] | None = None,
+        *,
+        wait_for_room: Duration = 0,
+        **fields: Unpack[TaskFields],
     ) -> TaskHandle[Any]:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
 
@@ -117,7 +123,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room))
 
     async def submit_many(
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: float = 0
+        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: Duration = 0
     ) -> list[TaskHandle[Any]]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
 
@@ -129,7 +135,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room)
         return [TaskHandle.of(self, each) for each in made]
 
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: float = 0) -> DagHandle:
+    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0) -> DagHandle:
         """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
 
         While the queue is full, it is tried again for `wait_for_room` seconds.
@@ -138,10 +144,10 @@ class Everyday(Namespace, name="", group="Tasks"):
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT_DAG, {"dag": new}, wait_for_room)
         return DagHandle([TaskHandle.of(self, each) for each in made])
 
-    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: float) -> Awaitable[Any]:
+    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: Duration) -> Awaitable[Any]:
         if wait == 0:
             return self._executor.perform(operation, values)
-        return _when_there_is_room(lambda: self._executor.perform(operation, values), wait)
+        return _when_there_is_room(lambda: self._executor.perform(operation, values), seconds(wait))
 
     @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
     async def get(self, task_id: Name) -> Task:
@@ -200,7 +206,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         after: Cursor | Literal["now"] = 0,
         *,
         limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000,
-        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] = 0,
+        wait: Annotated[float, Meta(ge=0, le=MAX_EVENT_WAIT_SEC)] | timedelta = 0,
     ) -> EventPage:
         """Return the events after a cursor and the next cursor; with `wait`, wait that long for the first one.
 
@@ -210,7 +216,7 @@ class Everyday(Namespace, name="", group="Tasks"):
         `Last-Event-ID` resumes. Several values of one filter are alternatives.
         """
 
-    async def follow(self, after: int = 0, *, poll_sec: float = 0.05) -> AsyncIterator[Event]:
+    async def follow(self, after: int = 0, *, poll_sec: Duration = 0.05) -> AsyncIterator[Event]:
         """Yield events as they come, each once, forever."""
         while True:
             page = await self.events(after, wait=FOLLOW_SEC)
@@ -218,7 +224,7 @@ class Everyday(Namespace, name="", group="Tasks"):
                 yield event
             after = page.next
             if not page.events:
-                await asyncio.sleep(poll_sec)  # a server about to stop does not wait
+                await asyncio.sleep(seconds(poll_sec))  # a server about to stop does not wait
 
     @operation("GET /api/queue", "read", group="Queue")
     async def status(self, *, fresh: bool = False) -> Status:
@@ -305,8 +311,8 @@ class Tasks(Namespace, name="tasks"):
         tag: str | None = None,
         dag: str | None = None,
         parent: Name | None = None,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         after: Name | None = None,
         limit: PageSize = 100,
         newest: bool = False,

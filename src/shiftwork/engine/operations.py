@@ -23,6 +23,7 @@ from shiftwork.model.history import Attempt, EventPage, History, Transition
 from shiftwork.model.outcome import Outcome
 from shiftwork.model.states import FINAL, STORED
 from shiftwork.model.task import Changes, NewDag, NewTask, Page, Result, Submitted, Task
+from shiftwork.model.times import Duration, Time, seconds
 from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
@@ -126,10 +127,10 @@ async def explain(tx: Tx, engine: Engine, caller: Caller, workspace: str, task_i
 
 
 @implements(Everyday.events)
-async def events(call: Call, after: int | Literal["now"] = 0, *, limit: int = 1000, wait: float = 0) -> EventPage:
+async def events(call: Call, after: int | Literal["now"] = 0, *, limit: int = 1000, wait: Duration = 0) -> EventPage:
     store, loop = call.engine.store, asyncio.get_running_loop()
     cursor = await event_log.newest(store) if after == "now" else after
-    deadline = loop.time() + wait
+    deadline = loop.time() + seconds(wait)
     while True:
         part = await event_log.read(store, cursor, limit, call.workspace)
         left = deadline - loop.time()
@@ -253,8 +254,8 @@ async def list_tasks(  # a filter each
     tag: str | None = None,
     dag: str | None = None,
     parent: str | None = None,
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     after: str | None = None,
     limit: int = 100,
     newest: bool = False,
