@@ -173,6 +173,11 @@ COMMANDS = [
     ("quotas set shop --max-tasks 5", "shop: tasks 0 of 5", '"max_tasks": 5'),
     ("quotas list", "no quotas", "[]"),
     ("quotas show", "no limit", '"workspace": "default"'),
+    ("types", "no types are registered", "[]"),
+    ("types list", "no types are registered", "[]"),
+    ('types save audit --payload-schema {"type":"object"}', "type audit are in force", '"set_by": "operator"'),
+    ("types show {typed}", "set by", '"payload_schema"'),
+    ("types remove audit", "There is no type", '"removed": false'),
     ("sinks show {sink}", "https://example.com/…", '"status": "active"'),
     ("sinks pause {sink} --reason holiday", "paused", '"pause_reason": "holiday"'),
     ("sinks resume {sink}", "resumed", '"status": "active"'),
@@ -328,6 +333,18 @@ def test_wait_command_exits_with_4_while_the_task_waits(terminal: Terminal) -> N
     assert terminal.json("show", task)["blocked_by"] == [other]
     for line in (["wait", again], ["wait", again, "w", "--task", other], ["wait", again, "w"]):
         assert terminal.run(*line).code == 2
+
+
+def test_wait_command_returns_tasks_that_failed(terminal: Terminal) -> None:
+    token, lost = terminal.running(), terminal.dead()
+    assert terminal.run("wait", token, "--task", lost, "--failures", "ignore").code == 2
+    done = terminal.text("wait", token, "--task", lost, "--failures", "return")
+    assert done == f"the task is running\n{lost} is dead_lettered: crash: boom\n"
+    (failed,) = terminal.json("wait", token, "--task", lost, "--failures", "return")["failed"]
+    assert (failed["task_id"], failed["error"]) == (lost, "boom")
+    task = token.partition(".")[0]
+    assert lost in terminal.text("show", task)
+    assert "boom" in terminal.text("explain", task)
 
 
 def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:

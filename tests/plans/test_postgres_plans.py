@@ -47,13 +47,14 @@ HOT = [
     ),
     Hot("ties_of", {"items": [(uuid("ready", n), uuid("ready", n)) for n in range(1, 201)]}, "idx_edges_", 200),
     Hot("satisfy_edges", {"items": [(uuid("running", n),) for n in range(1, 201)]}, "idx_edges_", 400),
+    Hot("ends_of", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("lock_lineages", {"items": [(uuid("child", n),) for n in range(1, 201)]}, "tasks_pkey", 400),
     Hot("runtimes_of_agent", {"agent": "agent-7", "workspace": "default"}, "idx_tasks_holder", 50),
     Hot("due_claims", {"now": NOW + 20, "count": 500, "skip": 0}, "idx_tasks_heartbeat", 20),
     Hot("due_retries", {"now": NOW + 20, "count": 500}, "idx_tasks_retry", 20),
     Hot("due_reranks", {"now": NOW, "count": 500}, "idx_tasks_rerank", 0),
     Hot("tasks_of_dag", {"dag": WHOLE_DAG}, "idx_tasks_dag", backlog.DAG),
-    Hot("dag_motion", {"items": [(WHOLE_DAG,)]}, "idx_tasks_dag", 2 * backlog.DAG),
+    Hot("dag_motion", {"items": [(WHOLE_DAG,)]}, "idx_tasks_dag", 3 * backlog.DAG),
 ]
 MAX_PAGES = 24
 """Pages per row wanted, at most: down the index, the row, and what a write does to the other indexes."""

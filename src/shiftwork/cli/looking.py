@@ -102,6 +102,7 @@ def _facts(task: Task, now: float) -> None:
             ("expires", printing.when(task.expires_at)),
             ("waits for", [*task.blocked_by, *map(_waited_for, task.waits)]),
             ("depends on", task.dependencies),
+            ("went on without", [f"{each.task_id} ({each.reason})" for each in task.failed_dependencies]),
             ("deadline", printing.when(task.deadline)),
             (
                 "created",
@@ -246,6 +247,9 @@ def _explanation(found: Explanation) -> None:
     if found.holds:
         rows = [(h.kind, h.what, h.lifts, printing.when(h.until)) for h in found.holds]
         printing.section("Blocked by", lambda: printing.table(["hold", "what", "what lifts it", "until"], rows))
+    if found.failed_dependencies:
+        failed = [(each.task_id, each.status, each.reason, each.error) for each in found.failed_dependencies]
+        printing.section("Went on without", lambda: printing.table(["task", "status", "reason", "error"], failed))
 
 
 def _share(found: Explanation) -> str | None:

@@ -131,6 +131,7 @@ async def _leave(work: UnitOfWork, row: TaskRow, verdict: ReviewDecision) -> tup
     settings = await work.settings_of(row)
     await _retake_key(work, row)
     await work.tx.run("drop_expired_waits", items=[(row.root_id,)])  # a retry gives them another chance
+    await work.tx.run("forget_failed_waits", items=[(row.root_id,)])
     row.round += 1
     row.expires_at = None  # someone wants it now
     if row.failure_reason != reasons.DISPLACED:  # which was not a fault of its own, and took it no attempt

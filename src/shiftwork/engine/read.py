@@ -10,6 +10,7 @@ import msgspec
 
 from shiftwork.engine import rank, retry
 from shiftwork.engine.engine import Engine
+from shiftwork.engine.failed_ends import failed_dependencies
 from shiftwork.engine.rows import TaskRow, load
 from shiftwork.engine.unit_of_work import own_settings
 from shiftwork.model import check, ids
@@ -254,6 +255,7 @@ def build(row: TaskRow, body: dict[str, Any], settings: Settings, now: float, co
         output=_output(body, result),
         dependencies=[ids.show_task(edge["dependency"]) for edge in context.dependencies],
         blocked_by=[ids.show_task(edge["dependency"]) for edge in context.dependencies if not edge["satisfied"]],
+        failed_dependencies=failed_dependencies(context.dependencies),
         blocked=row.blocked_reason is not None,
         merged_ids=[ids.shown(alias["name"]) for alias in context.aliases],
         waits=[wait_of(wait) for wait in context.waits],

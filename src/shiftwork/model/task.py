@@ -108,16 +108,14 @@ class NewTask(Fields):
     settings: dict[str, Any] | None = None
 
 
-class TaskFields(TypedDict, total=False):
-    """The fields of `NewTask` as keyword arguments."""
+class TaskOptions(TypedDict, total=False):
+    """The fields of `NewTask` as keyword arguments, but for its type and its payload."""
 
-    type: Name
     key: Name | None
     id: Name | None
     idempotency_key: Name | None
     title: Text | None
     tool_name: Name | None
-    payload: Mapping[str, Any]
     spec: Spec | Mapping[str, Any] | None
     output: Output | Mapping[str, Any] | None
     priority: Priority
@@ -147,6 +145,13 @@ class TaskFields(TypedDict, total=False):
     force_fresh_session: bool
     traceparent: Traceparent | None
     settings: Mapping[str, Any] | None
+
+
+class TaskFields(TaskOptions, total=False):
+    """The fields of `NewTask` as keyword arguments."""
+
+    type: Name
+    payload: Mapping[str, Any]
 
 
 class NewDag(Fields):
@@ -287,6 +292,16 @@ class Wait(msgspec.Struct, frozen=True):
     answered_by: str | None = None
 
 
+class FailedDependency(msgspec.Struct, frozen=True):
+    """A dependency or subtask that ended without success, as it was when its dependent went on without it."""
+
+    task_id: str
+    status: str
+    """Dead-lettered, resting failed or cancelled."""
+    reason: str | None = None
+    error: str | None = None
+
+
 class Task(msgspec.Struct, frozen=True):
     """A task as a reader sees it. Times are seconds since 1970."""
 
@@ -323,6 +338,8 @@ class Task(msgspec.Struct, frozen=True):
     age_minutes: float = 0
     dependencies: list[str] = []
     blocked_by: list[str] = []
+    failed_dependencies: list[FailedDependency] = []
+    """Of what it depends on or has waited for: what ended without success and no longer holds it."""
     blocked: bool = False
     blocked_reason: str | None = None
     hold: str | None = None

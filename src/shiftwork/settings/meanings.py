@@ -13,7 +13,7 @@ MEANING: dict[str, str] = {
     "starvation_threshold_sec": "After how long a waiting task raises an alert and goes to the top; null is never.",
     "deadline.urgent_sec": "How close to its deadline a task is handed out before all others; null is never.",
     "deadline.preempt_running": "Whether an urgent task asks less urgent running work to yield.",
-    "deadline.on_passed": "What a passed deadline does: raise an alert only, also cancel the task, or make it a dead letter.",
+    "deadline.on_passed": "What a passed deadline does besides its alert: nothing, cancel the task, or make it a dead letter.",
     "requeue_front": "Whether the work of a lost agent goes to the front of its own level.",
     "fair_share.by": "Whose tasks take turns: no one's (`none`), those of each `created_by` or `issue_id`, or those "
     "that share a tag with a prefix (`tag:team-`).",
@@ -68,7 +68,8 @@ MEANING: dict[str, str] = {
     "max_concurrent_tasks": "How many tasks an agent holds at once when it did not say itself; null means no limit.",
     "require_registration": "Whether an agent must register before it may claim.",
     "recover": "What becomes of the tasks a restarted agent or runtime held when it does not say itself.",
-    "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed.",
+    "on_dependency_failed": "What becomes of a task when a dependency is dead-lettered or rests failed; with "
+    "`continue` it runs once all its dependencies have ended, cancelled ones included.",
     "on_dependency_cancelled": "What becomes of a task when a dependency is cancelled.",
     "missing_dependency": "Whether a dependency that does not exist yet is waited for or refused.",
     "dependency_wait_sec": "How long a dependency is waited for before the task is marked blocked; null is forever.",

@@ -24,7 +24,7 @@ from shiftwork.model.task import Name, PageSize, Text, Wait
 from shiftwork.model.times import MAX_TIME, DatedTime, Duration, Time
 from shiftwork.operation.declare import Namespace, operation
 from shiftwork.operation.parameters import ClaimToken
-from shiftwork.waits.model import ApprovalRequest, Kind, Signalled, WaitResult
+from shiftwork.waits.model import ApprovalRequest, Failures, Kind, Signalled, WaitResult
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_TIME)] | timedelta
 HOLDING = (NotFound, LeaseLost, WrongState, FenceRequired, NotYourClaim)
@@ -40,6 +40,7 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         token: ClaimToken,
         *,
         tasks: Sequence[Name] | None = None,
+        failures: Failures = "wait",
         name: Name | None = None,
         until: DatedTime | None = None,
         signal: Name | None = None,
@@ -51,6 +52,9 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
 
         The task then comes back to an agent that can take it. The same call returns the result of a wait that has a
         name. Where all the tasks are done the slot is kept, and `status` is `running`.
+
+        Tasks are done when they are completed; with `failures` set to `return`, once they have ended, whatever the
+        outcome. `failed` lists those that ended without success, and so does the task itself from then on.
         """
 
     async def wait(
@@ -80,12 +84,14 @@ class Waits(Namespace, name="waits", group="Waiting and asking"):
         assert result.wait is not None
         return result.wait
 
-    async def wait_for_tasks(self, token: ClaimToken, tasks: Sequence[str]) -> str:
+    async def wait_for_tasks(self, token: ClaimToken, tasks: Sequence[str], *, failures: Failures = "wait") -> str:
         """Give the slot back until these tasks are done; the task then comes back to an agent that can take it.
 
-        Where they are all done the slot is kept, and the answer is `running`.
+        Where they are all done the slot is kept, and the answer is `running`. With `failures="return"` they are done
+        once they have ended, whatever the outcome; the task's `failed_dependencies` say which ended without success.
+        An outcome that the task went on with stays, even if a person retries that subtask later.
         """
-        return (await self.request(token, tasks=tasks)).status
+        return (await self.request(token, tasks=tasks, failures=failures)).status
 
     @operation("POST /api/signals", "submit", status=201, errors=(NotFound, WrongState))
     async def signal(self, name: Name, data: Any = None, *, task: Name | None = None) -> Signalled:

@@ -14,8 +14,9 @@ on conflict do nothing
 
 -- name: insert_waits_for
 -- A parent may wait again for a subtask that was done before, and runs once more.
--- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean
-on conflict (dependent, dependency) do update set satisfied = excluded.satisfied, waits = true
+-- insert edges: dependent uuid, dependency uuid, satisfied boolean, waits boolean, any_end boolean, failure json
+on conflict (dependent, dependency) do update set satisfied = excluded.satisfied, waits = true, any_end = excluded.any_end,
+  failure = excluded.failure
 
 -- name: lock_dependencies
 -- Submit and finish meet here: a share lock on the parents, then their states are read with a new snapshot.
