@@ -102,3 +102,11 @@ async def test_bad_times_and_durations_are_refused(queue: Queue, name: str) -> N
     with pytest.raises(InputError) as refused:
         await call(**given)
     assert refused.value.where == where
+
+
+async def test_bulk_filter_takes_datetimes(queue: Queue, clock: MovedClock) -> None:
+    await queue.submit(type="code")
+    await pass_time(queue, clock, 60)
+    await queue.submit(type="code")
+    counted = await queue.bulk.cancel({"until": at(clock())}, dry_run=True)
+    assert counted.matched == 1
