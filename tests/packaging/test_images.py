@@ -52,9 +52,8 @@ def stages() -> dict[str, Stage]:
     for line in lines:
         if made := re.fullmatch(r"FROM (\S+) AS (\S+)", line):
             found[made[2]] = Stage(made[1], [])
-            latest = found[made[2]]
         else:
-            latest.lines.append(line)
+            found[list(found)[-1]].lines.append(line)
     return found
 
 
