@@ -124,6 +124,10 @@ async def resting(queue: Queue) -> str:
     return (await queue.cooldowns.set("model:opus", 60)).key
 
 
+async def typed(queue: Queue) -> str:
+    return (await queue.types.save("code", payload_schema={"type": "object"})).name
+
+
 async def limited(queue: Queue) -> str:
     return (await queue.limits.set("model:opus", concurrency=2)).key
 
@@ -279,6 +283,9 @@ VERBS: dict[str, tuple[ToolResult, Call]] = {
     "triggers.remove": (armed_trigger, lambda q, name: q.triggers.remove(name)),
     "triggers.fire": (armed_trigger, lambda q, name: q.triggers.fire(name, reason="now")),
     "triggers.save": (nothing, lambda q, _: q.triggers.save("nightly", on=CRON, task={"type": "audit"})),
+    "types.save": (nothing, lambda q, _: q.types.save("code", payload_schema={"type": "object"})),
+    "types.remove": (typed, lambda q, name: q.types.remove(name)),
+    "types.declare": (nothing, lambda q, _: q.types.declare("ada", [{"name": "code"}])),
     "tokens.revoke": (token, lambda q, token_id: q.tokens.revoke(token_id)),
 }
 APART = {

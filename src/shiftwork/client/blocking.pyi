@@ -23,8 +23,6 @@ from shiftwork.budgets.model import Budget
 from shiftwork.budgets.model import By as budgets_By
 from shiftwork.budgets.model import Costs
 from shiftwork.budgets.model import Kind as budgets_Kind
-from shiftwork.client.blocking_handles import SyncDagHandle
-from shiftwork.client.blocking_handles import SyncTaskHandle
 from shiftwork.control.model import BridgeInfo
 from shiftwork.control.model import Level
 from shiftwork.control.model import MaintenanceJob
@@ -102,6 +100,8 @@ from shiftwork.observe.model import Metrics
 from shiftwork.observe.model import Pattern
 from shiftwork.observe.model import Status as observe_Status
 from shiftwork.observe.model import WaitingWork
+from shiftwork.operation.blocking_handles import SyncDagHandle
+from shiftwork.operation.blocking_handles import SyncTaskHandle
 from shiftwork.operation.handle import Patience
 from shiftwork.operation.parameters import Accepts
 from shiftwork.operation.parameters import ClaimToken
@@ -113,6 +113,10 @@ from shiftwork.snapshots.model import Snapshot
 from shiftwork.steps.api import Key as steps_Key
 from shiftwork.steps.model import Effect
 from shiftwork.steps.model import Step
+from shiftwork.task_types.api import Declared
+from shiftwork.task_types.api import MAX_TYPES
+from shiftwork.task_types.api import Schema
+from shiftwork.task_types.model import TaskType
 from shiftwork.triggers.api import On
 from shiftwork.triggers.api import Parameters
 from shiftwork.triggers.api import Template
@@ -314,6 +318,13 @@ class _Triggers:
     def preview(self, name: Name, *, parameters: Values = ..., facts: Template = ..., reason: Text | None = ...) -> Preview: ...
     def list(self, *, after: Annotated[str, Meta(max_length=255)] = ..., limit: PageSize = ...) -> list[Trigger]: ...
 
+class _Types:
+    def get(self, name: Name) -> TaskType: ...
+    def save(self, name: Name, *, payload_schema: Schema = ..., result_schema: Schema = ...) -> TaskType: ...
+    def remove(self, name: Name) -> bool: ...
+    def declare(self, agent_id: Name, types: Annotated[Sequence[Declared], Meta(max_length=MAX_TYPES)]) -> list[TaskType]: ...
+    def list(self) -> list[TaskType]: ...
+
 class _Waits:
     def request(self, token: ClaimToken, *, tasks: Sequence[Name] | None = ..., failures: Failures = ..., name: Name | None = ..., until: Time | None = ..., signal: Name | None = ..., question: Text | None = ..., schema: Mapping[str, Any] | None = ..., timeout_sec: waits_Seconds | None = ...) -> WaitResult: ...
     def wait(self, token: ClaimToken, name: str, *, until: float | None = ..., signal: str | None = ..., question: str | None = ..., schema: Mapping[str, Any] | None = ..., timeout_sec: float | None = ...) -> model_Wait: ...
@@ -393,6 +404,8 @@ class SyncQueue:
     def tokens(self) -> _Tokens: ...
     @property
     def triggers(self) -> _Triggers: ...
+    @property
+    def types(self) -> _Types: ...
     @property
     def waits(self) -> _Waits: ...
     def claim(self, agent_id: str, count: int = ..., *, wait: float = ..., runtime_id: str | None = ..., start: bool = ..., types: Sequence[str] | None = ..., capabilities: Sequence[str] = ..., models: Sequence[str] = ..., fifo: bool = ...) -> list[Assignment]: ...

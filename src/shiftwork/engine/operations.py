@@ -27,14 +27,16 @@ from shiftwork.observe import explain as explaining
 from shiftwork.observe import status as overview
 from shiftwork.observe.model import Explanation, Status
 from shiftwork.operation.local import Call, implements, reading
+from shiftwork.settings.resolve import Resolver
 from shiftwork.store.store import Row, Tx
 
 POLL_SEC = 0.05
 
 
-async def let_others(new: NewTask) -> None:
+async def let_others(new: NewTask, resolver: Resolver) -> None:
     """Have others take their turn after a schema was looked through, which takes a while; a batch may have hundreds."""
-    if new.output is not None and new.output.validation_schema is not None:
+    has_schema = new.output is not None and new.output.validation_schema is not None
+    if has_schema or resolver.declared(new.type) is not None:
         await asyncio.sleep(0)
 
 
@@ -90,7 +92,7 @@ async def _prepare(call: Call, tasks: Sequence[NewTask]) -> list[Prepared]:
             where = "task" if alone else f"tasks[{place}]"
             new = traced(task, origin)
             prepared.append(prepare(new, call.workspace, resolver, call.engine.store.now(), where, plans))
-            await let_others(new)
+            await let_others(new, resolver)
     return prepared
 
 

@@ -17,6 +17,7 @@ from shiftwork.observe.model import Explanation
 from shiftwork.operation.declare import Executor, Operation
 
 R = TypeVar("R")
+S = TypeVar("S")
 Patience = float | timedelta | None
 """How long to wait: seconds, a timedelta, or None for as long as it takes."""
 
@@ -48,6 +49,10 @@ class TaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         made: TaskHandle[R] = cls(submitted.id, submitted.status, submitted.duplicate, submitted.key, submitted.dag_id)
         made.__dict__.update(_queue=queue, _decode=decode)
         return made
+
+    def decoded(self, decode: Callable[[Any], S]) -> TaskHandle[S]:
+        """Return the handle of the same task with results of another type."""
+        return TaskHandle.of(self._queue, self, decode)
 
     async def result(self, timeout: Patience = None) -> R:  # noqa: ASYNC109  # it says so in an error of its own
         """Wait until the task ends and return its result: the data handed in, or the text where there is no data.

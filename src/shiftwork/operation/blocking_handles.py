@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from shiftwork.dags.model import DagTask
@@ -12,6 +12,7 @@ from shiftwork.observe.model import Explanation
 from shiftwork.operation.handle import DagHandle, Patience, TaskHandle
 
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -29,6 +30,10 @@ class SyncTaskHandle(Submitted, Generic[R], frozen=True, dict=True):
         made: SyncTaskHandle[R] = cls(handle.id, handle.status, handle.duplicate, handle.key, handle.dag_id)
         made.__dict__.update(_handle=handle, _wait=wait)
         return made
+
+    def decoded(self, decode: Callable[[Any], S]) -> SyncTaskHandle[S]:
+        """Return the handle of the same task with results of another type."""
+        return SyncTaskHandle.of(self._handle.decoded(decode), self._wait)
 
     def result(self, timeout: Patience = None) -> R:
         """Wait until the task ends and return its result; see `TaskHandle.result`."""
