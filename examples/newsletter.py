@@ -1,7 +1,7 @@
 """A newsletter from 50 pages: one cannot be read, one is retried, an editor approves, a webhook hears of the end.
 
-    python newsletter.py sqlite:///news.db             # or postgresql://..., http://127.0.0.1:8080
-    python newsletter.py sqlite:///news.db http://127.0.0.1:9000/hook
+python newsletter.py sqlite:///news.db             # or postgresql://..., http://127.0.0.1:8080
+python newsletter.py sqlite:///news.db http://127.0.0.1:9000/hook
 """
 
 import asyncio
@@ -40,7 +40,7 @@ async def newsletter(ctx: Context, pages: int) -> Newsletter:
 async def approve(queue: AnyQueue, task: TaskHandle[Newsletter]) -> None:
     async for event in queue.follow():
         if event.task_id == task.id and "question.asked" in event.names:
-            await queue.approvals.answer(task.id, True)
+            await queue.approvals.answer(task.id, value=True)
             return
 
 
