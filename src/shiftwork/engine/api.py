@@ -127,12 +127,8 @@ class Everyday(Namespace, name="", group="Tasks"):
         self,
         task: NewTask | Mapping[str, Any] | None = None,
         *,
-<<<<<<< HEAD
-        wait_for_room: float = 0,
-        connection: object | None = None,
-=======
         wait_for_room: Duration = 0,
->>>>>>> main
+        connection: object | None = None,
         **fields: Unpack[TaskFields],
     ) -> TaskHandle[Any]:
         """Submit one task, given as a `NewTask`, a mapping, or keyword arguments; `await handle.result()` waits for it.
@@ -147,15 +143,11 @@ class Everyday(Namespace, name="", group="Tasks"):
         return TaskHandle.of(self, await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection))
 
     async def submit_many(
-<<<<<<< HEAD
         self,
         tasks: Sequence[NewTask | Mapping[str, Any]],
         *,
-        wait_for_room: float = 0,
+        wait_for_room: Duration = 0,
         connection: object | None = None,
-=======
-        self, tasks: Sequence[NewTask | Mapping[str, Any]], *, wait_for_room: Duration = 0
->>>>>>> main
     ) -> list[TaskHandle[Any]]:
         """Submit a batch, all or nothing. Tasks may depend on each other by their local `key`.
 
@@ -168,13 +160,9 @@ class Everyday(Namespace, name="", group="Tasks"):
         made: list[Submitted] = await self._when_there_is_room(_SUBMIT, {"task": new}, wait_for_room, connection)
         return [TaskHandle.of(self, each) for each in made]
 
-<<<<<<< HEAD
     async def submit_dag(
-        self, dag: NewDag | Mapping[str, Any], *, wait_for_room: float = 0, connection: object | None = None
+        self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0, connection: object | None = None
     ) -> DagHandle:
-=======
-    async def submit_dag(self, dag: NewDag | Mapping[str, Any], *, wait_for_room: Duration = 0) -> DagHandle:
->>>>>>> main
         """Submit tasks and edges as one DAG, all or nothing. Returns a list of handles that knows the DAG.
 
         While the queue is full, it is tried again for `wait_for_room` seconds. With `connection`, in the transaction
@@ -185,20 +173,13 @@ class Everyday(Namespace, name="", group="Tasks"):
         wait_for = functools.partial(dag_result, self._executor)
         return DagHandle([TaskHandle.of(self, each) for each in made], wait_for)
 
-<<<<<<< HEAD
     def _when_there_is_room(
-        self, operation: Operation, values: dict[str, Any], wait: float, connection: object | None
+        self, operation: Operation, values: dict[str, Any], wait: Duration, connection: object | None
     ) -> Awaitable[Any]:
         executor = self._executor if connection is None else self._executor.joining(connection)
         if wait == 0:
             return executor.perform(operation, values)
-        return _when_there_is_room(lambda: executor.perform(operation, values), wait)
-=======
-    def _when_there_is_room(self, operation: Operation, values: dict[str, Any], wait: Duration) -> Awaitable[Any]:
-        if wait == 0:
-            return self._executor.perform(operation, values)
-        return _when_there_is_room(lambda: self._executor.perform(operation, values), seconds(wait))
->>>>>>> main
+        return _when_there_is_room(lambda: executor.perform(operation, values), seconds(wait))
 
     @operation("GET /api/tasks/{task_id}", "read", errors=(NotFound,))
     async def get(self, task_id: Name) -> Task:
