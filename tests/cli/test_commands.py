@@ -358,6 +358,14 @@ def test_rerun_from_a_step_with_another_payload(terminal: Terminal) -> None:
     assert (fresh["payload"], fresh["rerun_of"]) == ({"file": "b.py"}, task)
 
 
+def test_submit_warns_of_a_dependency_that_does_not_exist(terminal: Terminal) -> None:
+    done = terminal.run("submit", "code", "--depends", "nope", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["missing_dependencies"] == ["nope"]
+    assert "there is no task 'nope' yet" in done.err
+    assert terminal.run("submit", "code", "--depends", terminal.ready()).err == ""
+
+
 def test_same_key_twice_creates_one_task(terminal: Terminal) -> None:
     first = terminal.json("submit", "code", "--idempotency-key", "k")
     again = terminal.json("submit", "code", "--idempotency-key", "k")

@@ -329,7 +329,7 @@ async def test_rewound_handler_calls_only_the_steps_from_there_on(queue: Queue, 
         for name in ("research", "draft", "polish"):
             await ctx.step(name, called.append, f"{name} {ctx.payload['tone']}")
             clock.advance(1)
-            await ctx.effect(f"send-{name}", lambda _, name=name: called.append(f"sent {name}"))
+            await ctx.effect(f"send-{name}", lambda effect: called.append(f"sent {effect.key.rpartition('-')[2]}"))
             clock.advance(1)
         return str(ctx.payload["tone"])
 

@@ -103,9 +103,11 @@ async def submit(
     elif isinstance(given, list):
         made = await queue.submit_many(given, wait_for_room=wait_for_room)
         shell.answer(made, lambda: _list(made))
+        _warn(made)
     elif "tasks" in given:
         dag = await queue.submit_dag(given, wait_for_room=wait_for_room)
         shell.answer({"dag_id": dag.dag_id, "tasks": dag}, lambda: _list(dag, dag.dag_id))
+        _warn(dag)
     else:
         await _submit_one(shell, queue, given, wait_for_room)
     return None
@@ -121,6 +123,15 @@ def _fields(options: dict[str, Any], now: float) -> dict[str, Any]:
 async def _submit_one(shell: Shell, queue: AnyQueue, fields: dict[str, Any], wait_for_room: float) -> None:
     made = await queue.submit(fields, wait_for_room=wait_for_room)
     shell.answer(made, lambda: click.echo(_line(made)))
+    _warn([made])
+
+
+def _warn(made: Sequence[Submitted]) -> None:
+    """A misspelt dependency would be waited for in silence."""
+    for each in made:
+        for name in each.missing_dependencies:
+            what = f"warning: there is no task {name!r} yet; {each.id} waits until it is submitted and done."
+            click.echo(printing.clean(what), err=True)
 
 
 def _line(made: Submitted) -> str:
