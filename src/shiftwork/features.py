@@ -5,6 +5,7 @@ WITH_OPERATIONS = (
     "agents",
     "artifacts",
     "budgets",
+    "bulk",
     "control",
     "dags",
     "dead_letters",
@@ -15,6 +16,7 @@ WITH_OPERATIONS = (
     "settings",
     "snapshots",
     "steps",
+    "task_types",
     "triggers",
     "waits",
 )

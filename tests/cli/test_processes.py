@@ -197,7 +197,6 @@ def test_store_name_with_invalid_utf8_is_refused(tmp_path: Path, line: str) -> N
         ("submit t --payload -", "standard input is closed"),
         ("submit --file -", "standard input is closed"),
         ("artifacts put -", "standard input is closed"),
-        ("purge --type t", "pass --yes"),
     ],
 )
 def test_closed_stdin_is_reported_in_one_line(tmp_path: Path, line: str, part: str) -> None:

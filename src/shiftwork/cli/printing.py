@@ -19,7 +19,7 @@ clean = printable
 _TIMES = frozenset({"at", "deadline", "until", "ack_required_by", "execution_deadline"})
 _TIMES |= {"last_heartbeat", "last_seen", "last_failure", "closed_until", "since"}
 _OPAQUE = frozenset({"payload", "data", "progress", "settings", "spec", "output", "decision_report", "change"})
-_OPAQUE |= {"value", "retry", "priority_parts", "schema", "evidence"}
+_OPAQUE |= {"value", "retry", "priority_parts", "schema", "evidence", "payload_schema", "result_schema"}
 """What a caller wrote, or what has names of its own: times are not looked for inside."""
 
 _STYLES = {

@@ -69,6 +69,14 @@ def when(text: str) -> When:
     return When(fixed=at)
 
 
+def past(text: str) -> When:
+    """An ISO-8601 time (UTC where it names no zone) or how long ago: 90s, 15m, 2h, 3d, 1w."""
+    if (seconds := _seconds(text)) is None:
+        return when(text)
+    _refuse_undated(text, time.time() - seconds)
+    return When(later=-seconds)
+
+
 def _refuse_undated(text: str, at: float) -> None:
     """No one could be shown such a time."""
     try:
@@ -95,6 +103,11 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise click.BadParameter(f"expected a JSON object, got {_kind(found)}")
     return found
+
+
+def json_object_or_file(text: str) -> dict[str, Any]:
+    """A JSON object, `@file` to read it from a file, or `-` for standard input."""
+    return json_object(_read_file(text[1:]) if text.startswith("@") else text)
 
 
 def payload_part(text: str) -> dict[str, Any]:

@@ -309,7 +309,7 @@ async def spawn(
         for place, task in enumerate(tasks):
             new = traced(check.read(task, NewTask, f"tasks[{place}]"), origin)
             batch.append(prepare(new, call.workspace, resolver, call.engine.store.now(), f"tasks[{place}]"))
-            await let_others(new)
+            await let_others(new, resolver)
     if not batch:
         raise InputError("there is nothing to spawn", where="tasks")
     lanes = await call.engine.lanes.intern(call.engine.store, {prepared.lane for prepared in batch})

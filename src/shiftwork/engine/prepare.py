@@ -18,6 +18,7 @@ from shiftwork.model.task import NewTask, micros
 from shiftwork.model.times import MAX_DURATION, Duration, Time, epoch, seconds, shown
 from shiftwork.settings.model import Settings
 from shiftwork.settings.resolve import Resolver
+from shiftwork.task_types import policy as type_policy
 from shiftwork.validation import policy as verdict
 
 SUMMARY_CHARS = 200
@@ -89,7 +90,13 @@ def prepare(
     now: float,
     where: str = "task",
     plans: Plans | None = None,
+    *,
+    check_payload: bool = True,
 ) -> Prepared:
+    """What is stored of a task; refused where it is not one, or its payload does not fit its type.
+
+    `check_payload` is off where the payload is a sample.
+    """
     if _says_when(new):
         new = _timed(new, now, where)
     plan = _known(plans, new) if plans and _is_plain(new) else None
@@ -101,6 +108,9 @@ def prepare(
         _check_references(new, plan.settings, where)
     bounds = plan.settings.bounds
     body = check.to_json(_body(new), bounds.body_bytes, bounds, where)
+    declared = resolver.declared(new.type)
+    if declared is not None and declared.payload_schema is not None and check_payload:
+        type_policy.check_payload(new.type, new.payload, declared.payload_schema, f"{where}.payload")
     uuid = ids.parse(new.id) if new.id else None
     idempotency = plan.settings.idempotency
     return Prepared(
@@ -212,16 +222,19 @@ def _plan(new: NewTask, workspace: str, resolver: Resolver, where: str) -> Plan:
         estimated_cost=estimated_cost(new),
         timeout_sec=new.timeout_sec or (constraints.max_duration_sec if constraints else None) or settings.timeout_sec,
         max_attempts=new.max_attempts or settings.max_attempts,
-        validation=_validation(new, own),
+        validation=_validation(new, own, resolver),
         at_most_once=settings.delivery == "at_most_once",
         has_own_settings=bool(own),
         tallied=capacity_policy.is_counted(settings),
     )
 
 
-def _validation(new: NewTask, own: dict[str, Any]) -> str | None:
+def _validation(new: NewTask, own: dict[str, Any], resolver: Resolver) -> str | None:
     """How its output is checked; None where it may be taken unseen, unless its workspace wants reports."""
     method = new.output.validation if new.output else "none"
+    declared = resolver.declared(new.type)
+    if method == "none" and declared is not None and declared.result_schema is not None:
+        return "json-schema"
     return None if method == "none" and not own.get("require_decision_report") else method
 
 

@@ -21,7 +21,7 @@ from shiftwork.engine.rows import TaskRow, load, to_save
 from shiftwork.model import ids, reasons
 from shiftwork.model.errors import NotFound
 from shiftwork.model.outcome import Token
-from shiftwork.model.states import FINAL, SETTLED, State, move, write_path
+from shiftwork.model.states import ENDED, FINAL, SETTLED, State, move, write_path
 from shiftwork.observe import alert_kinds
 from shiftwork.settings.model import Settings
 from shiftwork.store.store import Row, Tx
@@ -167,6 +167,8 @@ class UnitOfWork:
         actor: str | None = None,
     ) -> None:
         """One event for this verb and task."""
+        if path is not None and path.rpartition(">")[2] in ENDED:
+            self.tx.announce_end(row.root_id)
         self._events.append(
             [
                 self.now,
@@ -257,6 +259,7 @@ class UnitOfWork:
         ]  # fmt: skip
         for row in rows:
             self._open[row["dag_id"]] -= 1
+            self.tx.announce_end(row["root_id"], to_others=bool(row["awaited"]))
         for part in self._parts.values():
             part.attempts_accepted(rows)
 
@@ -424,6 +427,8 @@ class UnitOfWork:
             items.append((id_, open_, settled, status, finished, cancelled_by))
             if status not in {"open", row["status"]}:
                 self.emit_for(row["workspace"], f"dag_{status}", dag_id=id_)
+                listened = not self._accepted or any(row["awaited"] for row in self._accepted)
+                self.tx.announce_end(id_, to_others=listened)
         await self.tx.run("save_dags", items=items)
 
     async def _motion(self, dag_ids: list[str]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class InvalidPayload(InputError):
     """A payload does not fit the schema that is registered for its type; `errors` lists what is wrong."""
 
     code = "invalid_payload"
-    hint = "`shiftwork types NAME` shows the schema of the type; nothing was added."
+    hint = "`shiftwork types show TYPE` prints the schema; nothing was added."
 
 
 class IdempotencyKeyRequired(InputError):
@@ -159,6 +159,13 @@ class HookRefused(Forbidden):
 class NotFound(ShiftworkError):
     code = "not_found"
     hint = "Check the id and the workspace."
+
+
+class AmbiguousId(NotFound):
+    """Several tasks have an id that ends as the one given; `candidates` lists the first of them."""
+
+    code = "ambiguous_id"
+    hint = "Give more of the id."
 
 
 class ConflictError(ShiftworkError):

@@ -73,6 +73,7 @@ _OF_THE_QUEUE = (
     *("sink.added", "sink.updated", "sink.paused", "sink.resumed", "sink.removed", "sink.tested", "sink.redelivered"),
     *("budget.changed", "budget.warned", "budget.closed", "budget.opened"),
     *("trigger.saved", "trigger.paused", "trigger.resumed", "trigger.removed"),
+    *("type.saved", "type.removed"),
     *("trigger.fired", "trigger.skipped", "trigger.refused"),
     *("snapshot.taken", "quota.set", "entry.refused"),
 )

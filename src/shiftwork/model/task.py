@@ -107,16 +107,14 @@ class NewTask(Fields):
     settings: dict[str, Any] | None = None
 
 
-class TaskFields(TypedDict, total=False):
-    """The fields of `NewTask` as keyword arguments."""
+class TaskOptions(TypedDict, total=False):
+    """The fields of `NewTask` as keyword arguments, but for its type and its payload."""
 
-    type: Name
     key: Name | None
     id: Name | None
     idempotency_key: Name | None
     title: Text | None
     tool_name: Name | None
-    payload: Mapping[str, Any]
     spec: Spec | Mapping[str, Any] | None
     output: Output | Mapping[str, Any] | None
     priority: Priority
@@ -146,6 +144,13 @@ class TaskFields(TypedDict, total=False):
     force_fresh_session: bool
     traceparent: Traceparent | None
     settings: Mapping[str, Any] | None
+
+
+class TaskFields(TaskOptions, total=False):
+    """The fields of `NewTask` as keyword arguments."""
+
+    type: Name
+    payload: Mapping[str, Any]
 
 
 class NewDag(Fields):
@@ -394,6 +399,8 @@ class Page(msgspec.Struct, frozen=True):
 
     tasks: list[Task]
     next: str | None
+    index_lag: int = 0
+    """Events that the search index has yet to read: a search may miss what they changed. 0 where it missed nothing."""
 
 
 class Dag(msgspec.Struct, frozen=True):

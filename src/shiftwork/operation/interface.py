@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shiftwork.agents.api import Agents, Runtimes
     from shiftwork.artifacts.api import Artifacts
     from shiftwork.budgets.api import Budgets
+    from shiftwork.bulk.api import Bulk
     from shiftwork.control.api import Control
     from shiftwork.dags.api import Dags
     from shiftwork.dead_letters.api import DeadLetters
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from shiftwork.settings.api import Settings
     from shiftwork.snapshots.api import Snapshots
     from shiftwork.steps.api import Effects, Steps
+    from shiftwork.task_types.api import Types
     from shiftwork.triggers.api import Triggers
     from shiftwork.waits.api import Approvals, Waits
 
@@ -118,6 +120,12 @@ class AnyQueue(Everyday, WorkerVerbs):
         return Budgets(self._executor)
 
     @cached_property
+    def bulk(self) -> Bulk:
+        from shiftwork.bulk.api import Bulk
+
+        return Bulk(self._executor)
+
+    @cached_property
     def control(self) -> Control:
         from shiftwork.control.api import Control
 
@@ -164,6 +172,12 @@ class AnyQueue(Everyday, WorkerVerbs):
         from shiftwork.observe.api import Alerts
 
         return Alerts(self._executor)
+
+    @cached_property
+    def types(self) -> Types:
+        from shiftwork.task_types.api import Types
+
+        return Types(self._executor)
 
     @cached_property
     def triggers(self) -> Triggers:

@@ -86,7 +86,7 @@ def check_new(new: NewTrigger, workspace: str, resolver: Resolver, now: float) -
     _refuse_fixed_times(template)
     sample = FiringCause("", given=templates.samples(new.parameters))
     described = describe(template, "trigger", sample)
-    prepare_all(described, workspace, resolver, now)
+    prepare_all(described, workspace, resolver, now, template)
     if described.dag is not None:
         _refuse_cycle(described.dag["tasks"])
 

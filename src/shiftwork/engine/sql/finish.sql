@@ -15,7 +15,8 @@ from {items} where tasks.id = items.id and tasks.fence = items.fence and tasks.s
 returning tasks.id, workspace, type, dag_id, root_id, tasks.fence, round, last_agent_id, last_runtime_id, claimed_at,
   started_at, granted, charged, attempt_cost, idempotency_key, own_settings, tokens_in, tokens_out,
   (exists (select 1 from breakers k where k.failures > 0 or k.state <> 'closed') or exists (select 1 from limit_claims)) as guarded,
-  exists (select 1 from serials) as serialized
+  exists (select 1 from serials) as serialized,
+  exists (select 1 from result_listeners l where l.until > :now) as awaited
 
 -- name: ties_of
 -- Whether anyone waits for one of these, and whether one of these DAGs is more than a lone task.
