@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shiftwork import Assignment, Queue
-from shiftwork.model.errors import InputError, NotFound, WrongState
+from shiftwork.model.errors import InputError, InvalidPayload, NotFound, WrongState
 from shiftwork.testing import MovedClock
 from tests.conformance.steps import finish, statuses, submit_dag, take
 
@@ -167,6 +167,17 @@ async def test_running_task_cannot_be_rerun_from_a_step(queue: Queue) -> None:
     with pytest.raises(WrongState, match="has not ended yet"):
         await queue.tasks.rerun(made.id, from_step="plan", payload={"n": 2})
     assert (await queue.get(made.id)).status == "running"
+
+
+async def test_payload_that_its_type_refuses_is_refused(queue: Queue, clock: MovedClock) -> None:
+    task = await worked(queue, clock)
+    schema = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
+    await queue.types.save("code", payload_schema=schema)
+    with pytest.raises(InvalidPayload):
+        await queue.tasks.rerun(task, from_step="draft", payload={"subject": "dogs"})
+    assert (await queue.get(task)).superseded_by is None
+    again = await queue.tasks.rerun(task, from_step="draft", payload={"topic": "dogs"})
+    assert again.data == {"kept_steps": 1}
 
 
 BAD: dict[str, dict[str, Any]] = {

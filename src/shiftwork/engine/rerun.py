@@ -89,7 +89,7 @@ async def _change(work: UnitOfWork, row: TaskRow, again: Again) -> Prepared | No
     if again.model is not None:
         new = _with_model(new, again.model)
     resolver = await work.engine.settings_cache.load(work.tx, row.workspace)
-    return prepare(new, row.workspace, resolver, work.now)
+    return prepare(new, row.workspace, resolver, work.now, check_payload=again.payload is not None)
 
 
 def _with_model(new: NewTask, model: str) -> NewTask:
