@@ -15,6 +15,7 @@ WITH_OPERATIONS = (
     "settings",
     "snapshots",
     "steps",
+    "task_logs",
     "triggers",
     "waits",
 )

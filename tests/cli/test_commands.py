@@ -40,9 +40,12 @@ COMMANDS = [
     ("show {dead}", "boom", '"failure_history"'),
     ("show {waiting}", "waits for", '"blocked_by"'),
     ("explain {waiting}", "missing_dependency", '"holds"'),
+    ("explain", "waiting", '"causes"'),
+    ("logs {logged}", "fetched", '"text":"fetched"'),
+    ("events --task {done} --limit 3", "task.created", '"verb":"submitted"'),
     ("history {done}", "task.completed", '"verb": "completed"'),
     ("claim --agent crab --type code --count 2 --wait 0 --start", "task_", '"assignments"'),
-    ("claim --agent crab --capability ocr --model m --fifo --token", ".1", '"token"'),
+    ("claim --agent crab --capability ocr --model m --fifo --print-token", ".1", '"token"'),
     ("start {claimed}", "running", '"status": "running"'),
     ("heartbeat {running} --progress half --cost 0.5 --tokens-in 3 --tokens-out 4", "continue", '"action": "continue"'),
     ('progress {running} {"pct":50}', "running", '"status": "running"'),
@@ -318,7 +321,7 @@ def test_wait_command_exits_with_4_while_the_task_waits(terminal: Terminal) -> N
     assert (done.code, done.out, done.err) == (4, "", "where: the task waits\n")
     assert terminal.run("answer", task, "--data", "Oslo").code == 2
     terminal.text("answer", task, "--data", "Rome")
-    again = terminal.text("claim", "--agent", "mule", "--start", "--token").strip()
+    again = terminal.text("claim", "--agent", "mule", "--start", "--print-token").strip()
     assert terminal.text("wait", again, "where", "--ask", "Where to?") == "Rome\n"
     other = terminal.ready()
     assert terminal.run("wait", again, "--task", other).code == 4

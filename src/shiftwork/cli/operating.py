@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from shiftwork.cli import changing, printing, values
+from shiftwork.cli import blocked, changing, printing, values
 from shiftwork.cli.codes import ExitCode
 from shiftwork.cli.shell import Answer, Command, Shell, current, refuse, with_queue
 from shiftwork.model.bounds import MAX_PAGE
@@ -21,13 +21,25 @@ if TYPE_CHECKING:
     from shiftwork.model.history import Event
     from shiftwork.observe.model import RecentFailure, Status
 
+MAX_HISTORY = 10_000
+"""Events of one task that are read."""
+
 
 @click.command(cls=Command)
 @with_queue()
 async def status(shell: Shell, queue: AnyQueue) -> Answer:
-    """Show how the queue stands. Tasks by state and type, agents, pace, waits, failures, what is paused."""
+    """Show how the queue stands. Tasks by state and type, agents, pace, why work waits, failures, what is paused."""
     found = await queue.status()
-    shell.answer(found, lambda: _status(found))
+    waiting = await queue.control.blocked()
+
+    def text() -> None:
+        _status(found)
+        if waiting.causes:
+            printing.section(f"Why work waits ({blocked.headline(waiting)})", lambda: blocked.table(waiting))
+        if found.recent_failures:
+            printing.section("Failed lately", lambda: _failures(found.recent_failures))
+
+    shell.answer({**msgspec.structs.asdict(found), "blocked": waiting}, text)
     return None
 
 
@@ -52,8 +64,6 @@ def _status(found: Status) -> None:
             ("as of", printing.when(found.calculated_at)),
         ]
     )
-    if found.recent_failures:
-        printing.section("Failed lately", lambda: _failures(found.recent_failures))
 
 
 def _quota(found: QuotaInForce | None) -> list[str]:
@@ -114,13 +124,15 @@ def _conditions(*, yes: bool, **conditions: Any) -> None:
 async def purge(
     shell: Shell, queue: AnyQueue, *, yes: bool, older_than: float | None, status: tuple[str, ...], **conditions: Any
 ) -> Answer:
-    """Remove tasks that match every condition given. The setting purge.mode says how."""
+    """Remove tasks that match every condition given: cancel them, or delete them where purge.mode says so."""
     if not yes and not click.confirm("Remove all tasks that match?", err=True):
         click.echo("nothing was changed", err=True)
         return ExitCode.FAILED
     before = None if older_than is None else queue.now() - older_than
     count = await queue.control.purge(status=status, created_before=before, **conditions)
-    shell.answer({"purged": count}, lambda: click.echo(f"{count} purged"))
+    mode = next(each.value for each in await queue.settings.list() if each.key == "purge.mode")
+    done = "deleted" if mode == "delete" else "cancelled"
+    shell.answer({"purged": count, "mode": mode}, lambda: click.echo(f"{count} {done} (purge.mode is {mode})"))
     return None
 
 
@@ -131,7 +143,9 @@ async def rebalance(shell: Shell, queue: AnyQueue) -> Answer:
     return changing.outcomes(shell, await queue.agents.rebalance())
 
 
-def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
+def _one_beginning(*, after: int | None, tail: int | None, task: str | None, **_: Any) -> None:
+    if task is not None and tail is not None:
+        refuse("--tail is for all events; --task shows those of one task from their first")
     if after is not None and tail is not None:
         refuse("give either --after or --tail")
 
@@ -141,11 +155,21 @@ def _one_beginning(*, after: int | None, tail: int | None, **_: Any) -> None:
 @click.option("--after", type=click.IntRange(min=0), metavar="SEQ", help="Begin behind this number; 0 is the start.")
 @click.option("--tail", type=click.IntRange(min=0), help="Start about this many events before the end [default: 20].")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many.")
+@click.option("--task", metavar="TASK", help="Only events of this task, from its first.")
 @with_queue(check=_one_beginning)
 async def events(
-    shell: Shell, queue: AnyQueue, *, follow: bool, after: int | None, tail: int | None, limit: int | None
+    shell: Shell,
+    queue: AnyQueue,
+    *,
+    follow: bool,
+    after: int | None,
+    tail: int | None,
+    limit: int | None,
+    task: str | None,
 ) -> Answer:
     """Show what happened, an event to a line. With --json as JSON lines."""
+    if task is not None:
+        return await _events_of(shell, queue, task, after or 0, limit, follow=follow)
     cursor = (await queue.events("now")).next - (20 if tail is None else tail) if after is None else after
     cursor, left = max(0, cursor), limit
     if follow:
@@ -162,6 +186,26 @@ async def events(
         left = None if left is None else left - len(found)
         if not found:
             break
+    return None
+
+
+async def _events_of(
+    shell: Shell, queue: AnyQueue, task: str, after: int, limit: int | None, *, follow: bool
+) -> Answer:
+    """Events of one task: those there are, and with `follow` those to come."""
+    task_id, left = (await queue.get(task)).id, limit or 2**62
+    until = (await queue.events("now")).next
+    for event in (await queue.tasks.history(task_id, limit=MAX_HISTORY)).events:
+        if left and after < event.seq <= until:
+            left -= 1
+            _event(shell, event)
+    if follow and left:
+        async for event in queue.follow(until):
+            if event.task_id == task_id:
+                left -= 1
+                _event(shell, event)
+            if not left:
+                break
     return None
 
 

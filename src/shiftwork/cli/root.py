@@ -37,6 +37,7 @@ from shiftwork.cli.spending import budgets, costs
 from shiftwork.cli.steps import step, steps
 from shiftwork.cli.streams import bridge
 from shiftwork.cli.submitting import submit
+from shiftwork.cli.task_logs import logs
 from shiftwork.cli.tokens import tokens
 from shiftwork.cli.triggers import triggers
 from shiftwork.cli.waiting import answer, approvals, approve, signal, wait
@@ -53,7 +54,7 @@ def main() -> None:
 
 SECTIONS: dict[str, list[click.Command]] = {
     "Tasks": [
-        *[submit, list_, show_task, explain, history, steps],
+        *[submit, list_, show_task, logs, explain, history, steps],
         *[cancel, rerun, update, dlq, dags],
     ],
     "Work": [
